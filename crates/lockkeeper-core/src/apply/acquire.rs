@@ -1,0 +1,225 @@
+//! Take a lock or several, or give up waiting for it.
+
+use crate::command::{Acquire, Locks, Wait, Waiting};
+use crate::effect::{Answer, Freed, Reply};
+use crate::id::{RequestId, SessionId};
+use crate::limits;
+use crate::lock::{Demand, Held, Lock};
+use crate::queue::Waiter;
+use crate::refusal::Refusal;
+use crate::session::Remembered;
+use crate::table::LockTable;
+
+impl LockTable {
+    pub(crate) fn acquire(&mut self, request: &Acquire) -> Answer {
+        check_shape(request)?;
+        let session = self.heard_of(request.session)?;
+        if session.grants >= limits::GRANTS_PER_SESSION_MAX {
+            return Err(Refusal::limit(format!(
+                "the session holds {} locks, its limit: release some first",
+                limits::GRANTS_PER_SESSION_MAX
+            )));
+        }
+        let waits = session.waits;
+        if let Some(id) = &request.request
+            && let Some(answer) = self.answer_again(request, id)
+        {
+            return answer;
+        }
+
+        let demand = self.demand_of(request)?;
+        if self.locks.len() - self.free.len() + request.locks.as_slice().len() > limits::LOCKS_MAX {
+            return Err(Refusal::limit(format!(
+                "the cell has {} locks in use, its limit: try again when some are free",
+                limits::LOCKS_MAX
+            )));
+        }
+        if let Some(blocked) = self.first_blocked(request, demand) {
+            let blocked = blocked.clone();
+            return self.wait_or_refuse(request, demand, waits, blocked);
+        }
+        self.open_all(&request.locks, demand);
+        let grant = self.grant(
+            request.session,
+            Held {
+                locks: request.locks.clone(),
+                mode: request.mode,
+                units: demand.units,
+                since: self.now,
+                lock_delay_ms: request.lock_delay_ms,
+                request: request.request.clone(),
+            },
+        );
+        Ok(Reply::Granted(grant))
+    }
+
+    /// The answer to a request that was made before (S5).
+    fn answer_again(&self, request: &Acquire, id: &RequestId) -> Option<Answer> {
+        let other_lock = || {
+            Err(Refusal::invalid(format!(
+                "request \"{id}\" of this session was made for another lock: a new request needs a new id"
+            )))
+        };
+        Some(match self.requests.get(&(request.session, id.clone()))? {
+            Remembered::Waiting(ticket) => match self.waiters.get(ticket) {
+                Some(waiter) if waiter.locks == request.locks => Ok(Reply::Queued { ticket: *ticket }),
+                _ => other_lock(),
+            },
+            Remembered::Granted(grant) if grant.locks == request.locks => Ok(Reply::Granted(grant.clone())),
+            Remembered::Granted(_) => other_lock(),
+            Remembered::Refused(refusal) => Err(refusal.clone()),
+        })
+    }
+
+    /// What it takes of each lock. Several locks at once are always taken whole, so all have one demand.
+    fn demand_of(&self, request: &Acquire) -> Result<Demand, Refusal> {
+        let mut demand = None;
+        for name in request.locks.as_slice() {
+            let of_this = match self.locks.get(name) {
+                Some(lock) => lock.demand(request)?,
+                None => Lock::new(self.forgotten).demand(request)?,
+            };
+            if demand.is_some_and(|so_far| so_far != of_this) {
+                return Err(Refusal::invalid(format!(
+                    "\"{name}\" is in use with a capacity of its own: it cannot be taken together with others now"
+                )));
+            }
+            demand = Some(of_this);
+        }
+        demand.ok_or_else(|| Refusal::invalid("no lock is named: name at least one"))
+    }
+
+    /// The first of the locks that cannot be had at once: it has no room, or others wait for it.
+    fn first_blocked<'a>(&self, request: &'a Acquire, demand: Demand) -> Option<&'a crate::id::LockName> {
+        request.locks.as_slice().iter().find(|name| match self.locks.get(*name) {
+            None => false,
+            Some(lock) if lock.is_free() => false,
+            Some(lock) => lock.waiting > 0 || !lock.admits(demand.units, self.now),
+        })
+    }
+
+    fn wait_or_refuse(
+        &mut self,
+        request: &Acquire,
+        demand: Demand,
+        waits: u32,
+        blocked: crate::id::LockName,
+    ) -> Answer {
+        let until = match request.wait {
+            Wait::No => {
+                let refusal = Refusal::Busy { lock: blocked };
+                if let Some(id) = &request.request {
+                    self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
+                }
+                return Err(refusal);
+            }
+            Wait::ForMs(ms) => Some(self.now.plus_ms(ms)),
+            Wait::Forever => None,
+        };
+        if waits >= limits::WAITS_PER_SESSION_MAX {
+            return Err(Refusal::limit(format!(
+                "{} requests of this session wait already, its limit",
+                limits::WAITS_PER_SESSION_MAX
+            )));
+        }
+        let crowded = request.locks.as_slice().iter().find(|name| {
+            self.locks.get(*name).is_some_and(|lock| lock.waiting >= limits::WAITERS_PER_LOCK_MAX)
+        });
+        if let Some(name) = crowded {
+            return Err(Refusal::limit(format!(
+                "{} requests wait for \"{name}\" already, its limit: come back later",
+                limits::WAITERS_PER_LOCK_MAX
+            )));
+        }
+        self.open_all(&request.locks, demand);
+        let ticket = self.enqueue(Waiter {
+            session: request.session,
+            request: request.request.clone(),
+            locks: request.locks.clone(),
+            mode: request.mode,
+            units: demand.units,
+            since: self.now,
+            until,
+            lock_delay_ms: request.lock_delay_ms,
+        });
+        Ok(Reply::Queued { ticket })
+    }
+
+    fn open_all(&mut self, locks: &Locks, demand: Demand) {
+        for name in locks.as_slice() {
+            self.open_lock(name).capacity = demand.capacity;
+        }
+    }
+
+    /// The caller has gone: whatever became of its request is undone. Done twice it does nothing more.
+    pub(crate) fn cancel(&mut self, session: SessionId, what: &Waiting) -> Answer {
+        self.heard_of(session)?;
+        let ticket = match what {
+            Waiting::Ticket(ticket) => *ticket,
+            Waiting::Request(id) => match self.requests.get(&(session, id.clone())) {
+                Some(Remembered::Waiting(ticket)) => *ticket,
+                Some(Remembered::Granted(grant)) => {
+                    let grant = grant.clone();
+                    for name in grant.locks.as_slice() {
+                        if let Some(Some(id)) = self.free_one(session, name, grant.token, Freed::Cancelled) {
+                            self.settle(session, id, Remembered::Refused(Refusal::Cancelled));
+                        }
+                    }
+                    return Ok(Reply::Done);
+                }
+                Some(Remembered::Refused(_)) => return Ok(Reply::Done),
+                None => {
+                    // It overtook its own acquire, or the acquire was lost: should that still arrive, it
+                    // must not be granted to a caller who has gone.
+                    self.settle(session, id.clone(), Remembered::Refused(Refusal::Cancelled));
+                    return Ok(Reply::Done);
+                }
+            },
+        };
+        if self.waiters.get(&ticket).is_some_and(|waiter| waiter.session == session) {
+            self.end_wait(ticket, Refusal::Cancelled);
+            return Ok(Reply::Done);
+        }
+        Ok(Reply::Done)
+    }
+}
+
+fn check_shape(request: &Acquire) -> Result<(), Refusal> {
+    let locks = request.locks.as_slice();
+    if locks.is_empty() {
+        return Err(Refusal::invalid("no lock is named: name at least one"));
+    }
+    if locks.len() > limits::LOCKS_PER_REQUEST_MAX {
+        return Err(Refusal::limit(format!(
+            "{} locks at once are asked for; at most {} are allowed",
+            locks.len(),
+            limits::LOCKS_PER_REQUEST_MAX
+        )));
+    }
+    for name in locks {
+        limits::check_name("name of the lock", name)?;
+    }
+    if let Locks::Many(names) = &request.locks
+        && !names.windows(2).all(|pair| pair[0] < pair[1])
+    {
+        return Err(Refusal::invalid("several locks at once must be named in order, none twice"));
+    }
+    if locks.len() > 1 && (request.permits.is_some() || request.capacity.is_some()) {
+        return Err(Refusal::invalid(
+            "several locks at once are taken whole: leave out permits and capacity",
+        ));
+    }
+    if let Some(id) = &request.request {
+        limits::check_length("request id", id.len(), limits::REQUEST_BYTES_MAX)?;
+        if id.is_empty() {
+            return Err(Refusal::invalid("the request id is empty: leave it out, or choose a unique one"));
+        }
+    }
+    if let Some(capacity) = request.capacity {
+        limits::check_range("capacity", capacity.into(), 1, limits::CAPACITY_MAX.into())?;
+    }
+    if let Wait::ForMs(ms) = request.wait {
+        limits::check_range("wait_ms", ms, 0, limits::WAIT_MS_MAX)?;
+    }
+    limits::check_range("lock_delay_ms", request.lock_delay_ms, 0, limits::LOCK_DELAY_MS_MAX)
+}

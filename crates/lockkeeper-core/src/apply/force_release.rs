@@ -1,0 +1,33 @@
+//! An operator frees a lock, whoever holds it.
+
+use smol_str::SmolStr;
+
+use crate::effect::{Answer, Freed, Reply};
+use crate::id::{CellTime, LockName};
+use crate::limits;
+use crate::table::{LockTable, Timer};
+
+impl LockTable {
+    pub(crate) fn force_release(&mut self, name: &LockName, reason: &SmolStr) -> Answer {
+        limits::check_name("name of the lock", name)?;
+        limits::check_length("reason", reason.len(), limits::REASON_BYTES_MAX)?;
+        // The token rises first: whoever is let in below gets a still higher one.
+        self.last_token.0 += 1;
+        let raised = self.last_token;
+        let lock = self.open_lock(name);
+        lock.last_token = raised;
+        let closed_until = std::mem::take(&mut lock.closed_until);
+        let holders: Vec<_> = lock.holders.iter().collect();
+        if closed_until != CellTime::default() {
+            self.timers.remove(&(closed_until, Timer::Reopens(name.clone())));
+        }
+        for &(token, session) in &holders {
+            if let Some(Some(request)) = self.free_one(session, name, token, Freed::Forced) {
+                self.settle_granted(session, request);
+            }
+        }
+        self.admit(name);
+        let last_token = self.locks.get(name).map_or(raised, |lock| lock.last_token);
+        Ok(Reply::Forced { released: holders.len() as u32, last_token })
+    }
+}

@@ -1,0 +1,78 @@
+//! Give a lock back.
+
+use crate::command::Locks;
+use crate::effect::{Answer, Effect, Freed, Reply};
+use crate::id::{LockName, RequestId, SessionId, Token};
+use crate::refusal::Refusal;
+use crate::table::{LockTable, Timer};
+
+impl LockTable {
+    pub(crate) fn release(
+        &mut self,
+        session: SessionId,
+        lock: &LockName,
+        token: Token,
+        forget: bool,
+    ) -> Answer {
+        self.heard_of(session)?;
+        let Some(request) = self.free_one(session, lock, token, Freed::Released) else {
+            return Err(Refusal::NotHeld { lock: lock.clone(), token });
+        };
+        if let Some(request) = request {
+            if forget {
+                self.requests.remove(&(session, request));
+            } else {
+                self.settle_granted(session, request);
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A granted request is over: its answer stays the same, but may be forgotten in its turn.
+    pub(crate) fn settle_granted(&mut self, session: SessionId, request: RequestId) {
+        if let Some(answer) = self.requests.get(&(session, request.clone())).cloned() {
+            self.settle(session, request, answer);
+        }
+    }
+
+    /// Takes one lock out of a grant and lets in whoever is next. `None` if that token does not hold it.
+    /// The request id comes back when the last lock of the grant has gone.
+    pub(crate) fn free_one(
+        &mut self,
+        session: SessionId,
+        name: &LockName,
+        token: Token,
+        why: Freed,
+    ) -> Option<Option<RequestId>> {
+        let held = self.grants.get_mut(&(session, token))?;
+        if !held.locks.as_slice().contains(name) {
+            return None;
+        }
+        let (units, held_ms) = (held.units, self.now.ms_since(held.since));
+        let delay_ms = if why == Freed::SessionExpired { held.lock_delay_ms } else { 0 };
+        let mut request = None;
+        if held.locks.as_slice().len() == 1 {
+            request = self.grants.remove(&(session, token)).and_then(|held| held.request);
+            if let Some(alive) = self.sessions.get_mut(&session) {
+                alive.grants -= 1;
+            }
+        } else {
+            held.locks = Locks::many(held.locks.as_slice().iter().filter(|lock| *lock != name).cloned());
+        }
+        if let Some(lock) = self.locks.get_mut(name) {
+            lock.used -= units;
+            lock.holders.remove(token);
+            if delay_ms > 0 {
+                let reopens = self.now.plus_ms(delay_ms);
+                if reopens > lock.closed_until {
+                    self.timers.remove(&(lock.closed_until, Timer::Reopens(name.clone())));
+                    lock.closed_until = reopens;
+                    self.timers.insert((reopens, Timer::Reopens(name.clone())));
+                }
+            }
+        }
+        self.effects.push(Effect::Freed { session, lock: name.clone(), token, why, held_ms });
+        self.admit(name);
+        Some(request)
+    }
+}

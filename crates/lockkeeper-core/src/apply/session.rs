@@ -1,0 +1,69 @@
+//! Open, close and expire a session.
+
+use smol_str::SmolStr;
+
+use crate::effect::{Answer, Effect, Reply, SessionEnd};
+use crate::id::SessionId;
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::session::Session;
+use crate::table::LockTable;
+
+impl LockTable {
+    pub(crate) fn open_session(&mut self, session: SessionId, ttl_ms: u64, owner: &SmolStr) -> Answer {
+        limits::check_range("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        limits::check_length("owner", owner.len(), limits::OWNER_BYTES_MAX)?;
+        if self.sessions.contains_key(&session) {
+            return Err(Refusal::invalid("there is a session with this id already: open another"));
+        }
+        if self.sessions.len() >= limits::SESSIONS_MAX {
+            return Err(Refusal::limit(format!(
+                "the cell has {} sessions, its limit: close some, or share one session in each process",
+                limits::SESSIONS_MAX
+            )));
+        }
+        let opened = Session::new(ttl_ms, owner.clone(), self.now);
+        let version = opened.version;
+        self.sessions.insert(session, opened);
+        Ok(Reply::SessionOpened { ttl_ms, version })
+    }
+
+    pub(crate) fn close_session(&mut self, session: SessionId) -> Answer {
+        if !self.sessions.contains_key(&session) {
+            return Err(Refusal::SessionLost);
+        }
+        self.end_session(session, SessionEnd::Closed);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn expire_session(&mut self, session: SessionId, version: u64) -> Answer {
+        match self.sessions.get(&session) {
+            None => Err(Refusal::SessionLost),
+            Some(alive) if alive.version != version => {
+                // The client was heard of after the leader had decided: the expiry is stale (S3).
+                self.effects.push(Effect::ExpiryStale { session });
+                Ok(Reply::Done)
+            }
+            Some(_) => {
+                self.end_session(session, SessionEnd::Expired);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    /// From here on nothing can be asked in the session's name. What it holds is taken back in slices (see
+    /// `reap`); until then it stays held by nobody, which is late but never wrong.
+    fn end_session(&mut self, session: SessionId, why: SessionEnd) {
+        self.sessions.remove(&session);
+        self.ending.insert(self.ending_next, (session, why));
+        self.ending_next += 1;
+        self.effects.push(Effect::SessionEnded { session, why });
+    }
+
+    /// The session must be alive, and it is now known to have been heard of.
+    pub(crate) fn heard_of(&mut self, session: SessionId) -> Result<&mut Session, Refusal> {
+        let alive = self.sessions.get_mut(&session).ok_or(Refusal::SessionLost)?;
+        alive.version += 1;
+        Ok(alive)
+    }
+}

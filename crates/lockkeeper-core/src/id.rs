@@ -1,0 +1,97 @@
+//! The numbers and names that identify things in the lock table.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+/// The name of a lock. Short names are stored inline, long ones are shared.
+pub type LockName = SmolStr;
+
+/// The id of a request, chosen by the client. The same id in the same session is the same request.
+pub type RequestId = SmolStr;
+
+/// A client's lifeline. 128 random bits, so that it cannot be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub u128);
+
+impl SessionId {
+    /// The smallest id, the start of every range over sessions.
+    pub const MIN: SessionId = SessionId(0);
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{:x}", self.0)
+    }
+}
+
+/// The text is not a session id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a session id is 32 hexadecimal digits, as given by session/open")]
+pub struct NotASessionId;
+
+impl FromStr for SessionId {
+    type Err = NotASessionId;
+
+    fn from_str(text: &str) -> Result<Self, NotASessionId> {
+        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(NotASessionId);
+        }
+        u128::from_str_radix(text, 16).map(SessionId).map_err(|_| NotASessionId)
+    }
+}
+
+/// A fencing token: greater than that of every earlier grant of the whole table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// Tokens stay below 2^53, so that JSON clients read them exactly (S1).
+    pub const MAX: Token = Token((1 << 53) - 1);
+}
+
+/// A place in the queue. Tickets rise, so the order of tickets is the order of arrival.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Ticket(pub u64);
+
+/// Time as the cell counts it, in microseconds since the cell began: it only moves forward, and stands
+/// still while there is no leader (S2). It is no wall clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct CellTime(pub u64);
+
+impl CellTime {
+    /// The moment this many milliseconds later.
+    pub fn plus_ms(self, ms: u64) -> CellTime {
+        CellTime(self.0.saturating_add(ms.saturating_mul(1_000)))
+    }
+
+    /// Whole milliseconds since an earlier moment; zero if it is not earlier.
+    pub fn ms_since(self, earlier: CellTime) -> u64 {
+        self.0.saturating_sub(earlier.0) / 1_000
+    }
+}
+
+macro_rules! shown_as_number {
+    ($($name:ident)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+    )*};
+}
+shown_as_number!(Token Ticket CellTime);

@@ -1,0 +1,46 @@
+//! The lock table of Lockkeeper: who holds what, decided purely.
+//!
+//! One entry of the log goes in, answers and effects come out. There is no clock, no I/O, no randomness and
+//! no hash order in here, so every node that applies the same entries has the same table, and a test can
+//! replay anything. The rules of safety that live here are marked S1, S2, S5 to S9 and S11 in the code.
+//!
+//! ```
+//! use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Reply, SessionId, Token};
+//!
+//! let session = SessionId(1);
+//! let mut table = LockTable::new();
+//! let applied = table.apply(1, &Batch {
+//!     now: CellTime(0),
+//!     commands: vec![
+//!         Command::OpenSession { session, ttl_ms: 10_000, owner: "docs".into() },
+//!         Command::Acquire(Acquire::new(session, Locks::One("orders/4472".into()))),
+//!     ],
+//! })?;
+//! let Ok(Reply::Granted(grant)) = &applied.answers[1] else { panic!("not granted") };
+//! assert_eq!(grant.token, Token(1));
+//! # Ok::<(), lockkeeper_core::TableError>(())
+//! ```
+
+mod apply;
+pub mod command;
+pub mod effect;
+pub mod id;
+pub mod limits;
+mod lock;
+mod queue;
+pub mod refusal;
+pub mod sequencer;
+pub mod session;
+pub mod snapshot;
+pub mod table;
+pub mod value;
+pub mod view;
+
+pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
+pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
+pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+pub use refusal::Refusal;
+pub use sequencer::Sequencer;
+pub use snapshot::{Restore, SnapshotError};
+pub use table::{LockTable, TableError};
+pub use view::{Counts, HolderView, LockView, WaiterView};

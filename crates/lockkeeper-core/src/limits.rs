@@ -1,0 +1,83 @@
+//! Every bound of the lock table in one place (S11). At a bound the answer is a clear refusal, and
+//! releases and keep-alives still work.
+
+use crate::refusal::Refusal;
+
+/// Longest name of a lock or key of a value, in bytes.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Longest request id, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 128;
+/// Longest description of an owner, in bytes.
+pub const OWNER_BYTES_MAX: usize = 512;
+/// Longest reason given for a force-release, in bytes.
+pub const REASON_BYTES_MAX: usize = 1_024;
+/// Largest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Shortest time to live of a session.
+pub const TTL_MS_MIN: u64 = 100;
+/// Longest time to live of a session.
+pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Longest wait for a lock that names a limit; a wait without a limit has none.
+pub const WAIT_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1_000;
+/// Longest lock-delay (S9).
+pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
+/// Largest capacity of a counted lock.
+pub const CAPACITY_MAX: u32 = 1_000_000;
+/// Most locks that one request can ask for.
+pub const LOCKS_PER_REQUEST_MAX: usize = 128;
+/// Most sessions in a cell.
+pub const SESSIONS_MAX: usize = 1_000_000;
+/// Most locks that are held, waited for or closed in a cell.
+pub const LOCKS_MAX: usize = 10_000_000;
+/// Most grants that one session can hold.
+pub const GRANTS_PER_SESSION_MAX: u32 = 2_000_000;
+/// Most requests of one session that can wait.
+pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
+/// Most requests that can wait for one lock.
+pub const WAITERS_PER_LOCK_MAX: u32 = 100_000;
+/// Most values in a cell.
+pub const VALUES_MAX: usize = 1_000_000;
+/// Answers of settled requests (released or refused) that a session's retries can still ask for.
+pub const SETTLED_PER_SESSION_MAX: u32 = 256;
+/// Free locks whose last token is remembered one by one; older ones are covered by one common bound.
+pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
+/// Most grants and waits of ended sessions that one entry takes back. It keeps the apply of one entry
+/// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
+pub const REAPED_PER_ENTRY_MAX: usize = 1_024;
+
+/// A name that the table can carry: not empty, not too long, no control characters.
+pub fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+    if name.is_empty() {
+        return Err(Refusal::invalid(format!("the {what} is empty: give it a name such as \"orders/4472\"")));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Refusal::too_large(format!(
+            "the {what} is {} bytes long; at most {NAME_BYTES_MAX} are allowed",
+            name.len()
+        )));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Refusal::invalid(format!(
+            "the {what} has a control character in it; use printable text"
+        )));
+    }
+    Ok(())
+}
+
+/// A text that must not be longer than `bytes_max`.
+pub fn check_length(what: &str, length: usize, bytes_max: usize) -> Result<(), Refusal> {
+    if length > bytes_max {
+        return Err(Refusal::too_large(format!(
+            "the {what} is {length} bytes long; at most {bytes_max} are allowed"
+        )));
+    }
+    Ok(())
+}
+
+/// A number that must lie in a range.
+pub fn check_range(what: &str, value: u64, min: u64, max: u64) -> Result<(), Refusal> {
+    if value < min || value > max {
+        return Err(Refusal::invalid(format!("{what} is {value}; it must be between {min} and {max}")));
+    }
+    Ok(())
+}

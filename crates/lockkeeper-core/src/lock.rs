@@ -1,0 +1,170 @@
+//! A name with a capacity, its holders, and the one rule by which they are let in.
+
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Acquire, Locks, Mode};
+use crate::id::{CellTime, RequestId, SessionId, Token};
+use crate::refusal::Refusal;
+
+/// The capacity of a lock that nobody counted: exclusive takes all of it, shared takes one unit.
+/// People see it as capacity 1.
+pub(crate) const UNCOUNTED: u32 = u32::MAX;
+
+/// A lock that is held, waited for, closed, or lately was.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Lock {
+    pub(crate) capacity: u32,
+    // Invariant: the sum of the units of its holders, never above `capacity`.
+    pub(crate) used: u32,
+    /// Highest token granted for this name, or set by a force-release.
+    pub(crate) last_token: Token,
+    pub(crate) holders: Holders,
+    // Invariant: the number of its keys in `LockTable::queues`.
+    pub(crate) waiting: u32,
+    /// Kept closed until then because a session died holding it (S9).
+    pub(crate) closed_until: CellTime,
+    // Invariant: its key in `LockTable::free` while nobody holds it, waits for it or keeps it closed.
+    pub(crate) freed: Option<u64>,
+}
+
+impl Lock {
+    pub(crate) fn new(last_token: Token) -> Lock {
+        Lock {
+            capacity: UNCOUNTED,
+            used: 0,
+            last_token,
+            holders: Holders::None,
+            waiting: 0,
+            closed_until: CellTime::default(),
+            freed: None,
+        }
+    }
+
+    /// Nobody holds it, waits for it or keeps it closed: its capacity is forgotten.
+    pub(crate) fn is_free(&self) -> bool {
+        self.waiting == 0 && matches!(self.holders, Holders::None) && self.closed_until == CellTime::default()
+    }
+
+    /// The rule of admission (S7), the same for exclusive, shared and counted locks. Who is next in the
+    /// queue is the caller's part of the rule.
+    pub(crate) fn admits(&self, units: u32, now: CellTime) -> bool {
+        self.closed_until <= now && units <= self.capacity - self.used
+    }
+
+    /// The capacity as people see it.
+    pub(crate) fn capacity_shown(&self) -> u32 {
+        if self.capacity == UNCOUNTED { 1 } else { self.capacity }
+    }
+
+    /// What a request would take of this lock, and the capacity the lock would then have.
+    pub(crate) fn demand(&self, request: &Acquire) -> Result<Demand, Refusal> {
+        let asked = match request.capacity {
+            Some(0) => return Err(Refusal::invalid("capacity is 0: nobody could ever hold such a lock")),
+            Some(1) => Some(UNCOUNTED),
+            other => other,
+        };
+        let capacity = match asked {
+            Some(asked) if !self.is_free() && asked != self.capacity => {
+                return Err(Refusal::invalid(format!(
+                    "the lock is in use with capacity {}: ask for that one, or for none",
+                    self.capacity_shown()
+                )));
+            }
+            Some(asked) => asked,
+            None if self.is_free() => UNCOUNTED,
+            None => self.capacity,
+        };
+        let counted = capacity != UNCOUNTED;
+        let units = match (request.permits, request.mode) {
+            (Some(0), _) => return Err(Refusal::invalid("permits is 0: ask for at least one")),
+            (Some(permits), _) if counted && permits <= capacity => permits,
+            (Some(1) | None, Mode::Shared) => 1,
+            (Some(1) | None, Mode::Exclusive) => capacity,
+            (Some(permits), _) => {
+                let shown = if counted { capacity } else { 1 };
+                return Err(Refusal::invalid(format!(
+                    "{permits} permits are more than the capacity {shown}: name a larger capacity"
+                )));
+            }
+        };
+        Ok(Demand { units, capacity })
+    }
+}
+
+/// What a request takes of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) units: u32,
+    pub(crate) capacity: u32,
+}
+
+/// Who holds a lock. Nearly always one, which then costs no allocation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) enum Holders {
+    #[default]
+    None,
+    One(Token, SessionId),
+    // Invariant: two or more.
+    Many(OrdMap<Token, SessionId>),
+}
+
+impl Holders {
+    pub(crate) fn add(&mut self, token: Token, session: SessionId) {
+        match std::mem::take(self) {
+            Holders::None => *self = Holders::One(token, session),
+            Holders::One(first, its) => {
+                *self = Holders::Many(OrdMap::from_iter([(first, its), (token, session)]));
+            }
+            Holders::Many(mut many) => {
+                many.insert(token, session);
+                *self = Holders::Many(many);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, token: Token) {
+        match std::mem::take(self) {
+            Holders::None => {}
+            Holders::One(held, session) if held != token => *self = Holders::One(held, session),
+            Holders::One(..) => {}
+            Holders::Many(mut many) => {
+                many.remove(&token);
+                *self = match (many.len(), many.get_min()) {
+                    (1, Some(&(token, session))) => Holders::One(token, session),
+                    _ => Holders::Many(many),
+                };
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, token: Token) -> bool {
+        match self {
+            Holders::None => false,
+            Holders::One(held, _) => *held == token,
+            Holders::Many(many) => many.contains_key(&token),
+        }
+    }
+
+    /// The holders in the order of their tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, SessionId)> + '_ {
+        let (one, many) = match self {
+            Holders::None => (None, None),
+            Holders::One(token, session) => (Some((*token, *session)), None),
+            Holders::Many(many) => (None, Some(many.iter().map(|(token, session)| (*token, *session)))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
+/// A grant that is held: all of it, or what is left of it after some of its locks were given back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) locks: Locks,
+    pub(crate) mode: Mode,
+    /// Units taken of each lock.
+    pub(crate) units: u32,
+    pub(crate) since: CellTime,
+    pub(crate) lock_delay_ms: u64,
+    pub(crate) request: Option<RequestId>,
+}

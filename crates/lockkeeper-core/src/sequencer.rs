@@ -1,0 +1,119 @@
+//! A token with its lock and mode as one text that any service can pass on and check.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::command::Mode;
+use crate::id::{LockName, Token};
+
+/// `lk1:<token>:<x or s>:<name>`. The name comes last and is percent-encoded where it is not plain ASCII,
+/// so that the text fits into a header, an environment variable or a log line as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sequencer {
+    /// The lock.
+    pub lock: LockName,
+    /// Its token.
+    pub token: Token,
+    /// The mode in which it is held.
+    pub mode: Mode,
+}
+
+impl fmt::Display for Sequencer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Exclusive => 'x',
+            Mode::Shared => 's',
+        };
+        write!(f, "lk1:{}:{mode}:", self.token)?;
+        for byte in self.lock.bytes() {
+            if byte.is_ascii_graphic() && byte != b'%' {
+                write!(f, "{}", byte as char)?;
+            } else {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text is not a sequencer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this is not a sequencer: it looks like lk1:42:x:orders/4472, as given with the grant")]
+pub struct NotASequencer;
+
+impl FromStr for Sequencer {
+    type Err = NotASequencer;
+
+    fn from_str(text: &str) -> Result<Sequencer, NotASequencer> {
+        let mut parts = text.splitn(4, ':');
+        let mut next = || parts.next().ok_or(NotASequencer);
+        if next()? != "lk1" {
+            return Err(NotASequencer);
+        }
+        let number = next()?;
+        if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(NotASequencer);
+        }
+        let token = Token(number.parse().map_err(|_| NotASequencer)?);
+        let mode = match next()? {
+            "x" => Mode::Exclusive,
+            "s" => Mode::Shared,
+            _ => return Err(NotASequencer),
+        };
+        let lock = decode(next()?).ok_or(NotASequencer)?;
+        if lock.is_empty() || token > Token::MAX {
+            return Err(NotASequencer);
+        }
+        Ok(Sequencer { lock: lock.into(), token, mode })
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push((high * 16 + low) as u8);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_comes_back() {
+        for name in ["orders/4472", "a b", "100%", "größe", "a:b:c", "\u{1F512}"] {
+            for mode in [Mode::Exclusive, Mode::Shared] {
+                let written = Sequencer { lock: name.into(), token: Token(42), mode };
+                let text = written.to_string();
+                assert!(text.is_ascii() && !text.contains(' '), "{text}");
+                assert_eq!(text.parse(), Ok(written));
+            }
+        }
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        for text in [
+            "",
+            "lk1",
+            "lk1:42:x:",
+            "lk1:42:q:a",
+            "lk2:42:x:a",
+            "lk1:-1:x:a",
+            "lk1:+1:x:a",
+            "lk1:42:x:%f",
+            "lk1:42:x:%ff",
+        ] {
+            assert_eq!(text.parse::<Sequencer>(), Err(NotASequencer), "{text}");
+        }
+        assert_eq!("lk1:9007199254740992:x:a".parse::<Sequencer>(), Err(NotASequencer));
+    }
+}

@@ -1,0 +1,346 @@
+//! The whole table as bytes, and back. The bytes come in chunks, so that a million locks need neither a
+//! pause nor a second copy in memory.
+//!
+//! ```text
+//! "LKTABLE1"   chunk   chunk   ...   last chunk
+//! chunk = length (u32 LE), CRC-32 of the payload (u32 LE), payload (postcard)
+//! ```
+//! The first chunk is the head with the number of records, the last one repeats that number: a table that
+//! was cut off anywhere is noticed. Indexes are not written but built again.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::effect::SessionEnd;
+use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+use crate::lock::{Held, Lock};
+use crate::queue::Waiter;
+use crate::session::{Remembered, Session};
+use crate::table::{LockTable, Timer};
+use crate::value::StoredValue;
+
+const MAGIC: &[u8; 8] = b"LKTABLE1";
+/// A chunk is closed when it has grown to this size.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// No chunk is larger than this: one record more than `CHUNK_BYTES`.
+const CHUNK_BYTES_MAX: usize = 1024 * 1024;
+
+/// The bytes are not a whole table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// They end too early.
+    #[error("the snapshot ends too early: {found} of {expected} records are there")]
+    Incomplete {
+        /// Records found.
+        found: u64,
+        /// Records that the head promised.
+        expected: u64,
+    },
+    /// They are damaged, or something else.
+    #[error("the snapshot is damaged at byte {offset}: {what}")]
+    Damaged {
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    applied: u64,
+    now: CellTime,
+    last_token: Token,
+    last_ticket: Ticket,
+    ending_next: u64,
+    free_next: u64,
+    forgotten: Token,
+    removed_version: u64,
+    records: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Record {
+    Head(Head),
+    Session(SessionId, Session),
+    Lock { name: LockName, capacity: u32, last_token: Token, closed_until: CellTime, freed: Option<u64> },
+    Grant(SessionId, Token, Held),
+    Waiter(Ticket, Waiter),
+    Request(SessionId, RequestId, Remembered),
+    Settled(SessionId, u64, RequestId),
+    Ending(u64, SessionId, SessionEnd),
+    Value(SmolStr, StoredValue),
+    End { records: u64 },
+}
+
+impl LockTable {
+    /// The table as chunks of bytes; joined they are what [`Restore`] reads.
+    pub fn snapshot(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        let records = (self.sessions.len()
+            + self.locks.len()
+            + self.grants.len()
+            + self.waiters.len()
+            + self.requests.len()
+            + self.settled.len()
+            + self.ending.len()
+            + self.values.len()) as u64;
+        let head = Record::Head(Head {
+            applied: self.applied,
+            now: self.now,
+            last_token: self.last_token,
+            last_ticket: self.last_ticket,
+            ending_next: self.ending_next,
+            free_next: self.free_next,
+            forgotten: self.forgotten,
+            removed_version: self.removed_version,
+            records,
+        });
+        let sessions = self.sessions.iter().map(|(id, session)| Record::Session(*id, session.clone()));
+        let locks = self.locks.iter().map(|(name, lock)| Record::Lock {
+            name: name.clone(),
+            capacity: lock.capacity,
+            last_token: lock.last_token,
+            closed_until: lock.closed_until,
+            freed: lock.freed,
+        });
+        let grants =
+            self.grants.iter().map(|((session, token), held)| Record::Grant(*session, *token, held.clone()));
+        let waiters = self.waiters.iter().map(|(ticket, waiter)| Record::Waiter(*ticket, waiter.clone()));
+        let requests = self
+            .requests
+            .iter()
+            .map(|((session, request), answer)| Record::Request(*session, request.clone(), answer.clone()));
+        let settled = self
+            .settled
+            .iter()
+            .map(|((session, number), request)| Record::Settled(*session, *number, request.clone()));
+        let ending =
+            self.ending.iter().map(|(number, (session, why))| Record::Ending(*number, *session, *why));
+        let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
+        let all = std::iter::once(head)
+            .chain(sessions)
+            .chain(locks)
+            .chain(grants)
+            .chain(waiters)
+            .chain(requests)
+            .chain(settled)
+            .chain(ending)
+            .chain(values)
+            .chain(std::iter::once(Record::End { records }));
+        Chunks { records: all, started: false }
+    }
+}
+
+struct Chunks<I> {
+    records: I,
+    started: bool,
+}
+
+impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut payload = Vec::with_capacity(CHUNK_BYTES + 4 * 1024);
+        while payload.len() < CHUNK_BYTES {
+            let Some(record) = self.records.next() else { break };
+            // Writing to memory cannot fail, and nothing in a record is beyond what postcard can write.
+            payload = postcard::to_extend(&record, payload).unwrap_or_default();
+        }
+        if payload.is_empty() {
+            return None;
+        }
+        let mut chunk = Vec::with_capacity(payload.len() + 16);
+        if !std::mem::replace(&mut self.started, true) {
+            chunk.extend_from_slice(MAGIC);
+        }
+        chunk.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        chunk.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        chunk.extend_from_slice(&payload);
+        Some(chunk)
+    }
+}
+
+/// Builds a table from the bytes of a snapshot, which may come in pieces of any size.
+#[derive(Debug, Default)]
+pub struct Restore {
+    table: LockTable,
+    pending: Vec<u8>,
+    offset: u64,
+    magic_seen: bool,
+    expected: Option<u64>,
+    found: u64,
+    ended: bool,
+}
+
+impl Restore {
+    /// Nothing read yet.
+    pub fn new() -> Restore {
+        Restore::default()
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.pending.extend_from_slice(bytes);
+        let mut used = 0;
+        loop {
+            let rest = &self.pending[used..];
+            if !self.magic_seen {
+                if rest.len() < MAGIC.len() {
+                    break;
+                }
+                if !rest.starts_with(MAGIC) {
+                    return Err(self.damaged("it does not begin like a snapshot of Lockkeeper"));
+                }
+                self.magic_seen = true;
+                used += MAGIC.len();
+                continue;
+            }
+            let Some((length, crc)) = chunk_head(rest) else { break };
+            if length > CHUNK_BYTES_MAX {
+                return Err(self.damaged("a chunk is larger than any that is ever written"));
+            }
+            let Some(payload) = rest.get(8..8 + length) else { break };
+            if crc32fast::hash(payload) != crc {
+                return Err(self.damaged("the checksum of a chunk does not fit"));
+            }
+            let payload = payload.to_vec();
+            self.take_chunk(&payload)?;
+            used += 8 + length;
+            self.offset += 8 + length as u64;
+        }
+        self.pending.drain(..used);
+        Ok(())
+    }
+
+    /// The table, if all of it has come.
+    pub fn finish(mut self) -> Result<LockTable, SnapshotError> {
+        let expected = self.expected.unwrap_or(0);
+        if !self.ended || !self.pending.is_empty() || self.found != expected {
+            return Err(SnapshotError::Incomplete { found: self.found, expected });
+        }
+        self.build_indexes()?;
+        Ok(self.table)
+    }
+
+    fn damaged(&self, what: &str) -> SnapshotError {
+        SnapshotError::Damaged { offset: self.offset, what: what.to_owned() }
+    }
+
+    fn take_chunk(&mut self, mut payload: &[u8]) -> Result<(), SnapshotError> {
+        while !payload.is_empty() {
+            if self.ended {
+                return Err(self.damaged("there is more behind its end"));
+            }
+            let (record, rest) = postcard::take_from_bytes::<Record>(payload)
+                .map_err(|error| self.damaged(&format!("a record cannot be read ({error})")))?;
+            payload = rest;
+            self.take_record(record)?;
+        }
+        Ok(())
+    }
+
+    fn take_record(&mut self, record: Record) -> Result<(), SnapshotError> {
+        if self.expected.is_none() != matches!(record, Record::Head(_)) {
+            return Err(self.damaged("its head is missing or comes twice"));
+        }
+        let table = &mut self.table;
+        match record {
+            Record::Head(head) => {
+                table.applied = head.applied;
+                table.now = head.now;
+                table.last_token = head.last_token;
+                table.last_ticket = head.last_ticket;
+                table.ending_next = head.ending_next;
+                table.free_next = head.free_next;
+                table.forgotten = head.forgotten;
+                table.removed_version = head.removed_version;
+                self.expected = Some(head.records);
+                return Ok(());
+            }
+            Record::Session(id, session) => {
+                table.sessions.insert(id, session);
+            }
+            Record::Lock { name, capacity, last_token, closed_until, freed } => {
+                if let Some(number) = freed {
+                    table.free.insert(number, name.clone());
+                }
+                if closed_until != CellTime::default() {
+                    table.timers.insert((closed_until, Timer::Reopens(name.clone())));
+                }
+                table.locks.insert(name, Lock { capacity, closed_until, freed, ..Lock::new(last_token) });
+            }
+            Record::Grant(session, token, held) => {
+                table.grants.insert((session, token), held);
+            }
+            Record::Waiter(ticket, waiter) => {
+                table.waiters.insert(ticket, waiter);
+            }
+            Record::Request(session, request, answer) => {
+                table.requests.insert((session, request), answer);
+            }
+            Record::Settled(session, number, request) => {
+                table.settled.insert((session, number), request);
+            }
+            Record::Ending(number, session, why) => {
+                table.ending.insert(number, (session, why));
+            }
+            Record::Value(key, value) => {
+                table.values.insert(key, value);
+            }
+            Record::End { records } => {
+                if Some(records) != self.expected {
+                    return Err(self.damaged("its head and its end do not belong together"));
+                }
+                self.ended = true;
+                return Ok(());
+            }
+        }
+        self.found += 1;
+        Ok(())
+    }
+
+    /// Holders, lines and counts follow from the grants and the waiters.
+    fn build_indexes(&mut self) -> Result<(), SnapshotError> {
+        let LockTable { sessions, locks, grants, waiters, queues, waits, timers, .. } = &mut self.table;
+        let unknown = |name: &LockName| SnapshotError::Damaged {
+            offset: 0,
+            what: format!("\"{name}\" is held or waited for, but not among the locks"),
+        };
+        for ((session, token), held) in grants.iter() {
+            for name in held.locks.as_slice() {
+                let lock = locks.get_mut(name).ok_or_else(|| unknown(name))?;
+                lock.used =
+                    lock.used.checked_add(held.units).filter(|used| *used <= lock.capacity).ok_or_else(
+                        || SnapshotError::Damaged {
+                            offset: 0,
+                            what: format!("\"{name}\" has more holders than its capacity allows"),
+                        },
+                    )?;
+                lock.holders.add(*token, *session);
+            }
+            if let Some(owner) = sessions.get_mut(session) {
+                owner.grants += 1;
+            }
+        }
+        for (ticket, waiter) in waiters.iter() {
+            for name in waiter.locks.as_slice() {
+                locks.get_mut(name).ok_or_else(|| unknown(name))?.waiting += 1;
+                queues.insert((name.clone(), *ticket));
+            }
+            waits.insert((waiter.session, *ticket));
+            if let Some(owner) = sessions.get_mut(&waiter.session) {
+                owner.waits += 1;
+            }
+            if let Some(until) = waiter.until {
+                timers.insert((until, Timer::WaitEnds(*ticket)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn chunk_head(bytes: &[u8]) -> Option<(usize, u32)> {
+    let length = bytes.get(0..4)?.try_into().ok()?;
+    let crc = bytes.get(4..8)?.try_into().ok()?;
+    Some((u32::from_le_bytes(length) as usize, u32::from_le_bytes(crc)))
+}

@@ -1,0 +1,230 @@
+//! The lock table: who holds what. One entry of the log goes in, answers and effects come out.
+
+use imbl::{OrdMap, OrdSet};
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::command::Batch;
+use crate::effect::{Applied, Effect, SessionEnd};
+use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+use crate::lock::{Held, Lock};
+use crate::queue::Waiter;
+use crate::session::{Remembered, Session};
+use crate::value::StoredValue;
+
+/// The whole state of a cell. Cloning it takes no time: the copies share everything until one of them
+/// changes, which is how a snapshot is taken while grants go on.
+#[derive(Debug, Clone, Default)]
+pub struct LockTable {
+    /// Index of the last entry that was applied.
+    pub(crate) applied: u64,
+    // Invariant: never goes back (S2).
+    pub(crate) now: CellTime,
+    // Invariant: no grant of this table ever had a higher one (S1).
+    pub(crate) last_token: Token,
+    pub(crate) last_ticket: Ticket,
+    pub(crate) sessions: OrdMap<SessionId, Session>,
+    pub(crate) locks: OrdMap<LockName, Lock>,
+    pub(crate) grants: OrdMap<(SessionId, Token), Held>,
+    pub(crate) waiters: OrdMap<Ticket, Waiter>,
+    /// The line of each lock: its waiters in the order of tickets.
+    pub(crate) queues: OrdSet<(LockName, Ticket)>,
+    /// The waits of each session.
+    pub(crate) waits: OrdSet<(SessionId, Ticket)>,
+    pub(crate) requests: OrdMap<(SessionId, RequestId), Remembered>,
+    /// Settled requests of each session, oldest first, so that the oldest can be forgotten.
+    pub(crate) settled: OrdMap<(SessionId, u64), RequestId>,
+    pub(crate) timers: OrdSet<(CellTime, Timer)>,
+    /// Sessions that have ended and still have something to be taken back, oldest first.
+    pub(crate) ending: OrdMap<u64, (SessionId, SessionEnd)>,
+    pub(crate) ending_next: u64,
+    /// Free locks whose last token is still remembered, the longest free first.
+    pub(crate) free: OrdMap<u64, LockName>,
+    pub(crate) free_next: u64,
+    // Invariant: no lock that is not in `locks` was ever granted a higher token.
+    pub(crate) forgotten: Token,
+    pub(crate) values: OrdMap<SmolStr, StoredValue>,
+    // Invariant: no removed value ever had a higher version.
+    pub(crate) removed_version: u64,
+    /// Collected while an entry is applied; empty between entries.
+    pub(crate) effects: Vec<Effect>,
+}
+
+/// What is due at a moment of cell time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Timer {
+    /// A wait has lasted as long as its caller wanted.
+    WaitEnds(Ticket),
+    /// A lock-delay is over.
+    Reopens(LockName),
+}
+
+/// The log and the table do not fit together: this is a defect or a damaged disk, never a user's mistake.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// An entry came twice, or one is missing.
+    #[error("entry {got} cannot be applied: the table stands at entry {applied}, so the next must be {}", applied + 1)]
+    OutOfOrder {
+        /// Index of the last entry that was applied.
+        applied: u64,
+        /// Index of the entry that came.
+        got: u64,
+    },
+}
+
+impl LockTable {
+    /// An empty table.
+    pub fn new() -> LockTable {
+        LockTable::default()
+    }
+
+    /// Applies one entry: the only way in which the table changes.
+    pub fn apply(&mut self, index: u64, batch: &Batch) -> Result<Applied, TableError> {
+        self.step(index)?;
+        self.now = self.now.max(batch.now);
+        let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
+        self.run_timers(&mut budget);
+        let answers = batch.commands.iter().map(|command| self.run(command)).collect();
+        self.reap(&mut budget);
+        Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
+    }
+
+    /// Counts an entry that carries no commands, such as a change of members.
+    pub fn skip(&mut self, index: u64) -> Result<(), TableError> {
+        self.step(index)
+    }
+
+    fn step(&mut self, index: u64) -> Result<(), TableError> {
+        if index != self.applied + 1 {
+            return Err(TableError::OutOfOrder { applied: self.applied, got: index });
+        }
+        self.applied = index;
+        Ok(())
+    }
+
+    /// Index of the last entry that was applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// The cell time of the last entry.
+    pub fn now(&self) -> CellTime {
+        self.now
+    }
+
+    /// When the next entry is due even if nobody asks for anything: a wait or a lock-delay ends, or ended
+    /// sessions have something left to be taken back (then it is now). The leader then proposes a `Tick`.
+    pub fn next_wake(&self) -> Option<CellTime> {
+        if !self.ending.is_empty() {
+            return Some(self.now);
+        }
+        self.timers.get_min().map(|(due, _)| *due)
+    }
+
+    /// Raises the token counter so that no number is ever given twice, after a restore from a backup (S1).
+    pub fn raise_tokens(&mut self, by: u64) {
+        self.last_token.0 += by;
+    }
+
+    /// Keeps the free locks in order: remembers one that has become free, forgets the oldest beyond the bound.
+    pub(crate) fn note_if_free(&mut self, name: &LockName) {
+        let Some(lock) = self.locks.get_mut(name) else { return };
+        if !lock.is_free() || lock.freed.is_some() {
+            return;
+        }
+        lock.capacity = crate::lock::UNCOUNTED;
+        lock.freed = Some(self.free_next);
+        self.free.insert(self.free_next, name.clone());
+        self.free_next += 1;
+        if self.free.len() > crate::limits::FREE_LOCKS_REMEMBERED_MAX {
+            self.forget_oldest_free();
+        }
+    }
+
+    fn forget_oldest_free(&mut self) {
+        let Some((oldest, name)) = self.free.get_min().cloned() else { return };
+        self.free.remove(&oldest);
+        if let Some(lock) = self.locks.remove(&name) {
+            self.forgotten = self.forgotten.max(lock.last_token);
+        }
+    }
+
+    /// The lock under this name, made if there is none, and no longer counted among the free ones.
+    pub(crate) fn open_lock(&mut self, name: &LockName) -> &mut Lock {
+        let forgotten = self.forgotten;
+        if let Some(freed) = self.locks.get(name).and_then(|lock| lock.freed) {
+            self.free.remove(&freed);
+        }
+        let lock = self.locks.entry(name.clone()).or_insert_with(|| Lock::new(forgotten));
+        lock.freed = None;
+        lock
+    }
+
+    /// Remembers the answer of a request that is over, and forgets the session's oldest beyond the bound.
+    pub(crate) fn settle(&mut self, session: SessionId, request: RequestId, answer: Remembered) {
+        let Some(owner) = self.sessions.get_mut(&session) else { return };
+        self.settled.insert((session, owner.settled_next), request.clone());
+        owner.settled_next += 1;
+        let forget = (owner.settled_next - owner.settled_first
+            > u64::from(crate::limits::SETTLED_PER_SESSION_MAX))
+        .then(|| {
+            owner.settled_first += 1;
+            owner.settled_first - 1
+        });
+        self.requests.insert((session, request), answer);
+        if let Some(number) = forget
+            && let Some(old) = self.settled.remove(&(session, number))
+        {
+            self.requests.remove(&(session, old));
+        }
+    }
+}
+
+impl PartialEq for LockTable {
+    fn eq(&self, other: &LockTable) -> bool {
+        // `effects` is empty between entries and no part of the state.
+        let LockTable {
+            applied,
+            now,
+            last_token,
+            last_ticket,
+            sessions,
+            locks,
+            grants,
+            waiters,
+            queues,
+            waits,
+            requests,
+            settled,
+            timers,
+            ending,
+            ending_next,
+            free,
+            free_next,
+            forgotten,
+            values,
+            removed_version,
+            effects: _,
+        } = self;
+        *applied == other.applied
+            && *now == other.now
+            && *last_token == other.last_token
+            && *last_ticket == other.last_ticket
+            && *sessions == other.sessions
+            && *locks == other.locks
+            && *grants == other.grants
+            && *waiters == other.waiters
+            && *queues == other.queues
+            && *waits == other.waits
+            && *requests == other.requests
+            && *settled == other.settled
+            && *timers == other.timers
+            && *ending == other.ending
+            && *ending_next == other.ending_next
+            && *free == other.free
+            && *free_next == other.free_next
+            && *forgotten == other.forgotten
+            && *values == other.values
+            && *removed_version == other.removed_version
+    }
+}

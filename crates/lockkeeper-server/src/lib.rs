@@ -1,0 +1,2 @@
+//! The cell of Lockkeeper.
+pub mod raft;
