@@ -22,7 +22,7 @@ pub(crate) struct Lock {
     pub(crate) holders: Holders,
     // Invariant: the number of its keys in `LockTable::queues`.
     pub(crate) waiting: u32,
-    /// Kept closed until then because a session died holding it (S9).
+    /// Kept closed because a session died holding it (S9), until its timer sets this back to zero.
     pub(crate) closed_until: CellTime,
     // Invariant: its key in `LockTable::free` while nobody holds it, waits for it or keeps it closed.
     pub(crate) freed: Option<u64>,
@@ -48,8 +48,8 @@ impl Lock {
 
     /// The rule of admission (S7), the same for exclusive, shared and counted locks. Who is next in the
     /// queue is the caller's part of the rule.
-    pub(crate) fn admits(&self, units: u32, now: CellTime) -> bool {
-        self.closed_until <= now && units <= self.capacity - self.used
+    pub(crate) fn admits(&self, units: u32) -> bool {
+        self.closed_until == CellTime::default() && units <= self.capacity - self.used
     }
 
     /// The capacity as people see it.

@@ -1,5 +1,7 @@
 //! Those who wait. One line for each lock, in the order of tickets; nobody overtakes (S7).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Locks, Mode};
@@ -89,48 +91,45 @@ impl LockTable {
             request: waiter.request,
             refusal,
         });
-        for name in waiter.locks.as_slice() {
-            self.admit(name);
+        self.admit(waiter.locks.as_slice());
+    }
+
+    /// Lets in whoever can go, in the order of tickets. Called with the locks whose head of line or room
+    /// may have changed. Whoever goes in leaves the lines of all its locks, so those behind it come next.
+    pub(crate) fn admit(&mut self, names: &[LockName]) {
+        let mut next: BTreeSet<Ticket> = names.iter().filter_map(|name| self.head(name)).collect();
+        while let Some(ticket) = next.pop_first() {
+            if !self.can_go(ticket) {
+                continue;
+            }
+            let Some(waiter) = self.leave(ticket) else { continue };
+            let locks = waiter.locks.clone();
+            self.grant_waiter(ticket, waiter);
+            next.extend(locks.as_slice().iter().filter_map(|name| self.head(name)));
+        }
+        for name in names {
+            self.note_if_free(name);
         }
     }
 
-    /// Lets in whoever is next, for as long as the lock has room. Called after everything that can change
-    /// the head of a line or the room in a lock. A request for several locks goes in when it is at the
-    /// head of all their lines and all have room: tickets have one order, so the lowest can always go.
-    pub(crate) fn admit(&mut self, name: &LockName) {
-        while let Some(ticket) = self.head(name) {
-            let Some(waiter) = self.waiters.get(&ticket) else { return };
-            let session = waiter.session;
-            if !self.sessions.contains_key(&session) {
-                // Its session has ended and will be cleared away later: it must not block the line.
-                self.end_wait(ticket, Refusal::SessionLost);
-                continue;
-            }
-            let units = waiter.units;
-            let all_have_room = waiter.locks.as_slice().iter().all(|lock| {
-                self.locks.get(lock).is_some_and(|l| l.admits(units, self.now))
-                    && (lock == name || self.head(lock) == Some(ticket))
-            });
-            if !all_have_room {
-                break;
-            }
-            let Some(waiter) = self.leave(ticket) else { return };
-            let waited_ms = self.now.ms_since(waiter.since);
-            let request = waiter.request.clone();
-            let grant = self.grant(
-                session,
-                Held {
-                    locks: waiter.locks,
-                    mode: waiter.mode,
-                    units: waiter.units,
-                    since: self.now,
-                    lock_delay_ms: waiter.lock_delay_ms,
-                    request: waiter.request,
-                },
-            );
-            self.effects.push(Effect::Granted { session, ticket, request, grant, waited_ms });
-        }
-        self.note_if_free(name);
+    /// A request goes in when it is at the head of the lines of all its locks and all have room: tickets
+    /// have one order, so the lowest can always go. One whose session has ended never goes: it keeps its
+    /// place until it is cleared away, in slices as everything of that session.
+    fn can_go(&self, ticket: Ticket) -> bool {
+        let Some(waiter) = self.waiters.get(&ticket) else { return false };
+        self.sessions.contains_key(&waiter.session)
+            && waiter.locks.as_slice().iter().all(|name| {
+                self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units))
+                    && self.head(name) == Some(ticket)
+            })
+    }
+
+    fn grant_waiter(&mut self, ticket: Ticket, waiter: Waiter) {
+        let Waiter { session, request, locks, mode, units, since, lock_delay_ms, until: _ } = waiter;
+        let waited_ms = self.now.ms_since(since);
+        let held = Held { locks, mode, units, since: self.now, lock_delay_ms, request: request.clone() };
+        let grant = self.grant(session, held);
+        self.effects.push(Effect::Granted { session, ticket, request, grant, waited_ms });
     }
 
     /// Lets a holder in: the only place where tokens are made (S1). The caller has checked that there is room.

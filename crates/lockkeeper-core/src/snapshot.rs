@@ -193,6 +193,7 @@ impl Restore {
                 }
                 self.magic_seen = true;
                 used += MAGIC.len();
+                self.offset += MAGIC.len() as u64;
                 continue;
             }
             let Some((length, crc)) = chunk_head(rest) else { break };

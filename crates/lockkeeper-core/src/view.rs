@@ -229,7 +229,8 @@ impl LockTable {
             let head = self.head(name).and_then(|ticket| self.waiters.get(&ticket));
             if let Some(waiter) = head
                 && waiter.locks.as_slice().len() == 1
-                && lock.admits(waiter.units, self.now)
+                && self.sessions.contains_key(&waiter.session)
+                && lock.admits(waiter.units)
             {
                 return Err(format!("{name} has room, and the first in line still waits"));
             }

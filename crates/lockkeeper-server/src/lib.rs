@@ -1,2 +1,33 @@
-//! The cell of Lockkeeper.
+//! The cell of Lockkeeper: a node that keeps the lock table, durable and in agreement with the others.
+//!
+//! The way of a request, in the order of the modules:
+//!
+//! ```text
+//! listen    gRPC and HTTP on one port
+//! session   one stream for each client; keep-alives end here and never enter the log
+//! proposer  drains all that is queued into one log entry, stamped with cell time
+//! raft      append, one fdatasync for the batch, replicate, commit
+//! core      the lock table (crate lockkeeper-core): apply(entry) -> answers and effects
+//! shared    replies to callers, grants to waiters, events to streams, session timers
+//! ```
+
+pub mod callers;
+pub mod calls;
+pub mod config;
+pub mod data_dir;
+pub mod expiry;
+pub mod failure;
+mod leadership;
+pub mod listen;
+pub mod metrics;
+pub mod node;
+pub mod office;
+pub mod proposer;
 pub mod raft;
+pub mod session;
+pub mod shared;
+mod timers;
+pub mod wire;
+
+pub use config::NodeConfig;
+pub use node::{Node, StartError};

@@ -2,9 +2,9 @@
 
 use crate::command::{Acquire, Locks, Wait, Waiting};
 use crate::effect::{Answer, Freed, Reply};
-use crate::id::{RequestId, SessionId};
+use crate::id::{LockName, RequestId, SessionId};
 use crate::limits;
-use crate::lock::{Demand, Held, Lock};
+use crate::lock::{Demand, Held, Lock, UNCOUNTED};
 use crate::queue::Waiter;
 use crate::refusal::Refusal;
 use crate::session::Remembered;
@@ -14,17 +14,17 @@ impl LockTable {
     pub(crate) fn acquire(&mut self, request: &Acquire) -> Answer {
         check_shape(request)?;
         let session = self.heard_of(request.session)?;
-        if session.grants >= limits::GRANTS_PER_SESSION_MAX {
-            return Err(Refusal::limit(format!(
-                "the session holds {} locks, its limit: release some first",
-                limits::GRANTS_PER_SESSION_MAX
-            )));
-        }
-        let waits = session.waits;
+        let (grants, waits) = (session.grants, session.waits);
         if let Some(id) = &request.request
             && let Some(answer) = self.answer_again(request, id)
         {
             return answer;
+        }
+        if grants >= limits::GRANTS_PER_SESSION_MAX {
+            return Err(Refusal::limit(format!(
+                "the session holds {} locks, its limit: release some first",
+                limits::GRANTS_PER_SESSION_MAX
+            )));
         }
 
         let demand = self.demand_of(request)?;
@@ -73,28 +73,31 @@ impl LockTable {
 
     /// What it takes of each lock. Several locks at once are always taken whole, so all have one demand.
     fn demand_of(&self, request: &Acquire) -> Result<Demand, Refusal> {
-        let mut demand = None;
+        let mut demand: Option<(&LockName, Demand)> = None;
         for name in request.locks.as_slice() {
             let of_this = match self.locks.get(name) {
                 Some(lock) => lock.demand(request)?,
                 None => Lock::new(self.forgotten).demand(request)?,
             };
-            if demand.is_some_and(|so_far| so_far != of_this) {
+            if let Some((other, so_far)) = demand
+                && so_far != of_this
+            {
+                let counted = if of_this.capacity == UNCOUNTED { other } else { name };
                 return Err(Refusal::invalid(format!(
-                    "\"{name}\" is in use with a capacity of its own: it cannot be taken together with others now"
+                    "\"{counted}\" is in use with a capacity of its own: it cannot be taken together with others now"
                 )));
             }
-            demand = Some(of_this);
+            demand = Some((name, of_this));
         }
-        demand.ok_or_else(|| Refusal::invalid("no lock is named: name at least one"))
+        demand.map(|(_, demand)| demand).ok_or_else(|| Refusal::invalid("no lock is named: name at least one"))
     }
 
     /// The first of the locks that cannot be had at once: it has no room, or others wait for it.
-    fn first_blocked<'a>(&self, request: &'a Acquire, demand: Demand) -> Option<&'a crate::id::LockName> {
+    fn first_blocked<'a>(&self, request: &'a Acquire, demand: Demand) -> Option<&'a LockName> {
         request.locks.as_slice().iter().find(|name| match self.locks.get(*name) {
             None => false,
             Some(lock) if lock.is_free() => false,
-            Some(lock) => lock.waiting > 0 || !lock.admits(demand.units, self.now),
+            Some(lock) => lock.waiting > 0 || !lock.admits(demand.units),
         })
     }
 
@@ -103,10 +106,10 @@ impl LockTable {
         request: &Acquire,
         demand: Demand,
         waits: u32,
-        blocked: crate::id::LockName,
+        blocked: LockName,
     ) -> Answer {
         let until = match request.wait {
-            Wait::No => {
+            Wait::No | Wait::ForMs(0) => {
                 let refusal = Refusal::Busy { lock: blocked };
                 if let Some(id) = &request.request {
                     self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));

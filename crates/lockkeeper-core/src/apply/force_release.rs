@@ -26,7 +26,7 @@ impl LockTable {
                 self.settle_granted(session, request);
             }
         }
-        self.admit(name);
+        self.admit(std::slice::from_ref(name));
         let last_token = self.locks.get(name).map_or(raised, |lock| lock.last_token);
         Ok(Reply::Forced { released: holders.len() as u32, last_token })
     }

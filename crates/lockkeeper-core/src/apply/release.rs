@@ -72,7 +72,7 @@ impl LockTable {
             }
         }
         self.effects.push(Effect::Freed { session, lock: name.clone(), token, why, held_ms });
-        self.admit(name);
+        self.admit(std::slice::from_ref(name));
         Some(request)
     }
 }

@@ -13,7 +13,8 @@ impl LockTable {
     pub(crate) fn open_session(&mut self, session: SessionId, ttl_ms: u64, owner: &SmolStr) -> Answer {
         limits::check_range("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         limits::check_length("owner", owner.len(), limits::OWNER_BYTES_MAX)?;
-        if self.sessions.contains_key(&session) {
+        // What is left of an ended session would be taken for the new one's.
+        if self.sessions.contains_key(&session) || self.has_remains(session) {
             return Err(Refusal::invalid("there is a session with this id already: open another"));
         }
         if self.sessions.len() >= limits::SESSIONS_MAX {
@@ -55,8 +56,10 @@ impl LockTable {
     /// `reap`); until then it stays held by nobody, which is late but never wrong.
     fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         self.sessions.remove(&session);
-        self.ending.insert(self.ending_next, (session, why));
-        self.ending_next += 1;
+        if self.has_remains(session) {
+            self.ending.insert(self.ending_next, (session, why));
+            self.ending_next += 1;
+        }
         self.effects.push(Effect::SessionEnded { session, why });
     }
 

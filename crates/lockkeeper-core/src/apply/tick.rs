@@ -25,7 +25,7 @@ impl LockTable {
                     if let Some(lock) = self.locks.get_mut(&name) {
                         lock.closed_until = CellTime::default();
                     }
-                    self.admit(&name);
+                    self.admit(&[name]);
                 }
             }
         }
@@ -40,6 +40,14 @@ impl LockTable {
             }
             self.ending.remove(&number);
         }
+    }
+
+    /// Whether anything of the session is left to be taken back.
+    pub(crate) fn has_remains(&self, session: SessionId) -> bool {
+        self.first_wait_of(session).is_some()
+            || self.first_grant_of(session).is_some()
+            || self.first_request_of(session).is_some()
+            || self.first_settled_of(session).is_some()
     }
 
     /// True if nothing of the session is left.

@@ -64,7 +64,8 @@ impl LockTable {
             // Both are needed: the lock's last token refuses a stale holder even before the new one has
             // written, the value's highest refuses it also when the key is written under several locks.
             let last_token = self.last_token_of(&fence.lock);
-            if fence.token != last_token || fence.token < highest {
+            let never_granted = fence.token == Token::default();
+            if never_granted || fence.token != last_token || fence.token < highest {
                 return Err(Refusal::StaleToken { last_token: last_token.max(highest) });
             }
             highest = fence.token;

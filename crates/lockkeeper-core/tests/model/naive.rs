@@ -1,0 +1,590 @@
+//! The lock table once more, as naive as can be: lists, linear scans, no indexes, and the rule of admission
+//! written out. It shares the words of the contract with the real one (commands, answers, effects, views),
+//! and no line of its code. It knows no bounds: histories here stay far below them.
+
+use lockkeeper_core::{
+    Acquire, Answer, Applied, Batch, CellTime, Command, Counts, Effect, Fence, Freed, Grant, HolderView,
+    LockName, LockView, Locks, Mode, Refusal, Reply, RequestId, SessionEnd, SessionId, Ticket, Token, Wait,
+    WaiterView, Waiting,
+};
+
+#[derive(Default)]
+pub(crate) struct Naive {
+    now: u64,
+    last_token: u64,
+    last_ticket: u64,
+    sessions: Vec<Alive>,
+    ended: Vec<(SessionId, SessionEnd)>,
+    holds: Vec<Hold>,
+    line: Vec<Place>,
+    closed: Vec<(LockName, u64)>,
+    last_tokens: Vec<(LockName, u64)>,
+    remembered: Vec<(SessionId, RequestId, Memory)>,
+    values: Vec<Value>,
+    removed_version: u64,
+    effects: Vec<Effect>,
+}
+
+struct Alive {
+    id: SessionId,
+    owner: String,
+    version: u64,
+}
+
+struct Hold {
+    session: SessionId,
+    token: u64,
+    left: Vec<LockName>,
+    take: Take,
+    mode: Mode,
+    since: u64,
+    delay_ms: u64,
+    request: Option<RequestId>,
+}
+
+struct Place {
+    ticket: u64,
+    session: SessionId,
+    locks: Vec<LockName>,
+    take: Take,
+    mode: Mode,
+    since: u64,
+    until: Option<u64>,
+    delay_ms: u64,
+    request: Option<RequestId>,
+}
+
+/// What a request takes of a lock: a plain one alone or together with others, or permits of a counted one.
+#[derive(Clone, Copy, PartialEq)]
+enum Take {
+    Alone,
+    Together,
+    Permits { taken: u32, capacity: u32 },
+}
+
+enum Memory {
+    Waits(u64, Vec<LockName>),
+    Granted(Vec<LockName>, u64, Mode),
+    Refused(Refusal),
+}
+
+struct Value {
+    key: String,
+    bytes: Vec<u8>,
+    version: u64,
+    token: u64,
+}
+
+/// Something that is due: the moment, then waits before lock-delays.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Wait(u64),
+    Reopen(LockName),
+}
+
+impl Naive {
+    pub(crate) fn apply(&mut self, batch: &Batch) -> Applied {
+        self.now = self.now.max(batch.now.0);
+        while let Some((_, due)) = self.next_due().filter(|(when, _)| *when <= self.now) {
+            match due {
+                Due::Wait(ticket) => {
+                    let lock = self.place(ticket).locks[0].clone();
+                    self.end_wait(ticket, Refusal::Timeout { lock });
+                }
+                Due::Reopen(name) => {
+                    self.closed.retain(|(lock, _)| *lock != name);
+                    self.admit();
+                }
+            }
+        }
+        let answers = batch.commands.iter().map(|command| self.run(command)).collect();
+        for (session, why) in std::mem::take(&mut self.ended) {
+            self.clear_away(session, why);
+        }
+        Applied { answers, effects: std::mem::take(&mut self.effects) }
+    }
+
+    fn run(&mut self, command: &Command) -> Answer {
+        match command {
+            Command::OpenSession { session, ttl_ms, owner } => self.open(*session, *ttl_ms, owner),
+            Command::CloseSession { session } => {
+                if !self.alive(*session) {
+                    return Err(Refusal::SessionLost);
+                }
+                self.end(*session, SessionEnd::Closed);
+                Ok(Reply::Done)
+            }
+            Command::ExpireSession { session, version } => {
+                match self.sessions.iter().find(|alive| alive.id == *session) {
+                    None => return Err(Refusal::SessionLost),
+                    Some(alive) if alive.version == *version => self.end(*session, SessionEnd::Expired),
+                    Some(_) => self.effects.push(Effect::ExpiryStale { session: *session }),
+                }
+                Ok(Reply::Done)
+            }
+            Command::Acquire(request) => self.acquire(request),
+            Command::Cancel { session, what } => self.cancel(*session, what),
+            Command::Release { session, lock, token, forget } => {
+                self.release(*session, lock, token.0, *forget)
+            }
+            Command::ForceRelease { lock, .. } => self.force_release(lock),
+            Command::PutValue { key, value, fence, if_version } => {
+                let token = self.may_write(key, fence.as_ref(), *if_version)?;
+                let old = self.values.iter().position(|value| value.key == key.as_str());
+                let version = old.map_or(self.removed_version, |at| self.values.remove(at).version) + 1;
+                self.values.push(Value { key: key.to_string(), bytes: value.to_vec(), version, token });
+                Ok(Reply::Put { version })
+            }
+            Command::DeleteValue { key, fence, if_version } => {
+                self.may_write(key, fence.as_ref(), *if_version)?;
+                if let Some(at) = self.values.iter().position(|value| value.key == key.as_str()) {
+                    self.removed_version = self.removed_version.max(self.values.remove(at).version);
+                }
+                Ok(Reply::Done)
+            }
+            Command::Tick => Ok(Reply::Done),
+        }
+    }
+
+    // Sessions.
+
+    fn alive(&self, session: SessionId) -> bool {
+        self.sessions.iter().any(|alive| alive.id == session)
+    }
+
+    fn heard_of(&mut self, session: SessionId) -> Result<(), Refusal> {
+        let alive = self.sessions.iter_mut().find(|alive| alive.id == session);
+        alive.ok_or(Refusal::SessionLost)?.version += 1;
+        Ok(())
+    }
+
+    fn open(&mut self, session: SessionId, ttl_ms: u64, owner: &str) -> Answer {
+        let remains = self.holds.iter().any(|hold| hold.session == session)
+            || self.line.iter().any(|place| place.session == session)
+            || self.remembered.iter().any(|(owner, _, _)| *owner == session);
+        if self.alive(session) || remains {
+            return Err(Refusal::invalid(""));
+        }
+        self.sessions.push(Alive { id: session, owner: owner.to_owned(), version: 1 });
+        Ok(Reply::SessionOpened { ttl_ms, version: 1 })
+    }
+
+    fn end(&mut self, session: SessionId, why: SessionEnd) {
+        self.sessions.retain(|alive| alive.id != session);
+        self.ended.push((session, why));
+        self.effects.push(Effect::SessionEnded { session, why });
+    }
+
+    fn clear_away(&mut self, session: SessionId, why: SessionEnd) {
+        let freed = match why {
+            SessionEnd::Closed => Freed::SessionClosed,
+            SessionEnd::Expired => Freed::SessionExpired,
+        };
+        let waits: Vec<u64> =
+            self.line.iter().filter(|place| place.session == session).map(|place| place.ticket).collect();
+        for ticket in waits {
+            self.end_wait(ticket, Refusal::SessionLost);
+        }
+        let mut held: Vec<(u64, LockName)> = Vec::new();
+        for hold in self.holds.iter().filter(|hold| hold.session == session) {
+            held.extend(hold.left.iter().map(|name| (hold.token, name.clone())));
+        }
+        held.sort();
+        for (token, name) in held {
+            self.free(token, &name, freed);
+        }
+        self.remembered.retain(|(owner, _, _)| *owner != session);
+    }
+
+    // Locks.
+
+    fn acquire(&mut self, request: &Acquire) -> Answer {
+        self.heard_of(request.session)?;
+        let locks = request.locks.as_slice().to_vec();
+        let again = |same: bool, answer: Answer| if same { answer } else { Err(Refusal::invalid("")) };
+        match self.memory_of(request.session, request.request.as_ref()) {
+            Some(Memory::Waits(ticket, asked)) => {
+                return again(*asked == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) }));
+            }
+            Some(Memory::Granted(asked, token, mode)) => {
+                return again(*asked == locks, Ok(Reply::Granted(grant(asked, *token, *mode))));
+            }
+            Some(Memory::Refused(refusal)) => return Err(refusal.clone()),
+            None => {}
+        }
+        let takes: Result<Vec<Take>, Refusal> = locks.iter().map(|name| self.take(name, request)).collect();
+        let takes = takes?;
+        let take = takes[0];
+        if takes.iter().any(|other| *other != take) {
+            return Err(Refusal::invalid(""));
+        }
+        let blocked = locks.iter().find(|name| {
+            self.line.iter().any(|place| place.locks.contains(name)) || !self.has_room(name, take)
+        });
+        let Some(blocked) = blocked.cloned() else {
+            self.last_token += 1;
+            let hold = Hold {
+                session: request.session,
+                token: self.last_token,
+                left: locks,
+                take,
+                mode: request.mode,
+                since: self.now,
+                delay_ms: request.lock_delay_ms,
+                request: request.request.clone(),
+            };
+            return Ok(Reply::Granted(self.let_in(hold)));
+        };
+        if matches!(request.wait, Wait::No | Wait::ForMs(0)) {
+            let refusal = Refusal::Busy { lock: blocked };
+            self.remember(request.session, request.request.as_ref(), Memory::Refused(refusal.clone()));
+            return Err(refusal);
+        }
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        self.remember(request.session, request.request.as_ref(), Memory::Waits(ticket, locks.clone()));
+        self.line.push(Place {
+            ticket,
+            session: request.session,
+            locks,
+            take,
+            mode: request.mode,
+            since: self.now,
+            until: match request.wait {
+                Wait::ForMs(ms) => Some(self.now + ms * 1_000),
+                _ => None,
+            },
+            delay_ms: request.lock_delay_ms,
+            request: request.request.clone(),
+        });
+        Ok(Reply::Queued { ticket: Ticket(ticket) })
+    }
+
+    /// The capacity of a counted lock in use; none if it is plain or nobody has anything to do with it.
+    fn capacity(&self, name: &LockName) -> Option<u32> {
+        let of_holds = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.take);
+        let of_line = self.line.iter().filter(|place| place.locks.contains(name)).map(|place| place.take);
+        of_holds.chain(of_line).find_map(|take| match take {
+            Take::Permits { capacity, .. } => Some(capacity),
+            Take::Alone | Take::Together => None,
+        })
+    }
+
+    fn in_use(&self, name: &LockName) -> bool {
+        self.holds.iter().any(|hold| hold.left.contains(name))
+            || self.line.iter().any(|place| place.locks.contains(name))
+            || self.is_closed(name)
+    }
+
+    fn is_closed(&self, name: &LockName) -> bool {
+        self.closed.iter().any(|(lock, _)| lock == name)
+    }
+
+    fn take(&self, name: &LockName, request: &Acquire) -> Result<Take, Refusal> {
+        let asked = request.capacity.map(|capacity| (capacity > 1).then_some(capacity));
+        let capacity = match asked {
+            Some(asked) if self.in_use(name) && asked != self.capacity(name) => {
+                return Err(Refusal::invalid(""));
+            }
+            Some(asked) => asked,
+            None => self.capacity(name),
+        };
+        match (capacity, request.permits, request.mode) {
+            (_, Some(0), _) => Err(Refusal::invalid("")),
+            (None, Some(2..), _) => Err(Refusal::invalid("")),
+            (None, _, Mode::Exclusive) => Ok(Take::Alone),
+            (None, _, Mode::Shared) => Ok(Take::Together),
+            (Some(capacity), Some(taken), _) if taken > capacity => Err(Refusal::invalid("")),
+            (Some(capacity), Some(taken), _) => Ok(Take::Permits { taken, capacity }),
+            (Some(capacity), None, Mode::Exclusive) => Ok(Take::Permits { taken: capacity, capacity }),
+            (Some(capacity), None, Mode::Shared) => Ok(Take::Permits { taken: 1, capacity }),
+        }
+    }
+
+    fn has_room(&self, name: &LockName, take: Take) -> bool {
+        let mut holders = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.take);
+        let room = match take {
+            Take::Alone => holders.next().is_none(),
+            Take::Together => holders.all(|holder| holder == Take::Together),
+            Take::Permits { taken, capacity } => {
+                let used: u32 = holders
+                    .map(|holder| match holder {
+                        Take::Permits { taken, .. } => taken,
+                        Take::Alone | Take::Together => capacity,
+                    })
+                    .sum();
+                used + taken <= capacity
+            }
+        };
+        room && !self.is_closed(name)
+    }
+
+    /// The rule of admission: of all who wait, whoever came first among those who can go.
+    fn admit(&mut self) {
+        while let Some(at) = self.line.iter().position(|place| self.can_go(place)) {
+            let place = self.line.remove(at);
+            self.last_token += 1;
+            let granted = self.let_in(Hold {
+                session: place.session,
+                token: self.last_token,
+                left: place.locks,
+                take: place.take,
+                mode: place.mode,
+                since: self.now,
+                delay_ms: place.delay_ms,
+                request: place.request.clone(),
+            });
+            self.effects.push(Effect::Granted {
+                session: place.session,
+                ticket: Ticket(place.ticket),
+                request: place.request,
+                grant: granted,
+                waited_ms: (self.now - place.since) / 1_000,
+            });
+        }
+    }
+
+    fn can_go(&self, place: &Place) -> bool {
+        let nobody_before = |name: &LockName| {
+            !self.line.iter().any(|other| other.ticket < place.ticket && other.locks.contains(name))
+        };
+        self.alive(place.session)
+            && place.locks.iter().all(|name| nobody_before(name) && self.has_room(name, place.take))
+    }
+
+    fn let_in(&mut self, hold: Hold) -> Grant {
+        for name in &hold.left {
+            self.set_last_token(name, hold.token);
+        }
+        let granted = Memory::Granted(hold.left.clone(), hold.token, hold.mode);
+        self.remember(hold.session, hold.request.as_ref(), granted);
+        let grant = grant(&hold.left, hold.token, hold.mode);
+        self.holds.push(hold);
+        grant
+    }
+
+    /// Takes one lock out of a hold, and the hold away with its last lock.
+    fn free(&mut self, token: u64, name: &LockName, why: Freed) {
+        let hold = self.holds.iter_mut().find(|hold| hold.token == token).expect("it is held");
+        hold.left.retain(|lock| lock != name);
+        let (session, held_ms, delay_ms) = (hold.session, (self.now - hold.since) / 1_000, hold.delay_ms);
+        self.holds.retain(|hold| !hold.left.is_empty());
+        if why == Freed::SessionExpired && delay_ms > 0 {
+            let reopens = self.now + delay_ms * 1_000;
+            let before = self.closed.iter().find(|(lock, _)| lock == name).map_or(0, |(_, until)| *until);
+            self.closed.retain(|(lock, _)| lock != name);
+            self.closed.push((name.clone(), reopens.max(before)));
+        }
+        self.effects.push(Effect::Freed { session, lock: name.clone(), token: Token(token), why, held_ms });
+        self.admit();
+    }
+
+    fn holder(&self, session: SessionId, token: u64, lock: &LockName) -> Option<&Hold> {
+        self.holds
+            .iter()
+            .find(|hold| hold.session == session && hold.token == token && hold.left.contains(lock))
+    }
+
+    fn release(&mut self, session: SessionId, lock: &LockName, token: u64, forget: bool) -> Answer {
+        self.heard_of(session)?;
+        let Some(hold) = self.holder(session, token, lock) else {
+            return Err(Refusal::NotHeld { lock: lock.clone(), token: Token(token) });
+        };
+        let (last, request) = (hold.left.len() == 1, hold.request.clone());
+        self.free(token, lock, Freed::Released);
+        if last && forget {
+            self.remembered.retain(|(owner, id, _)| *owner != session || Some(id) != request.as_ref());
+        }
+        Ok(Reply::Done)
+    }
+
+    fn force_release(&mut self, name: &LockName) -> Answer {
+        self.last_token += 1;
+        self.set_last_token(name, self.last_token);
+        self.closed.retain(|(lock, _)| lock != name);
+        let mut holders: Vec<u64> =
+            self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.token).collect();
+        holders.sort();
+        for token in &holders {
+            self.free(*token, name, Freed::Forced);
+        }
+        self.admit();
+        Ok(Reply::Forced { released: holders.len() as u32, last_token: Token(self.last_token_of(name)) })
+    }
+
+    fn cancel(&mut self, session: SessionId, what: &Waiting) -> Answer {
+        self.heard_of(session)?;
+        match what {
+            Waiting::Ticket(ticket) => {
+                if self.line.iter().any(|place| place.ticket == ticket.0 && place.session == session) {
+                    self.end_wait(ticket.0, Refusal::Cancelled);
+                }
+            }
+            Waiting::Request(id) => match self.memory_of(session, Some(id)) {
+                Some(Memory::Waits(ticket, _)) => {
+                    let ticket = *ticket;
+                    self.end_wait(ticket, Refusal::Cancelled);
+                }
+                Some(Memory::Granted(_, token, _)) => {
+                    let token = *token;
+                    let left = self.holds.iter().find(|hold| hold.token == token).map(|hold| hold.left.clone());
+                    let Some(left) = left else { return Ok(Reply::Done) };
+                    for name in left {
+                        self.free(token, &name, Freed::Cancelled);
+                    }
+                    self.remember(session, Some(id), Memory::Refused(Refusal::Cancelled));
+                }
+                Some(Memory::Refused(_)) => {}
+                None => self.remember(session, Some(id), Memory::Refused(Refusal::Cancelled)),
+            },
+        }
+        Ok(Reply::Done)
+    }
+
+    fn place(&self, ticket: u64) -> &Place {
+        self.line.iter().find(|place| place.ticket == ticket).expect("it waits")
+    }
+
+    fn end_wait(&mut self, ticket: u64, refusal: Refusal) {
+        let at = self.line.iter().position(|place| place.ticket == ticket).expect("it waits");
+        let Place { session, request, .. } = self.line.remove(at);
+        self.remember(session, request.as_ref(), Memory::Refused(refusal.clone()));
+        self.effects.push(Effect::Ended { session, ticket: Ticket(ticket), request, refusal });
+        self.admit();
+    }
+
+    fn next_due(&self) -> Option<(u64, Due)> {
+        let waits = self.line.iter().filter_map(|place| Some((place.until?, Due::Wait(place.ticket))));
+        let closed = self.closed.iter().map(|(name, until)| (*until, Due::Reopen(name.clone())));
+        waits.chain(closed).min()
+    }
+
+    // What is remembered.
+
+    fn memory_of(&self, session: SessionId, request: Option<&RequestId>) -> Option<&Memory> {
+        let request = request?;
+        let found = self.remembered.iter().find(|(owner, id, _)| *owner == session && id == request);
+        found.map(|(_, _, memory)| memory)
+    }
+
+    fn remember(&mut self, session: SessionId, request: Option<&RequestId>, memory: Memory) {
+        let Some(request) = request else { return };
+        self.remembered.retain(|(owner, id, _)| *owner != session || id != request);
+        self.remembered.push((session, request.clone(), memory));
+    }
+
+    fn last_token_of(&self, name: &LockName) -> u64 {
+        self.last_tokens.iter().find(|(lock, _)| lock == name).map_or(0, |(_, token)| *token)
+    }
+
+    fn set_last_token(&mut self, name: &LockName, token: u64) {
+        self.last_tokens.retain(|(lock, _)| lock != name);
+        self.last_tokens.push((name.clone(), token));
+    }
+
+    // Values.
+
+    fn may_write(&self, key: &str, fence: Option<&Fence>, if_version: Option<u64>) -> Result<u64, Refusal> {
+        let old = self.values.iter().find(|value| value.key == key);
+        let (version, highest) = old.map_or((0, 0), |old| (old.version, old.token));
+        if let Some(fence) = fence {
+            let last = self.last_token_of(&fence.lock);
+            if fence.token.0 == 0 || fence.token.0 != last || fence.token.0 < highest {
+                return Err(Refusal::StaleToken { last_token: Token(last.max(highest)) });
+            }
+        }
+        if if_version.is_some_and(|expected| expected != version) {
+            return Err(Refusal::VersionMismatch { version });
+        }
+        Ok(fence.map_or(highest, |fence| fence.token.0))
+    }
+
+    // What can be seen.
+
+    pub(crate) fn view(&self, name: &LockName) -> LockView {
+        let owner = |session| {
+            let alive = self.sessions.iter().find(|alive| alive.id == session);
+            alive.map_or_else(Default::default, |alive| alive.owner.as_str().into())
+        };
+        let mut holders: Vec<HolderView> = Vec::new();
+        for hold in self.holds.iter().filter(|hold| hold.left.contains(name)) {
+            holders.push(HolderView {
+                session: hold.session,
+                token: Token(hold.token),
+                mode: hold.mode,
+                permits: match hold.take {
+                    Take::Permits { taken, .. } => taken,
+                    Take::Alone | Take::Together => 1,
+                },
+                owner: owner(hold.session),
+                held_ms: (self.now - hold.since) / 1_000,
+            });
+        }
+        holders.sort_by_key(|holder| holder.token);
+        let line = self.line.iter().filter(|place| place.locks.contains(name));
+        let queue: Vec<WaiterView> = line
+            .zip(1..)
+            .map(|(place, position)| WaiterView {
+                session: place.session,
+                position,
+                mode: place.mode,
+                owner: owner(place.session),
+                waited_ms: (self.now - place.since) / 1_000,
+            })
+            .collect();
+        let closed = self.closed.iter().find(|(lock, _)| lock == name);
+        LockView {
+            name: name.clone(),
+            capacity: self.capacity(name).unwrap_or(1),
+            last_token: Token(self.last_token_of(name)),
+            holders,
+            waiting: queue.len() as u32,
+            queue,
+            closed_ms: closed.map_or(0, |(_, until)| (until - self.now) / 1_000),
+        }
+    }
+
+    /// Version, grants and waits of each session that is alive, in order of id.
+    pub(crate) fn sessions(&self) -> Vec<(SessionId, u64, u32, u32)> {
+        let mut seen: Vec<_> = self.sessions.iter().map(|alive| alive.seen(self)).collect();
+        seen.sort();
+        seen
+    }
+
+    /// Content, version and token of a value.
+    pub(crate) fn value(&self, key: &str) -> Option<(Vec<u8>, u64, u64)> {
+        let value = self.values.iter().find(|value| value.key == key)?;
+        Some((value.bytes.clone(), value.version, value.token))
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<CellTime> {
+        self.next_due().map(|(when, _)| CellTime(when))
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let names = self.last_tokens.iter().map(|(name, _)| name);
+        let waited_for = self.line.iter().flat_map(|place| &place.locks);
+        let mut in_use: Vec<&LockName> = names.chain(waited_for).filter(|name| self.in_use(name)).collect();
+        in_use.sort();
+        in_use.dedup();
+        Counts {
+            sessions: self.sessions.len() as u64,
+            grants: self.holds.len() as u64,
+            locks: in_use.len() as u64,
+            waiting: self.line.len() as u64,
+            values: self.values.len() as u64,
+        }
+    }
+}
+
+impl Alive {
+    fn seen(&self, table: &Naive) -> (SessionId, u64, u32, u32) {
+        let grants = table.holds.iter().filter(|hold| hold.session == self.id).count();
+        let waits = table.line.iter().filter(|place| place.session == self.id).count();
+        (self.id, self.version, grants as u32, waits as u32)
+    }
+}
+
+fn grant(names: &[LockName], token: u64, mode: Mode) -> Grant {
+    Grant { locks: Locks::many(names.iter().cloned()), token: Token(token), mode }
+}

@@ -1,0 +1,140 @@
+//! Who waits for an answer on this node, and who is told what happens to a session.
+//!
+//! Only the process that proposed an entry has callers for its answers. A caller whose request is queued
+//! stays here under its ticket until the grant or the end of the wait comes out of the lock table.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockkeeper_core::{Answer, Reply, SessionId, Ticket};
+use tokio::sync::oneshot;
+
+use crate::failure::{Failure, Outcome};
+use crate::session::connection::Connection;
+
+/// Where an answer goes.
+#[derive(Debug)]
+pub enum Caller {
+    /// A call of its own (HTTP, unary gRPC).
+    Call(oneshot::Sender<Outcome>),
+    /// An operation on a stream.
+    Stream {
+        /// The stream.
+        connection: Arc<Connection>,
+        /// The operation's id on that stream.
+        id: u64,
+        /// The session that the operation opens, if it opens one.
+        opens: Option<SessionId>,
+    },
+    /// Nobody: the node itself asked.
+    Nobody,
+}
+
+impl Caller {
+    /// Hands over the outcome. False if the caller has gone and will never come back for it.
+    pub fn deliver(self, outcome: Outcome) -> bool {
+        match self {
+            Caller::Call(sender) => sender.send(outcome).is_ok(),
+            Caller::Stream { connection, id, opens } => {
+                connection.answer(id, opens, outcome);
+                true
+            }
+            Caller::Nobody => true,
+        }
+    }
+}
+
+/// The callers of this node.
+#[derive(Debug, Default)]
+pub struct Callers {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By the sequence number of the proposal: one caller for each of its commands.
+    proposed: HashMap<u64, Vec<Caller>>,
+    /// By ticket. Several, if a client repeated its request while it waited.
+    queued: HashMap<Ticket, Vec<Caller>>,
+    /// The stream that speaks for a session.
+    attached: HashMap<SessionId, Arc<Connection>>,
+}
+
+impl Callers {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers who waits for the answers to a proposal.
+    pub fn expect(&self, sequence: u64, callers: Vec<Caller>) {
+        self.inner().proposed.insert(sequence, callers);
+    }
+
+    /// The callers of a proposal that was applied or has failed.
+    pub fn take(&self, sequence: u64) -> Option<Vec<Caller>> {
+        self.inner().proposed.remove(&sequence)
+    }
+
+    /// Answers a caller, or keeps it if its request was queued. False if the caller has gone.
+    pub fn answer(&self, caller: Caller, answer: Answer) -> bool {
+        match answer {
+            Ok(Reply::Queued { ticket }) => {
+                self.inner().queued.entry(ticket).or_default().push(caller);
+                true
+            }
+            answer => caller.deliver(answer.map_err(Failure::Refused)),
+        }
+    }
+
+    /// The wait with this ticket is over. False if somebody waited for it here and all of them have gone.
+    pub fn wait_over(&self, ticket: Ticket, outcome: Outcome) -> bool {
+        let Some(callers) = self.inner().queued.remove(&ticket) else { return true };
+        let mut told = false;
+        for caller in callers {
+            told |= caller.deliver(outcome.clone());
+        }
+        told
+    }
+
+    /// This stream now speaks for the session; an older one is closed, so that nothing that it still has in
+    /// its buffers is carried out later.
+    pub fn attach(&self, session: SessionId, connection: &Arc<Connection>) {
+        let older = self.inner().attached.insert(session, connection.clone());
+        if let Some(older) = older
+            && !Arc::ptr_eq(&older, connection)
+        {
+            older.close();
+        }
+    }
+
+    /// The stream that speaks for a session.
+    pub fn attached(&self, session: SessionId) -> Option<Arc<Connection>> {
+        self.inner().attached.get(&session).cloned()
+    }
+
+    /// The session has ended: nobody speaks for it any more.
+    pub fn detach(&self, session: SessionId) -> Option<Arc<Connection>> {
+        self.inner().attached.remove(&session)
+    }
+
+    /// The stream has gone: forget it, but only where no newer one has taken its place.
+    pub fn forget(&self, connection: &Arc<Connection>, sessions: &[SessionId]) {
+        let mut inner = self.inner();
+        for session in sessions {
+            if inner.attached.get(session).is_some_and(|attached| Arc::ptr_eq(attached, connection)) {
+                inner.attached.remove(session);
+            }
+        }
+    }
+
+    /// This node no longer leads: whatever was under way may or may not happen under the next leader.
+    pub fn fail_all(&self, failure: &Failure) {
+        let (proposed, queued) = {
+            let mut inner = self.inner();
+            (std::mem::take(&mut inner.proposed), std::mem::take(&mut inner.queued))
+        };
+        for caller in proposed.into_values().chain(queued.into_values()).flatten() {
+            caller.deliver(Err(failure.clone()));
+        }
+    }
+}

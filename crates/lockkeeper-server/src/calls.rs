@@ -1,0 +1,269 @@
+//! Every operation of the contract as one call, for HTTP and unary gRPC alike; the stream uses the parts
+//! that do not wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockkeeper_core::{
+    Acquire, Command, Grant, LockName, LockView, Refusal, Reply, Sequencer, SessionId, Token, Wait, Waiting,
+};
+use lockkeeper_proto::v1;
+use smol_str::{SmolStr, format_smolstr};
+use tokio::sync::oneshot;
+
+use crate::callers::Caller;
+use crate::failure::{Failure, Outcome};
+use crate::metrics::Reading;
+use crate::raft::Consensus;
+use crate::session::connection::Connection;
+use crate::shared::Shared;
+
+/// Locks in a page, if the caller names no number.
+const PAGE_DEFAULT: usize = 100;
+/// Most locks in a page.
+const PAGE_MAX: usize = 1_000;
+/// Holders and waiters shown of one lock.
+const SHOWN_OF_ONE_MAX: usize = 1_000;
+/// Holders and waiters shown of each lock in a list.
+const SHOWN_IN_LIST_MAX: usize = 10;
+/// Request ids that begin like this are the node's own.
+const OWN_REQUEST_PREFIX: &str = "~";
+
+/// The operations of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Calls {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    consensus: Consensus,
+    node_id: u64,
+    cell: String,
+    requests: AtomicU64,
+}
+
+impl Calls {
+    pub(crate) fn new(shared: Arc<Shared>, consensus: Consensus, node_id: u64, cell: String) -> Calls {
+        Calls { inner: Arc::new(Inner { shared, consensus, node_id, cell, requests: AtomicU64::new(0) }) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Sends a command through the log and waits for its answer.
+    pub async fn command(&self, command: Command) -> Outcome {
+        let (sender, answer) = oneshot::channel();
+        self.inner.shared.submit(command, Caller::Call(sender));
+        answer.await.unwrap_or_else(|_| Err(Failure::Unknown("the node is stopping".to_owned())))
+    }
+
+    /// Draws a session id and makes the command that opens it.
+    pub(crate) fn open_session_command(
+        &self,
+        ttl_ms: u64,
+        owner: SmolStr,
+    ) -> Result<(SessionId, Command), Failure> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+        let session = SessionId(u128::from_le_bytes(bytes));
+        Ok((session, Command::OpenSession { session, ttl_ms, owner }))
+    }
+
+    /// Opens a session; the time to live comes back with it.
+    pub async fn open_session(&self, ttl_ms: u64, owner: SmolStr) -> Result<(SessionId, u64), Failure> {
+        let (session, command) = self.open_session_command(ttl_ms, owner)?;
+        match self.command(command).await? {
+            Reply::SessionOpened { ttl_ms, .. } => Ok((session, ttl_ms)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Renews a session. `None` if it is lost. Only in office: otherwise nobody may promise anything (S3).
+    pub fn keep_alive(&self, session: SessionId) -> Result<Option<u64>, Failure> {
+        let shared = &self.inner.shared;
+        shared.office.now()?;
+        let renewed = shared.expiry.renew(session);
+        if renewed.is_some() {
+            shared.metrics.keep_alives.inc();
+        }
+        Ok(renewed)
+    }
+
+    /// This stream now speaks for the session. Answers its time to live and what it holds.
+    pub(crate) fn attach(
+        &self,
+        session: SessionId,
+        connection: &Arc<Connection>,
+    ) -> Result<(u64, Vec<Grant>), Failure> {
+        let ttl_ms = self.keep_alive(session)?.ok_or(Failure::Refused(Refusal::SessionLost))?;
+        let shared = &self.inner.shared;
+        shared.callers.attach(session, connection);
+        connection.speaks_for(session);
+        Ok((ttl_ms, shared.table().grants_of(session).collect()))
+    }
+
+    /// Takes a lock or several, waiting in the queue as long as the request says.
+    ///
+    /// A caller that goes away while it waits leaves the queue, unless it gave a request id: then it can
+    /// come back with the same id and finds its place, or its grant.
+    pub async fn acquire(&self, mut request: Acquire) -> Result<Grant, Failure> {
+        let mut leaves = None;
+        match &request.request {
+            Some(id) if id.starts_with(OWN_REQUEST_PREFIX) => {
+                return Err(Failure::Invalid(format!(
+                    "request ids that begin with {OWN_REQUEST_PREFIX} are the node's own: choose another"
+                )));
+            }
+            None if request.wait != Wait::No => {
+                let number = self.inner.requests.fetch_add(1, Ordering::Relaxed);
+                let id = format_smolstr!("{OWN_REQUEST_PREFIX}{:x}-{number:x}", self.inner.shared.proposer_id as u32);
+                request.request = Some(id.clone());
+                leaves = Some(LeavesQueue { calls: self, session: request.session, request: Some(id) });
+            }
+            _ => {}
+        }
+        let outcome = self.command(Command::Acquire(request)).await;
+        if let Some(mut guard) = leaves {
+            guard.request = None;
+        }
+        match outcome? {
+            Reply::Granted(grant) => Ok(grant),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One lock.
+    pub fn lock(&self, name: &str) -> Result<LockView, Failure> {
+        lockkeeper_core::limits::check_name("name of the lock", name)?;
+        let now = self.inner.shared.office.now()?;
+        Ok(self.inner.shared.table().lock_view(&LockName::from(name), now, SHOWN_OF_ONE_MAX))
+    }
+
+    /// A page of locks in use, and whether there are more.
+    pub fn locks(&self, prefix: &str, after: &str, limit: u32) -> Result<(Vec<LockView>, bool), Failure> {
+        let limit = match limit {
+            0 => PAGE_DEFAULT,
+            limit => (limit as usize).min(PAGE_MAX),
+        };
+        let now = self.inner.shared.office.now()?;
+        let table = self.inner.shared.table();
+        let mut page: Vec<LockView> =
+            table.lock_views(prefix, after, now, SHOWN_IN_LIST_MAX).take(limit + 1).collect();
+        let more = page.len() > limit;
+        page.truncate(limit);
+        Ok((page, more))
+    }
+
+    /// Whether a token still holds its lock.
+    pub fn check_token(&self, request: &v1::CheckTokenRequest) -> Result<v1::CheckTokenResponse, Failure> {
+        let (lock, token) = if request.sequencer.is_empty() {
+            (LockName::from(&request.lock), Token(request.token))
+        } else {
+            let sequencer: Sequencer =
+                request.sequencer.parse().map_err(|error| Failure::Invalid(format!("{error}")))?;
+            (sequencer.lock, sequencer.token)
+        };
+        lockkeeper_core::limits::check_name("name of the lock", &lock)?;
+        self.inner.shared.office.now()?;
+        let table = self.inner.shared.table();
+        Ok(v1::CheckTokenResponse {
+            valid: table.holds(&lock, token),
+            last_token: table.last_token_of(&lock).0,
+        })
+    }
+
+    /// A value; version 0 if there is none.
+    pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
+        lockkeeper_core::limits::check_name("key", key)?;
+        self.inner.shared.office.now()?;
+        let table = self.inner.shared.table();
+        let stored = table.value(key);
+        Ok(v1::Value {
+            key: key.to_owned(),
+            value: stored.map(|stored| stored.bytes.to_vec()).unwrap_or_default(),
+            version: stored.map_or(0, |stored| stored.version),
+            token: stored.map_or(0, |stored| stored.token.0),
+        })
+    }
+
+    /// The state of the node and its cell.
+    pub fn status(&self) -> v1::StatusResponse {
+        let raft = self.inner.consensus.status();
+        let shared = &self.inner.shared;
+        let table = shared.table();
+        let counts = table.counts();
+        let now = shared.office.now().unwrap_or_else(|_| table.now());
+        v1::StatusResponse {
+            node_id: self.inner.node_id,
+            cell: self.inner.cell.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            leader: raft.leader.unwrap_or(0),
+            term: raft.term,
+            members: raft
+                .members
+                .into_iter()
+                .map(|(node_id, address, voter)| v1::Member { node_id, address, voter })
+                .collect(),
+            last_log_index: raft.last_log,
+            applied_index: raft.applied,
+            snapshot_index: raft.snapshot,
+            purged_index: raft.purged,
+            sessions: counts.sessions,
+            locks_held: counts.grants,
+            waiting: counts.waiting,
+            values: counts.values,
+            last_token: table.last_token().0,
+            cell_time_ms: now.0 / 1_000,
+            uptime_ms: shared.started.elapsed().as_millis() as u64,
+        }
+    }
+
+    /// The metrics as text.
+    pub fn metrics(&self) -> String {
+        let raft = self.inner.consensus.status();
+        let shared = &self.inner.shared;
+        let (counts, last_token) = {
+            let table = shared.table();
+            (table.counts(), table.last_token())
+        };
+        shared.metrics.text(Reading {
+            counts,
+            last_token,
+            queued: shared.proposer.queued() as u64,
+            leads: shared.office.term().is_some(),
+            term: raft.term,
+            applied: raft.applied,
+        })
+    }
+
+    /// Whether the node can answer for the cell, or why not.
+    pub fn ready(&self) -> Result<(), Failure> {
+        if let Some(why) = self.inner.consensus.status().stopped {
+            return Err(Failure::Unavailable(why));
+        }
+        self.inner.shared.office.now().map(|_| ())
+    }
+}
+
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::Unknown(format!("the table gave an answer that does not fit ({reply:?})"))
+}
+
+/// Takes a request out of the queue if its caller goes away while it waits.
+struct LeavesQueue<'a> {
+    calls: &'a Calls,
+    session: SessionId,
+    /// None once the answer is there.
+    request: Option<SmolStr>,
+}
+
+impl Drop for LeavesQueue<'_> {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take() else { return };
+        let what = Waiting::Request(request);
+        self.calls.inner.shared.submit(Command::Cancel { session: self.session, what }, Caller::Nobody);
+    }
+}

@@ -1,0 +1,44 @@
+//! What a node has to be told.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::raft::Timing;
+use crate::raft::log::LogConfig;
+use crate::raft::snapshot::COMMANDS_BETWEEN;
+
+/// The settings of a node. The defaults give a cell of one.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Where everything is kept; `None` keeps it in memory, and it is gone with the process.
+    pub data_dir: Option<PathBuf>,
+    /// Which node of the cell this is; `None` takes the one that the folder belongs to, or 1.
+    pub node_id: Option<u64>,
+    /// The members of the cell by id, with the addresses at which they are reached. Empty: this node alone.
+    pub members: BTreeMap<u64, String>,
+    /// How fast an absent leader is noticed.
+    pub timing: Timing,
+    /// The log on disk.
+    pub log: LogConfig,
+    /// A snapshot is taken after this many commands.
+    pub commands_between_snapshots: u64,
+}
+
+impl NodeConfig {
+    /// Durable, in this folder.
+    pub fn durable(data_dir: impl Into<PathBuf>) -> NodeConfig {
+        NodeConfig {
+            data_dir: Some(data_dir.into()),
+            node_id: None,
+            members: BTreeMap::new(),
+            timing: Timing::default(),
+            log: LogConfig::default(),
+            commands_between_snapshots: COMMANDS_BETWEEN,
+        }
+    }
+
+    /// In memory.
+    pub fn in_memory() -> NodeConfig {
+        NodeConfig { data_dir: None, log: LogConfig::in_memory(), ..NodeConfig::durable("") }
+    }
+}

@@ -1,0 +1,108 @@
+//! Why a request was not answered as hoped: the codes of the public contract, with what to do next (S12).
+
+use lockkeeper_core::{Refusal, Reply};
+
+/// What a caller gets in the end.
+pub type Outcome = Result<Reply, Failure>;
+
+/// A request that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The lock table refused; nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Another node leads; nothing has happened here.
+    #[error("this node does not lead the cell: {}", where_to(leader))]
+    NotLeader {
+        /// The leader's address, if it is known.
+        leader: Option<String>,
+    },
+    /// It may or may not have happened. A retry with the same request id settles it.
+    #[error("{0}: it may have happened; repeat it with the same request id")]
+    Unknown(String),
+    /// Nothing has happened, and nothing can for the moment.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The node is busy; nothing has happened.
+    #[error("{0}")]
+    Overload(String),
+    /// This cell cannot do it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something in the request is too large.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+fn where_to(leader: &Option<String>) -> String {
+    match leader {
+        Some(address) => format!("ask {address}"),
+        None => "no leader is known yet, try again shortly".to_owned(),
+    }
+}
+
+impl Failure {
+    /// The code of the public contract.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Failure::Refused(refusal) => match refusal {
+                Refusal::Busy { .. } => "busy",
+                Refusal::Timeout { .. } | Refusal::Cancelled => "timeout",
+                Refusal::NotHeld { .. } => "not_held",
+                Refusal::SessionLost => "session_lost",
+                Refusal::StaleToken { .. } => "stale_token",
+                Refusal::VersionMismatch { .. } => "version_mismatch",
+                Refusal::Invalid(_) => "invalid",
+                Refusal::TooLarge(_) => "too_large",
+                Refusal::Limit(_) => "limit",
+            },
+            Failure::NotLeader { .. } => "not_leader",
+            Failure::Unknown(_) | Failure::Unavailable(_) => "unavailable",
+            Failure::Overload(_) => "limit",
+            Failure::Unsupported(_) => "unsupported",
+            Failure::Invalid(_) => "invalid",
+            Failure::TooLarge(_) => "too_large",
+        }
+    }
+
+    /// The HTTP status that goes with the code.
+    pub fn http_status(&self) -> u16 {
+        match self.code() {
+            "busy" | "not_held" => 409,
+            "timeout" => 408,
+            "session_lost" => 410,
+            "stale_token" | "version_mismatch" => 412,
+            "unsupported" => 501,
+            "invalid" => 400,
+            "too_large" => 413,
+            "limit" => 429,
+            "not_leader" => 421,
+            _ => 503,
+        }
+    }
+
+    /// True if the request may have been carried out all the same.
+    pub fn may_have_happened(&self) -> bool {
+        matches!(self, Failure::Unknown(_))
+    }
+
+    /// The failure on the wire.
+    pub fn to_wire(&self) -> lockkeeper_proto::v1::Error {
+        let mut error = lockkeeper_proto::v1::Error {
+            code: self.code().to_owned(),
+            message: self.to_string(),
+            may_have_happened: self.may_have_happened(),
+            ..Default::default()
+        };
+        match self {
+            Failure::Refused(Refusal::StaleToken { last_token }) => error.last_token = last_token.0,
+            Failure::Refused(Refusal::VersionMismatch { version }) => error.version = *version,
+            Failure::NotLeader { leader } => error.leader = leader.clone().unwrap_or_default(),
+            _ => {}
+        }
+        error
+    }
+}

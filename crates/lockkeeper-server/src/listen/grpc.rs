@@ -1,0 +1,198 @@
+//! `lockkeeper.v1` over gRPC: every operation as a call of its own, the stream, health and reflection.
+
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use lockkeeper_core::{Command, Reply};
+use lockkeeper_proto::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
+use lockkeeper_proto::{FILE_DESCRIPTOR_SET, v1};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use crate::calls::Calls;
+use crate::failure::Failure;
+use crate::session::stream::ClientStream;
+use crate::wire;
+
+/// Largest message that is taken in.
+const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The gRPC services as routes.
+pub(super) fn router(calls: Calls) -> axum::Router {
+    let service = LockkeeperServer::new(Service { calls }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let (health_reporter, health) = tonic_health::server::health_reporter();
+    let mut routes = tonic::service::Routes::new(service).add_service(health);
+    match tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+    {
+        Ok(reflection) => routes = routes.add_service(reflection),
+        Err(error) => tracing::error!(%error, "gRPC reflection is not available"),
+    }
+    tokio::spawn(async move {
+        health_reporter.set_serving::<LockkeeperServer<Service>>().await;
+    });
+    routes.into_axum_router()
+}
+
+struct Service {
+    calls: Calls,
+}
+
+/// The failure as a gRPC status; the code of the contract travels in the header `lockkeeper-code`.
+fn status(failure: Failure) -> Status {
+    let code = match failure.code() {
+        "busy" | "not_held" | "stale_token" | "version_mismatch" => Code::FailedPrecondition,
+        "timeout" => Code::DeadlineExceeded,
+        "session_lost" => Code::NotFound,
+        "unsupported" => Code::Unimplemented,
+        "invalid" | "too_large" => Code::InvalidArgument,
+        "limit" => Code::ResourceExhausted,
+        _ => Code::Unavailable,
+    };
+    let mut status = Status::new(code, failure.to_string());
+    status.metadata_mut().insert("lockkeeper-code", MetadataValue::from_static(failure.code()));
+    let details = failure.to_wire();
+    let headers = [
+        ("lockkeeper-leader", details.leader),
+        ("lockkeeper-last-token", number(details.last_token)),
+        ("lockkeeper-version", number(details.version)),
+    ];
+    for (name, value) in headers {
+        if let (false, Ok(value)) = (value.is_empty(), value.parse()) {
+            status.metadata_mut().insert(name, value);
+        }
+    }
+    status
+}
+
+fn number(value: u64) -> String {
+    if value == 0 { String::new() } else { value.to_string() }
+}
+
+impl Service {
+    async fn command(&self, command: Command) -> Result<Reply, Status> {
+        self.calls.command(command).await.map_err(status)
+    }
+
+    async fn grant(&self, command: Command) -> Result<Response<v1::Grant>, Status> {
+        let Command::Acquire(request) = command else {
+            return Err(status(Failure::Invalid("this is not an acquire".to_owned())));
+        };
+        let grant = self.calls.acquire(request).await.map_err(status)?;
+        Ok(Response::new(wire::grant(&grant)))
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Lockkeeper for Service {
+    async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
+        let request = request.into_inner();
+        let (session, ttl_ms) =
+            self.calls.open_session(request.ttl_ms, request.owner.into()).await.map_err(status)?;
+        Ok(Response::new(v1::OpenSessionResponse { session: session.to_string(), ttl_ms }))
+    }
+
+    async fn keep_alive(&self, request: Request<v1::KeepAliveRequest>) -> Answer<v1::KeepAliveResponse> {
+        let session = wire::session(&request.into_inner().session).map_err(status)?;
+        match self.calls.keep_alive(session).map_err(status)? {
+            Some(ttl_ms) => Ok(Response::new(v1::KeepAliveResponse { ttl_ms })),
+            None => Err(status(Failure::Refused(lockkeeper_core::Refusal::SessionLost))),
+        }
+    }
+
+    async fn close_session(&self, request: Request<v1::CloseSessionRequest>) -> Answer<v1::CloseSessionResponse> {
+        let session = wire::session(&request.into_inner().session).map_err(status)?;
+        self.command(Command::CloseSession { session }).await?;
+        Ok(Response::new(v1::CloseSessionResponse {}))
+    }
+
+    async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Answer<v1::Grant> {
+        self.grant(wire::acquire_command(request.into_inner()).map_err(status)?).await
+    }
+
+    async fn acquire_all(&self, request: Request<v1::AcquireAllRequest>) -> Answer<v1::Grant> {
+        self.grant(wire::acquire_all_command(request.into_inner()).map_err(status)?).await
+    }
+
+    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Answer<v1::ReleaseResponse> {
+        self.command(wire::release_command(request.into_inner()).map_err(status)?).await?;
+        Ok(Response::new(v1::ReleaseResponse {}))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelResponse> {
+        self.command(wire::cancel_command(request.into_inner()).map_err(status)?).await?;
+        Ok(Response::new(v1::CancelResponse {}))
+    }
+
+    async fn get_lock(&self, request: Request<v1::GetLockRequest>) -> Answer<v1::LockState> {
+        let view = self.calls.lock(&request.into_inner().lock).map_err(status)?;
+        Ok(Response::new(wire::lock_state(&view)))
+    }
+
+    async fn list_locks(&self, request: Request<v1::ListLocksRequest>) -> Answer<v1::ListLocksResponse> {
+        let request = request.into_inner();
+        let (locks, more) =
+            self.calls.locks(&request.prefix, &request.after, request.limit).map_err(status)?;
+        Ok(Response::new(v1::ListLocksResponse { locks: locks.iter().map(wire::lock_state).collect(), more }))
+    }
+
+    async fn check_token(&self, request: Request<v1::CheckTokenRequest>) -> Answer<v1::CheckTokenResponse> {
+        self.calls.check_token(&request.into_inner()).map(Response::new).map_err(status)
+    }
+
+    async fn force_release(&self, request: Request<v1::ForceReleaseRequest>) -> Answer<v1::ForceReleaseResponse> {
+        match self.command(wire::force_release_command(request.into_inner())).await? {
+            Reply::Forced { released, last_token } => {
+                Ok(Response::new(v1::ForceReleaseResponse { released, last_token: last_token.0 }))
+            }
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
+    }
+
+    async fn put_value(&self, request: Request<v1::PutValueRequest>) -> Answer<v1::PutValueResponse> {
+        match self.command(wire::put_value_command(request.into_inner())).await? {
+            Reply::Put { version } => Ok(Response::new(v1::PutValueResponse { version })),
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
+    }
+
+    async fn get_value(&self, request: Request<v1::GetValueRequest>) -> Answer<v1::Value> {
+        self.calls.value(&request.into_inner().key).map(Response::new).map_err(status)
+    }
+
+    async fn delete_value(&self, request: Request<v1::DeleteValueRequest>) -> Answer<v1::DeleteValueResponse> {
+        self.command(wire::delete_value_command(request.into_inner())).await?;
+        Ok(Response::new(v1::DeleteValueResponse {}))
+    }
+
+    async fn campaign(&self, _: Request<v1::CampaignRequest>) -> Answer<v1::CampaignResponse> {
+        Err(status(unsupported("elections")))
+    }
+
+    async fn resign(&self, _: Request<v1::ResignRequest>) -> Answer<v1::ResignResponse> {
+        Err(status(unsupported("elections")))
+    }
+
+    async fn take_rate(&self, _: Request<v1::TakeRateRequest>) -> Answer<v1::TakeRateResponse> {
+        Err(status(unsupported("rate limits")))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+        Ok(Response::new(self.calls.status()))
+    }
+
+    type StreamStream = Pin<Box<dyn Stream<Item = Result<v1::ServerFrame, Status>> + Send>>;
+
+    async fn stream(&self, request: Request<Streaming<v1::ClientFrame>>) -> Answer<Self::StreamStream> {
+        let stream = ClientStream::new(request.into_inner(), self.calls.clone());
+        Ok(Response::new(Box::pin(stream.map(Ok))))
+    }
+}
+
+fn unsupported(what: &str) -> Failure {
+    Failure::Unsupported(format!("{what} are not supported by this version"))
+}

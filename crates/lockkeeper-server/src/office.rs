@@ -1,0 +1,64 @@
+//! The time in office of a leader: the clock that stamps entries, and the right to answer without asking.
+//!
+//! A leader takes office when everything of its predecessors is applied. From then on cell time is the time
+//! of the last entry plus its own monotonic clock (S2), and only while in office does it answer (S3).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use lockkeeper_core::CellTime;
+
+use crate::failure::Failure;
+
+/// Whether this node leads, and since when.
+#[derive(Debug, Default)]
+pub struct Office {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    term: Option<Term>,
+    leader: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Term {
+    number: u64,
+    began_at: CellTime,
+    began: Instant,
+}
+
+impl Office {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes office at the cell time of the last entry.
+    pub fn take(&self, number: u64, began_at: CellTime) {
+        self.inner().term = Some(Term { number, began_at, began: Instant::now() });
+    }
+
+    /// Leaves office; `leader` is who leads now, if anybody.
+    pub fn leave(&self, leader: Option<String>) {
+        let mut inner = self.inner();
+        inner.term = None;
+        inner.leader = leader;
+    }
+
+    /// The term for which this node is in office.
+    pub fn term(&self) -> Option<u64> {
+        self.inner().term.map(|term| term.number)
+    }
+
+    /// Cell time now, or who should be asked instead.
+    pub fn now(&self) -> Result<CellTime, Failure> {
+        let inner = self.inner();
+        match inner.term {
+            Some(term) => {
+                Ok(CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64)))
+            }
+            None => Err(Failure::NotLeader { leader: inner.leader.clone() }),
+        }
+    }
+}

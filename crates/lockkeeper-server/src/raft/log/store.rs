@@ -1,0 +1,334 @@
+//! The log as openraft sees it.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::oneshot;
+
+use super::entries::Found;
+use super::error::LogError;
+use super::housekeeper::Space;
+use super::record::{Record, decode_entry, encode_entry};
+use super::segment;
+use super::shared::Shared;
+use super::writer::{Change, Done, Operation};
+use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
+
+/// What may be queued before an append waits (S11). Far above what openraft keeps in flight.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// What one answer of `limited_get_log_entries` holds at most, unless the first entry alone is larger.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// The log. Clones share it; with the last one, and the last reader, what is queued is written and the
+/// threads end.
+#[derive(Debug, Clone)]
+pub struct LogStore {
+    shared: Arc<Shared>,
+    threads: Arc<Threads>,
+}
+
+/// Reads the log beside the store, and sees what was appended at once.
+#[derive(Debug, Clone)]
+pub struct LogReader {
+    shared: Arc<Shared>,
+    _threads: Arc<Threads>,
+}
+
+/// Ends the threads when the last handle goes.
+#[derive(Debug)]
+struct Threads {
+    shared: Arc<Shared>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.running.drain(..) {
+            // A panic has been reported by the thread itself.
+            thread.join().ok();
+        }
+        if !self.shared.threaded {
+            self.shared.drain();
+        }
+    }
+}
+
+impl LogStore {
+    /// Starts the threads of the log.
+    pub(crate) fn start(shared: Shared, prepare_ahead: bool) -> Result<LogStore, LogError> {
+        let shared = Arc::new(shared);
+        let mut threads = Threads { shared: Arc::clone(&shared), running: Vec::new() };
+        let failed = |folder: &str, e| LogError::disk("start a thread for", folder, "", e);
+        if shared.threaded {
+            let shared = Arc::clone(&shared);
+            let folder = shared.folder.clone();
+            let run = move || {
+                if catch_unwind(AssertUnwindSafe(|| shared.run())).is_err() {
+                    shared.fail(Vec::new(), LogError::Panicked);
+                }
+            };
+            let thread = std::thread::Builder::new().name("lockkeeper-log".to_owned()).spawn(run);
+            threads.running.push(thread.map_err(|e| failed(&folder, e))?);
+        }
+        if prepare_ahead {
+            shared.housekeeper.work_ahead();
+            let housekeeper = Arc::clone(&shared.housekeeper);
+            let run = move || {
+                if catch_unwind(AssertUnwindSafe(|| housekeeper.run())).is_err() {
+                    housekeeper.abandon();
+                }
+            };
+            // A thread's name holds 15 characters on Linux.
+            let thread = std::thread::Builder::new().name("lockkeeper-segs".to_owned()).spawn(run);
+            threads.running.push(thread.map_err(|e| failed(&shared.folder, e))?);
+        }
+        Ok(LogStore { shared, threads: Arc::new(threads) })
+    }
+
+    /// Where the space for further entries stands. To be asked before the log is asked to take more: a log that
+    /// runs out of space is over until the next start.
+    pub fn space(&self) -> Space {
+        self.shared.space()
+    }
+
+    /// The error that ended the log, if one did.
+    pub fn failure(&self) -> Option<LogError> {
+        self.shared.view().failure.clone()
+    }
+
+    /// A reader.
+    pub fn reader(&self) -> LogReader {
+        LogReader { shared: Arc::clone(&self.shared), _threads: Arc::clone(&self.threads) }
+    }
+
+    /// Queues an append in operations that fit into a frame each; only the last one answers.
+    fn push_entries(&self, entries: Vec<Entry>, callback: IOFlushed<TypeConfig>) -> Result<(), LogError> {
+        // Encoding is the expensive part, so it comes before the lock.
+        let mut operations: Vec<(Operation, Vec<(Entry, usize)>)> = Vec::new();
+        for entry in entries {
+            let log_id = entry.log_id;
+            if operations.last().is_none_or(|(op, _)| op.records.len() >= self.shared.frame_bytes_max) {
+                let change =
+                    Change::Append { ticket: 0, first: log_id.index, last: log_id, payloads: Vec::new() };
+                operations.push((Operation { records: Vec::new(), change, done: Done::Nobody }, Vec::new()));
+            }
+            let Some((operation, taken)) = operations.last_mut() else { continue };
+            let bytes = encode_entry(&entry, &mut operation.records)?;
+            let end = operation.records.len();
+            if let Change::Append { last, payloads, .. } = &mut operation.change {
+                *last = log_id;
+                payloads.push((end - bytes) as u32..end as u32);
+            }
+            taken.push((entry, bytes));
+        }
+
+        let mut view = self.shared.view();
+        view.check()?;
+        // All or nothing: a hole is found before anything is queued.
+        let mut standing = view.standing.clone();
+        for (entry, _) in operations.iter().flat_map(|(_, entries)| entries) {
+            if !standing.may_follow(entry.log_id.index) {
+                let last = standing.last_index().map_or("none".to_owned(), |last| last.to_string());
+                return Err(LogError::Hole { last, found: entry.log_id.index });
+            }
+            standing.append(entry.log_id);
+        }
+        view.standing = standing;
+        let Some((last, _)) = operations.last_mut() else {
+            // Nothing to append: the answer comes after all that was asked before.
+            let change = Change::Committed(view.standing.committed);
+            view.push(Operation { records: Vec::new(), change, done: Done::Raft(callback) });
+            self.shared.flush(view);
+            return Ok(());
+        };
+        last.done = Done::Raft(callback);
+        for (mut operation, entries) in operations {
+            let number = view.ticket();
+            if let Change::Append { ticket, .. } = &mut operation.change {
+                *ticket = number;
+            }
+            for (entry, bytes) in entries {
+                view.entries.push(entry, bytes, number, None);
+            }
+            view.push(operation);
+        }
+        self.shared.flush(view);
+        Ok(())
+    }
+
+    /// Queues a record that changes no entry. `flush` says whether it has to be written soon; otherwise it goes
+    /// with the next frame.
+    fn push(&self, record: Record, change: Change, done: Done, flush: bool) -> Result<(), LogError> {
+        let mut records = Vec::new();
+        record.encode(&mut records)?;
+        let mut view = self.shared.view();
+        view.check()?;
+        match &change {
+            Change::Append { .. } => {}
+            Change::Vote(vote) => view.standing.vote = Some(*vote),
+            Change::TruncateAfter(last) => {
+                view.standing.truncate_after(last);
+                let last = view.standing.last_index();
+                view.entries.truncate_after(last);
+            }
+            Change::Purge(upto) => {
+                view.standing.purge(upto);
+                view.entries.purge(upto.index);
+            }
+            Change::Committed(upto) => view.standing.committed = *upto,
+        }
+        view.push(Operation { records, change, done });
+        if flush {
+            self.shared.flush(view);
+        }
+        Ok(())
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let view = self.shared.view();
+        view.check()?;
+        Ok(LogState { last_purged_log_id: view.standing.purged, last_log_id: view.standing.last })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        self.reader()
+    }
+
+    /// Durable on return.
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let (done, durable) = oneshot::channel();
+        self.push(Record::Vote(*vote), Change::Vote(*vote), Done::Waiter(done), true)?;
+        match durable.await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(LogError::Panicked.into()),
+        }
+    }
+
+    /// A hint that makes the next start quicker: it goes to the disk with the next frame.
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        self.push(Record::Committed(committed), Change::Committed(committed), Done::Nobody, false)?;
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        let view = self.shared.view();
+        view.check()?;
+        Ok(view.standing.committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        loop {
+            // Registered before the check, or the last wake-up could be missed.
+            let drained = self.shared.drained.notified();
+            if self.shared.view().queued_bytes < QUEUE_BYTES_MAX {
+                break;
+            }
+            drained.await;
+        }
+        self.push_entries(entries, callback)?;
+        Ok(())
+    }
+
+    /// Not durable on return, and needs not be: what is appended next comes after it on the disk, and until
+    /// then the old entries are as unacknowledged as they were.
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let record = Record::TruncateAfter(last_log_id);
+        self.push(record, Change::TruncateAfter(last_log_id), Done::Nobody, false)?;
+        Ok(())
+    }
+
+    /// The files go after the record is durable.
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        self.push(Record::Purge(upto), Change::Purge(upto), Done::Nobody, true)?;
+        Ok(())
+    }
+}
+
+impl LogReader {
+    /// Entries `start..end`, as many as are there; with a bound in bytes perhaps fewer, but at least one.
+    fn read(&self, start: u64, end: u64, bytes_max: usize) -> Result<Vec<Entry>, LogError> {
+        let mut found = Vec::new();
+        let mut files = Vec::new();
+        {
+            // What is to be read is settled under one lock, so the answer is the log at one moment. Places on
+            // the disk stay valid after it: they are never written twice, and an open file outlives its name.
+            let view = self.shared.view();
+            view.check()?;
+            let (first, after) = view.entries.bounds();
+            let mut bytes = 0usize;
+            for index in start.max(first)..end.min(after) {
+                bytes = bytes.saturating_add(view.entries.bytes(index).unwrap_or_default());
+                if bytes > bytes_max && !found.is_empty() {
+                    break;
+                }
+                let Some(entry) = view.entries.get(index) else { break };
+                files.push(match &entry {
+                    Found::Memory(_) => None,
+                    Found::Disk(location) => view.files.get(&location.segment).cloned(),
+                });
+                found.push(entry);
+            }
+        }
+        found.into_iter().zip(files).map(|(entry, file)| self.fetch(entry, file)).collect()
+    }
+
+    fn fetch(&self, found: Found, file: Option<Arc<dyn super::disk::DiskFile>>) -> Result<Entry, LogError> {
+        let location = match found {
+            Found::Memory(entry) => return Ok(entry),
+            Found::Disk(location) => location,
+        };
+        let name = segment::name(location.segment);
+        let damaged = |what| LogError::Damaged {
+            file: format!("{}/{name}", self.shared.folder),
+            offset: location.sector as u64 * super::disk::SECTOR_BYTES as u64,
+            what,
+        };
+        let file = file.ok_or_else(|| damaged("the segment of an entry is not open".to_owned()))?;
+        decode_entry(&location.read(&*file, &self.shared.folder, &name)?).map_err(damaged)
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogReader {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => end.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        Ok(self.read(start, end, usize::MAX)?)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        Ok(self.read(start, end, READ_BYTES_MAX)?)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        let view = self.shared.view();
+        view.check()?;
+        Ok(view.standing.vote)
+    }
+}

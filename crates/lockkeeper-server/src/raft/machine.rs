@@ -1,0 +1,149 @@
+//! The lock table as raft's state machine: committed entries go in, effects go out to the node.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{Stream, TryStreamExt};
+use lockkeeper_core::LockTable;
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{EntryPayload, RaftSnapshotBuilder};
+
+use super::snapshot::{SnapshotImage, SnapshotStore};
+use super::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::shared::Shared;
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    shared: Arc<Shared>,
+    snapshots: SnapshotStore,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl Machine {
+    /// On the table that is in `shared`, as of the snapshot it was read from.
+    pub(crate) fn new(shared: Arc<Shared>, snapshots: SnapshotStore, meta: Option<SnapshotMeta>) -> Machine {
+        let (applied, membership) = match meta {
+            Some(meta) => (meta.last_log_id, meta.last_membership),
+            None => (None, StoredMembership::default()),
+        };
+        Machine { shared, snapshots, applied, membership }
+    }
+
+    fn apply_one(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
+        // Raft counts from 0, the table from 1: an empty table has applied nothing.
+        let number = entry.log_id.index + 1;
+        let mut table = self.shared.table();
+        match &entry.payload {
+            EntryPayload::Blank => table.skip(number).map_err(io::Error::other)?,
+            EntryPayload::Membership(membership) => {
+                table.skip(number).map_err(io::Error::other)?;
+                self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
+            }
+            EntryPayload::Normal(proposal) => {
+                let wake_before = table.next_wake();
+                let applied = table.apply(number, &proposal.batch).map_err(io::Error::other)?;
+                drop(table);
+                let own = proposal.proposer == self.shared.proposer_id;
+                let sequence = own.then_some(proposal.sequence);
+                self.shared.dispatch(sequence, &proposal.batch, applied, wake_before);
+                self.snapshots.count(proposal.batch.commands.len() as u64);
+            }
+        }
+        self.applied = Some(entry.log_id);
+        Ok(())
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotImage;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<Entries>(&mut self, mut entries: Entries) -> Result<(), io::Error>
+    where
+        Entries: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            self.apply_one(&entry)?;
+            if let Some(responder) = responder {
+                responder.send(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            // Takes no time: the copies share everything until one of them changes.
+            table: self.shared.table().clone(),
+            meta: SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() },
+            snapshots: self.snapshots.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotImage,
+    ) -> Result<(), io::Error> {
+        let store = self.snapshots.clone();
+        let expected = meta.clone();
+        let table = tokio::task::spawn_blocking(move || store.install(&expected, &snapshot))
+            .await
+            .map_err(io::Error::other)??;
+        *self.shared.table() = table;
+        self.applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotImage>>, io::Error> {
+        Ok(self.snapshots.current().map(|(meta, snapshot)| openraft::Snapshot { meta, snapshot }))
+    }
+}
+
+/// Writes one snapshot, on a thread of its own, while grants go on.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    table: LockTable,
+    meta: SnapshotMeta,
+    snapshots: SnapshotStore,
+    shared: Arc<Shared>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotImage;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotImage>, io::Error> {
+        let began = Instant::now();
+        let (table, meta, store) = (self.table.clone(), self.meta.clone(), self.snapshots.clone());
+        let snapshot = tokio::task::spawn_blocking(move || {
+            let image = store.write(&meta, &table)?;
+            // The last handle on the old nodes of the table goes here, not on the thread that serves.
+            drop(table);
+            Ok::<_, io::Error>(image)
+        })
+        .await
+        .map_err(io::Error::other)??;
+        self.table = LockTable::new();
+        self.shared.metrics.snapshots.inc();
+        self.shared.metrics.snapshot_seconds.observe(began.elapsed().as_secs_f64());
+        tracing::info!(
+            through = self.meta.last_log_id.map_or(0, |id| id.index),
+            bytes = snapshot.len(),
+            took_ms = began.elapsed().as_millis() as u64,
+            "snapshot taken"
+        );
+        Ok(openraft::Snapshot { meta: self.meta.clone(), snapshot })
+    }
+}

@@ -1,0 +1,264 @@
+//! Snapshots on disk: the table with what raft has to know about it, in one checked file.
+//!
+//! ```text
+//! "LKSNAP1\n"   length of the head (u32 LE)   CRC-32 of the head (u32 LE)   head (postcard)   table
+//! ```
+//! A snapshot is written under another name, made durable and then renamed: under its own name it is whole.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lockkeeper_core::{LockTable, Restore};
+use tokio::sync::Notify;
+
+use super::types::SnapshotMeta;
+
+const MAGIC: &[u8; 8] = b"LKSNAP1\n";
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
+const FILE_NAME: &str = "table.snapshot";
+const NEW_FILE_NAME: &str = "table.snapshot.new";
+/// After this many commands a snapshot is taken, at the earliest.
+pub const COMMANDS_BETWEEN: u64 = 500_000;
+
+/// The bytes of a snapshot: a file, or memory for a node that keeps nothing.
+#[derive(Debug, Clone)]
+pub struct SnapshotImage {
+    place: Place,
+    len: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    File(PathBuf),
+    Memory(Arc<Vec<u8>>),
+}
+
+impl SnapshotImage {
+    /// How many bytes it has.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Read>> {
+        match &self.place {
+            Place::File(path) => Ok(Box::new(BufReader::with_capacity(256 * 1024, File::open(path)?))),
+            Place::Memory(bytes) => Ok(Box::new(io::Cursor::new(SharedBytes(bytes.clone())))),
+        }
+    }
+}
+
+struct SharedBytes(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Where the snapshots of a node are.
+#[derive(Debug, Clone)]
+pub struct SnapshotStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// None: in memory.
+    folder: Option<PathBuf>,
+    current: Mutex<Option<(SnapshotMeta, SnapshotImage)>>,
+    commands_since: AtomicU64,
+    commands_between: u64,
+    due: Notify,
+}
+
+/// A snapshot that could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotReadError {
+    /// The disk did not give it.
+    #[error("the snapshot {} cannot be read: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It is not what was once written.
+    #[error(
+        "the snapshot {} is damaged ({what}), and the log before it is gone, so the node does not start: \
+         put back a copy of the data folder from a backup; a member of a larger cell can also be emptied and \
+         added again, and gets everything from the others",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl SnapshotStore {
+    /// In this folder, or in memory. Reads the newest snapshot, if there is one, and checks all of it.
+    pub fn open(
+        folder: Option<&Path>,
+        commands_between: u64,
+    ) -> Result<(SnapshotStore, Option<(SnapshotMeta, LockTable)>), SnapshotReadError> {
+        let inner = Inner {
+            folder: folder.map(Path::to_owned),
+            current: Mutex::new(None),
+            commands_since: AtomicU64::new(0),
+            commands_between,
+            due: Notify::new(),
+        };
+        let store = SnapshotStore { inner: Arc::new(inner) };
+        let Some(folder) = folder else { return Ok((store, None)) };
+        let path = folder.join(FILE_NAME);
+        let io_error = |error| SnapshotReadError::Io { path: path.clone(), error };
+        fs::create_dir_all(folder).map_err(io_error)?;
+        // A file under this name was never finished.
+        match fs::remove_file(folder.join(NEW_FILE_NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(error)),
+            _ => {}
+        }
+        let len = match fs::metadata(&path) {
+            Ok(metadata) => metadata.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((store, None)),
+            Err(error) => return Err(io_error(error)),
+        };
+        let image = SnapshotImage { place: Place::File(path.clone()), len };
+        let (meta, table) = match read(&image) {
+            Ok(found) => found,
+            Err(ReadError::Io(error)) => return Err(io_error(error)),
+            Err(ReadError::Damaged(what)) => return Err(SnapshotReadError::Damaged { path, what }),
+        };
+        store.set_current(meta.clone(), image);
+        Ok((store, Some((meta, table))))
+    }
+
+    /// Counts commands that were applied; enough of them make a snapshot due.
+    pub(crate) fn count(&self, commands: u64) {
+        let since = self.inner.commands_since.fetch_add(commands, Ordering::Relaxed) + commands;
+        if since >= self.inner.commands_between && since - commands < self.inner.commands_between {
+            self.inner.due.notify_one();
+        }
+    }
+
+    /// Waits until a snapshot is due.
+    pub(crate) async fn due(&self) {
+        self.inner.due.notified().await;
+    }
+
+    pub(crate) fn current(&self) -> Option<(SnapshotMeta, SnapshotImage)> {
+        self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_current(&self, meta: SnapshotMeta, image: SnapshotImage) {
+        *self.inner.current.lock().unwrap_or_else(PoisonError::into_inner) = Some((meta, image));
+    }
+
+    /// Writes a snapshot and makes it the current one.
+    pub(crate) fn write(&self, meta: &SnapshotMeta, table: &LockTable) -> io::Result<SnapshotImage> {
+        self.inner.commands_since.store(0, Ordering::Relaxed);
+        let head = postcard::to_stdvec(meta).map_err(io::Error::other)?;
+        let mut start = MAGIC.to_vec();
+        start.extend_from_slice(&(head.len() as u32).to_le_bytes());
+        start.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
+        start.extend_from_slice(&head);
+        let chunks = std::iter::once(start).chain(table.snapshot());
+        let image = match &self.inner.folder {
+            None => {
+                let bytes: Vec<u8> = chunks.flatten().collect();
+                SnapshotImage { len: bytes.len() as u64, place: Place::Memory(Arc::new(bytes)) }
+            }
+            Some(folder) => write_file(folder, chunks)?,
+        };
+        self.set_current(meta.clone(), image.clone());
+        Ok(image)
+    }
+
+    /// Takes over a snapshot that came from elsewhere, if it is whole and the one that was announced.
+    pub(crate) fn install(&self, expected: &SnapshotMeta, image: &SnapshotImage) -> io::Result<LockTable> {
+        let (meta, table) = read(image).map_err(|error| match error {
+            ReadError::Io(error) => error,
+            ReadError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
+        })?;
+        if meta != *expected {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is another snapshot than announced"));
+        }
+        self.write(&meta, &table)?;
+        Ok(table)
+    }
+}
+
+fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotImage> {
+    let new = folder.join(NEW_FILE_NAME);
+    let path = folder.join(FILE_NAME);
+    let mut file = BufWriter::with_capacity(256 * 1024, File::create(&new)?);
+    let mut len = 0;
+    for chunk in chunks {
+        file.write_all(&chunk)?;
+        len += chunk.len() as u64;
+    }
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    fs::rename(&new, &path)?;
+    File::open(folder)?.sync_all()?;
+    Ok(SnapshotImage { place: Place::File(path), len })
+}
+
+enum ReadError {
+    Io(io::Error),
+    Damaged(String),
+}
+
+fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
+    let mut bytes = image.open().map_err(ReadError::Io)?;
+    let mut start = [0; 16];
+    read_exact(&mut bytes, &mut start)?;
+    let (magic, numbers) = start.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(ReadError::Damaged("it does not begin like a snapshot of this version".to_owned()));
+    }
+    let number = |at: usize| u32::from_le_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
+    let (head_len, head_crc) = (number(0) as usize, number(4));
+    if head_len > HEAD_BYTES_MAX {
+        return Err(ReadError::Damaged("the length of its head is impossible".to_owned()));
+    }
+    let mut head = vec![0; head_len];
+    read_exact(&mut bytes, &mut head)?;
+    if crc32fast::hash(&head) != head_crc {
+        return Err(ReadError::Damaged("the checksum of its head does not fit".to_owned()));
+    }
+    let meta: SnapshotMeta =
+        postcard::from_bytes(&head).map_err(|error| ReadError::Damaged(format!("its head: {error}")))?;
+    let mut restore = Restore::new();
+    let mut piece = vec![0; 256 * 1024];
+    loop {
+        let count = bytes.read(&mut piece).map_err(ReadError::Io)?;
+        if count == 0 {
+            break;
+        }
+        restore.push(&piece[..count]).map_err(|error| ReadError::Damaged(error.to_string()))?;
+    }
+    let table = restore.finish().map_err(|error| ReadError::Damaged(error.to_string()))?;
+    let through = meta.last_log_id.map_or(0, |id| id.index + 1);
+    if table.applied() != through {
+        return Err(ReadError::Damaged("its head and its table are of different entries".to_owned()));
+    }
+    Ok((meta, table))
+}
+
+fn read_exact(bytes: &mut dyn Read, into: &mut [u8]) -> Result<(), ReadError> {
+    bytes.read_exact(into).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => ReadError::Damaged("it ends too early".to_owned()),
+        _ => ReadError::Io(error),
+    })
+}

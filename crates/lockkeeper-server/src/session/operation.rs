@@ -1,0 +1,115 @@
+//! One operation of a client's frame: queued for the log, or answered at once from the table.
+
+use std::sync::Arc;
+
+use lockkeeper_core::Command;
+use lockkeeper_proto::v1;
+use lockkeeper_proto::v1::{answer, operation};
+
+use super::connection::{Connection, OPERATIONS_OPEN_MAX};
+use crate::callers::Caller;
+use crate::calls::Calls;
+use crate::failure::Failure;
+use crate::wire;
+
+/// Carries out all operations of a frame.
+pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
+    for operation in frame.operations {
+        let id = operation.id;
+        if !connection.begin() {
+            connection.fail(id, &Failure::Overload(format!(
+                "{OPERATIONS_OPEN_MAX} operations of this stream wait for their answer: wait for some first"
+            )));
+            continue;
+        }
+        let Some(kind) = operation.kind else {
+            connection.fail(id, &Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()));
+            continue;
+        };
+        if let Err(failure) = run(calls, connection, id, kind) {
+            connection.fail(id, &failure);
+        }
+    }
+}
+
+fn run(
+    calls: &Calls,
+    connection: &Arc<Connection>,
+    id: u64,
+    kind: operation::Kind,
+) -> Result<(), Failure> {
+    use operation::Kind;
+    let command = match kind {
+        Kind::OpenSession(request) => {
+            let (session, command) = calls.open_session_command(request.ttl_ms, request.owner.into())?;
+            calls.shared().callers.attach(session, connection);
+            connection.speaks_for(session);
+            let caller = Caller::Stream { connection: connection.clone(), id, opens: Some(session) };
+            calls.shared().submit(command, caller);
+            return Ok(());
+        }
+        Kind::Acquire(request) => wire::acquire_command(request).and_then(with_request_id)?,
+        Kind::AcquireAll(request) => wire::acquire_all_command(request).and_then(with_request_id)?,
+        Kind::Release(request) => wire::release_command(request)?,
+        Kind::Cancel(request) => wire::cancel_command(request)?,
+        Kind::CloseSession(request) => Command::CloseSession { session: wire::session(&request.session)? },
+        Kind::ForceRelease(request) => wire::force_release_command(request),
+        Kind::PutValue(request) => wire::put_value_command(request),
+        Kind::DeleteValue(request) => wire::delete_value_command(request),
+        other => {
+            connection.send(id, read(calls, connection, other)?);
+            return Ok(());
+        }
+    };
+    let caller = Caller::Stream { connection: connection.clone(), id, opens: None };
+    calls.shared().submit(command, caller);
+    Ok(())
+}
+
+/// On a stream a request that may wait needs an id: it is how a client that was cut off finds it again.
+fn with_request_id(command: Command) -> Result<Command, Failure> {
+    match &command {
+        Command::Acquire(request)
+            if request.request.is_none() && request.wait != lockkeeper_core::Wait::No =>
+        {
+            Err(Failure::Invalid("a request that waits on a stream needs a request id".to_owned()))
+        }
+        _ => Ok(command),
+    }
+}
+
+/// Operations that are answered without the log.
+fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> Result<answer::Kind, Failure> {
+    use operation::Kind;
+    Ok(match kind {
+        Kind::KeepAlive(request) => {
+            let mut ttl_ms = Vec::with_capacity(request.sessions.len());
+            for session in &request.sessions {
+                ttl_ms.push(calls.keep_alive(wire::session(session)?)?.unwrap_or(0));
+            }
+            answer::Kind::KeepAlive(v1::KeepAliveAllResponse { ttl_ms })
+        }
+        Kind::Attach(request) => {
+            let session = wire::session(&request.session)?;
+            let (ttl_ms, grants) = calls.attach(session, connection)?;
+            answer::Kind::Attach(v1::AttachResponse { ttl_ms, grants: grants.iter().map(wire::grant).collect() })
+        }
+        Kind::GetLock(request) => answer::Kind::Lock(wire::lock_state(&calls.lock(&request.lock)?)),
+        Kind::ListLocks(request) => {
+            let (locks, more) = calls.locks(&request.prefix, &request.after, request.limit)?;
+            answer::Kind::Locks(v1::ListLocksResponse { locks: locks.iter().map(wire::lock_state).collect(), more })
+        }
+        Kind::CheckToken(request) => answer::Kind::CheckToken(calls.check_token(&request)?),
+        Kind::GetValue(request) => answer::Kind::Value(calls.value(&request.key)?),
+        Kind::Status(_) => answer::Kind::Status(calls.status()),
+        Kind::OpenSession(_)
+        | Kind::CloseSession(_)
+        | Kind::Acquire(_)
+        | Kind::AcquireAll(_)
+        | Kind::Release(_)
+        | Kind::Cancel(_)
+        | Kind::ForceRelease(_)
+        | Kind::PutValue(_)
+        | Kind::DeleteValue(_) => return Err(Failure::Invalid("this operation goes through the log".to_owned())),
+    })
+}

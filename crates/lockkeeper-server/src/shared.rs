@@ -1,0 +1,182 @@
+//! What the tasks of a node share. They all run on one thread; the locks are there for the compiler and for
+//! callers of the embedded engine, and are never held across an await.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
+use tokio::sync::Notify;
+
+use crate::callers::{Caller, Callers};
+use crate::expiry::Expiry;
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+use crate::office::Office;
+use crate::proposer::Proposer;
+
+/// The heart of a node and everything around it.
+#[derive(Debug)]
+pub struct Shared {
+    /// Drawn anew by each process: tells its own proposals from those of others and of former lives.
+    pub proposer_id: u64,
+    /// When the process began.
+    pub started: Instant,
+    /// Who is waiting for what.
+    pub callers: Callers,
+    /// The queue in front of the log.
+    pub proposer: Proposer,
+    /// Whether this node leads.
+    pub office: Office,
+    /// Session timers.
+    pub expiry: Expiry,
+    /// What can be measured.
+    pub metrics: Metrics,
+    /// Something changed that the timer task has to look at.
+    pub timers_changed: Notify,
+    /// A tick is on its way through the log.
+    ticking: AtomicBool,
+    table: Mutex<LockTable>,
+}
+
+impl Shared {
+    /// A node with this table.
+    pub fn new(proposer_id: u64, table: LockTable) -> Shared {
+        Shared {
+            proposer_id,
+            started: Instant::now(),
+            callers: Callers::default(),
+            proposer: Proposer::default(),
+            office: Office::default(),
+            expiry: Expiry::default(),
+            metrics: Metrics::new(),
+            timers_changed: Notify::new(),
+            ticking: AtomicBool::new(false),
+            table: Mutex::new(table),
+        }
+    }
+
+    /// The lock table, to read it or to apply an entry.
+    pub fn table(&self) -> MutexGuard<'_, LockTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a command, if this node leads.
+    pub fn submit(&self, command: Command, caller: Caller) {
+        match self.office.now() {
+            Ok(_) => self.proposer.submit(command, caller),
+            Err(failure) => {
+                caller.deliver(Err(failure));
+            }
+        }
+    }
+
+    /// Proposes a tick, unless one is under way.
+    pub fn tick(&self) {
+        if !self.ticking.swap(true, Ordering::Relaxed) {
+            self.proposer.submit(Command::Tick, Caller::Nobody);
+        }
+    }
+
+    /// After a change of leader nobody knows what became of a tick.
+    pub fn no_tick_under_way(&self) {
+        self.ticking.store(false, Ordering::Relaxed);
+    }
+
+    /// Turns what follows from an entry into replies, pushes and timers. Runs inside the apply, so that a
+    /// caller is registered under its ticket before any later entry can grant it.
+    pub fn dispatch(&self, sequence: Option<u64>, batch: &Batch, applied: Applied, wake_before: Option<CellTime>) {
+        let callers = sequence.and_then(|sequence| self.callers.take(sequence)).unwrap_or_default();
+        let mut callers = callers.into_iter();
+        for (command, answer) in batch.commands.iter().zip(applied.answers) {
+            self.note(command, &answer);
+            let caller = callers.next().unwrap_or(Caller::Nobody);
+            let undelivered = match (command, &answer) {
+                (Command::Acquire(request), Ok(Reply::Granted(grant))) if request.request.is_none() => {
+                    Some((request.session, grant.clone()))
+                }
+                _ => None,
+            };
+            if !self.callers.answer(caller, answer)
+                && let Some((session, grant)) = undelivered
+            {
+                self.give_back(session, &grant);
+            }
+        }
+        for effect in applied.effects {
+            self.carry_out(effect);
+        }
+        let wake = self.table().next_wake();
+        // Only an earlier moment needs a new look; a later one is seen when the old moment comes.
+        if wake.is_some_and(|wake| wake <= batch.now || wake_before.is_none_or(|before| wake < before)) {
+            self.timers_changed.notify_one();
+        }
+    }
+
+    fn note(&self, command: &Command, answer: &lockkeeper_core::Answer) {
+        match (command, answer) {
+            (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. })) => {
+                if self.office.term().is_some() {
+                    self.expiry.start(*session, *ttl_ms);
+                    self.timers_changed.notify_one();
+                }
+            }
+            (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
+            (Command::Acquire(_), Ok(Reply::Granted(_))) => self.metrics.granted_at_once(),
+            (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
+            (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
+                self.metrics.stale_write_refused();
+            }
+            _ => {}
+        }
+    }
+
+    /// A grant that nobody is there to take must not stay: it would be a ghost holder.
+    fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
+        for lock in grant.locks.as_slice() {
+            let command =
+                Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
+            self.proposer.submit(command, Caller::Nobody);
+        }
+    }
+
+    fn carry_out(&self, effect: Effect) {
+        match effect {
+            Effect::Granted { session, ticket, request, grant, waited_ms } => {
+                self.metrics.granted_after(waited_ms);
+                let given = grant.clone();
+                if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
+                    self.give_back(session, &given);
+                }
+            }
+            Effect::Ended { ticket, refusal, .. } => {
+                if matches!(refusal, Refusal::Timeout { .. }) {
+                    self.metrics.refused("timeout");
+                }
+                self.callers.wait_over(ticket, Err(Failure::Refused(refusal)));
+            }
+            Effect::Freed { session, lock, token, why, held_ms } => {
+                self.metrics.freed(why, held_ms);
+                if why == Freed::Forced
+                    && let Some(connection) = self.callers.attached(session)
+                {
+                    connection.grant_lost(session, &lock, token, "forced");
+                }
+            }
+            Effect::SessionEnded { session, why } => {
+                self.expiry.forget(session);
+                self.metrics.session_ended(why);
+                if let Some(connection) = self.callers.detach(session) {
+                    connection.session_ended(session, why);
+                }
+            }
+            Effect::ExpiryStale { session } => {
+                let ttl_ms = self.table().session(session).map(|alive| alive.ttl_ms);
+                if let (Some(ttl_ms), Some(_)) = (ttl_ms, self.office.term()) {
+                    self.expiry.start(session, ttl_ms);
+                    self.timers_changed.notify_one();
+                }
+            }
+        }
+    }
+}

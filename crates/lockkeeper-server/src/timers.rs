@@ -1,0 +1,60 @@
+//! What the leader has to do by itself when time passes: end sessions that were not renewed, and give the
+//! table a tick when a wait or a lock-delay is over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::Command;
+
+use crate::callers::Caller;
+use crate::raft::log::LogStore;
+use crate::shared::Shared;
+
+/// Most sessions that are ended in one go.
+const EXPIRIES_PER_TURN: usize = 1_000;
+/// A look at the clock at least this often; also how soon a disk that has room again is noticed.
+const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
+
+/// Runs until the node stops.
+pub(crate) async fn run(shared: Arc<Shared>, log: LogStore) {
+    loop {
+        let wake = match shared.office.now() {
+            Ok(now) => turn(&shared, now),
+            Err(_) => LOOK_AT_LEAST,
+        };
+        shared.proposer.check_space(&log);
+        tokio::select! {
+            () = tokio::time::sleep(wake) => {}
+            () = shared.timers_changed.notified() => {}
+        }
+    }
+}
+
+/// Does what is due and says how long to sleep.
+fn turn(shared: &Shared, now: lockkeeper_core::CellTime) -> Duration {
+    let clock = Instant::now();
+    let (expired, next) = shared.expiry.take_due(clock, EXPIRIES_PER_TURN);
+    let mut wake = next.map_or(LOOK_AT_LEAST, |next| next.saturating_duration_since(clock));
+    if expired.len() == EXPIRIES_PER_TURN {
+        wake = Duration::ZERO;
+    }
+    for session in expired {
+        // The version is read after renewals have been shut off: whatever the session does from here on
+        // through the log makes the expiry stale (S3).
+        let Some(version) = shared.table().session(session).map(|alive| alive.version) else {
+            shared.expiry.forget(session);
+            continue;
+        };
+        shared.proposer.submit(Command::ExpireSession { session, version }, Caller::Nobody);
+    }
+    if let Some(due) = shared.table().next_wake() {
+        if due <= now {
+            shared.tick();
+            // The tick's own entry wakes this task again if something is left.
+            wake = wake.min(Duration::from_millis(5));
+        } else {
+            wake = wake.min(Duration::from_micros(due.0 - now.0));
+        }
+    }
+    wake.min(LOOK_AT_LEAST)
+}

@@ -1,0 +1,353 @@
+//! What the log does on good days and on a full disk, and openraft's own suite.
+
+#[path = "log_support.rs"]
+mod support;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt};
+use lockkeeper_server::raft::log::{
+    self, Disk, FaultyDisk, Faults, LogConfig, LogError, LogStore, MemoryDisk, RealDisk, SyncMode,
+};
+use lockkeeper_server::raft::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig, Vote};
+use openraft::storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{EntryPayload, OptionalSend, RaftLogReader, RaftSnapshotBuilder, StorageError};
+use support::*;
+
+fn threaded() -> LogConfig {
+    LogConfig { segment_bytes: 8192, cache_bytes: 4096, sync: SyncMode::Thread, prepare_ahead: true }
+}
+
+/// Waits for the thing itself.
+fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !check() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn everything_survives_a_reopen_in_both_modes() {
+    for sync in [SyncMode::Inline, SyncMode::Thread] {
+        for prepare_ahead in [false, true] {
+            block_on(async {
+                let disk = FaultyDisk::new();
+                let config = LogConfig { sync, prepare_ahead, ..small() };
+                let (mut store, report) = open(&disk, config.clone()).unwrap();
+                assert_eq!((report.entries, report.first_index, report.last_index), (0, None, None));
+                store.save_vote(&Vote::new(2, 1)).await.unwrap();
+                append(&mut store, (0..40).map(|i| entry(1, i, 300)).collect()).await.unwrap();
+                store.truncate_after(Some(log_id(1, 30))).await.unwrap();
+                append(&mut store, (31..50).map(|i| entry(2, i, 300)).collect()).await.unwrap();
+                store.purge(log_id(1, 20)).await.unwrap();
+                store.save_vote(&Vote::new(3, 1)).await.unwrap();
+                store.save_committed(Some(log_id(2, 45))).await.unwrap();
+                let held = holds(&mut store).await.unwrap();
+                assert_eq!(held.entries.len(), 29);
+                // The last hint was not followed by a write: closing writes it.
+                drop(store);
+                let (mut store, report) = open(&disk, config).unwrap();
+                assert_eq!(holds(&mut store).await.unwrap(), held);
+                assert_eq!((report.first_index, report.last_index), (Some(21), Some(49)));
+                assert_eq!(report.bytes_cut, 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn purged_segments_are_deleted_and_the_rest_opens() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let (mut store, _) = open(&disk, small()).unwrap();
+        for index in 0..60 {
+            append(&mut store, vec![entry(1, index, 900)]).await.unwrap();
+        }
+        let before = disk.list().unwrap().len();
+        store.purge(log_id(1, 55)).await.unwrap();
+        let after = disk.list().unwrap();
+        assert!(before > 15 && after.len() <= 3, "{before} segments, then {after:?}");
+        // A snapshot far ahead of the log empties it.
+        store.purge(log_id(4, 1000)).await.unwrap();
+        append(&mut store, vec![entry(4, 1001, 10)]).await.unwrap();
+        let held = holds(&mut store).await.unwrap();
+        drop(store);
+        let (mut store, _) = open(&disk, small()).unwrap();
+        assert_eq!(holds(&mut store).await.unwrap(), held);
+        assert_eq!(held.purged, Some(log_id(4, 1000)));
+    });
+}
+
+#[test]
+fn an_entry_larger_than_a_segment_works() {
+    for prepare_ahead in [false, true] {
+        block_on(async {
+            let disk = FaultyDisk::new();
+            let config = LogConfig { prepare_ahead, ..small() };
+            let (mut store, _) = open(&disk, config.clone()).unwrap();
+            append(&mut store, vec![entry(1, 0, 100_000)]).await.unwrap();
+            append(&mut store, vec![entry(1, 1, 10), entry(1, 2, 50_000), entry(1, 3, 10)]).await.unwrap();
+            let held = holds(&mut store).await.unwrap();
+            drop(store);
+            let (mut store, _) = open(&disk, config).unwrap();
+            assert_eq!(holds(&mut store).await.unwrap(), held);
+            assert_eq!(held.entries[2], entry(1, 2, 50_000));
+        });
+    }
+}
+
+#[test]
+fn a_hole_is_refused_and_changes_nothing() {
+    block_on(async {
+        let (mut store, _) = open(&MemoryDisk::new(), small()).unwrap();
+        append(&mut store, vec![entry(1, 0, 10)]).await.unwrap();
+        let held = holds(&mut store).await.unwrap();
+        append(&mut store, vec![entry(1, 1, 10), entry(1, 3, 10)]).await.unwrap_err();
+        assert_eq!(holds(&mut store).await.unwrap(), held);
+        append(&mut store, vec![entry(1, 1, 10)]).await.unwrap();
+    });
+}
+
+#[test]
+fn entries_are_readable_before_they_are_durable_and_gathered_into_few_syncs() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let (mut store, _) = open(&disk, LogConfig { prepare_ahead: false, ..threaded() }).unwrap();
+        disk.set_faults(Faults { sync_delay: Duration::from_millis(50), ..Faults::default() });
+        let before = disk.syncs();
+        let mut waiting = Vec::new();
+        for index in 0..20 {
+            let (tx, rx) = TypeConfig::oneshot();
+            store.append([entry(1, index, 10)], IOFlushed::signal(tx)).await.unwrap();
+            waiting.push(rx);
+            let read = store.get_log_reader().await.try_get_log_entries(..).await.unwrap();
+            assert_eq!(read.len() as u64, index + 1);
+        }
+        for rx in waiting {
+            rx.await.unwrap().unwrap();
+        }
+        assert!(disk.syncs() - before <= 4, "{} syncs for 20 appends", disk.syncs() - before);
+    });
+}
+
+/// Truncation while the truncated entries are still queued: the places of both must not be mixed up.
+#[test]
+fn a_truncated_append_that_is_still_queued_leaves_no_trace() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let config = LogConfig { cache_bytes: 0, prepare_ahead: false, ..threaded() };
+        let (mut store, _) = open(&disk, config.clone()).unwrap();
+        disk.set_faults(Faults { sync_delay: Duration::from_millis(20), ..Faults::default() });
+        for term in 1..6 {
+            let (tx, _rx) = TypeConfig::oneshot();
+            store.append((1..8).map(|i| entry(term, i, 100)), IOFlushed::signal(tx)).await.unwrap();
+            store.truncate_after(None).await.unwrap();
+        }
+        append(&mut store, vec![entry(9, 0, 100)]).await.unwrap();
+        append(&mut store, vec![entry(9, 1, 100)]).await.unwrap();
+        let held = holds(&mut store).await.unwrap();
+        assert_eq!(held.entries, vec![entry(9, 0, 100), entry(9, 1, 100)]);
+        drop(store);
+        let (mut store, _) = open(&disk, config).unwrap();
+        assert_eq!(holds(&mut store).await.unwrap(), held);
+    });
+}
+
+#[test]
+fn readers_on_other_threads_see_a_log_without_holes() {
+    let disk = MemoryDisk::new();
+    let (mut store, _) = open(&disk, threaded()).unwrap();
+    let reading: Vec<_> = (0..2)
+        .map(|_| {
+            let mut reader = store.reader();
+            std::thread::spawn(move || {
+                block_on(async {
+                    let mut last = 0;
+                    while last < 400 {
+                        let entries = reader.try_get_log_entries(..).await.unwrap();
+                        for pair in entries.windows(2) {
+                            assert_eq!(pair[0].log_id.index + 1, pair[1].log_id.index);
+                        }
+                        for found in &entries {
+                            assert_eq!(found, &entry(1, found.log_id.index, 200));
+                        }
+                        last = entries.last().map_or(last, |entry| entry.log_id.index);
+                    }
+                })
+            })
+        })
+        .collect();
+    block_on(async {
+        for index in 0..=400 {
+            append(&mut store, vec![entry(1, index, 200)]).await.unwrap();
+            if index % 50 == 49 {
+                store.purge(log_id(1, index - 30)).await.unwrap();
+            }
+        }
+    });
+    reading.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_full_disk_is_told_early_and_fails_clearly_and_loses_nothing() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        disk.set_faults(Faults { capacity_bytes: Some(3 * 8192), ..Faults::default() });
+        let (mut store, _) = open(&disk, threaded()).unwrap();
+        let mut acknowledged = 0;
+        let error = loop {
+            match append(&mut store, vec![entry(1, acknowledged, 1000)]).await {
+                Ok(()) => acknowledged += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("free some space and restart"), "{error}");
+        assert!(acknowledged >= 15, "{acknowledged}");
+        assert!(store.space().trouble.is_some());
+        drop(store);
+        disk.set_faults(Faults::default());
+        let (mut store, report) = open(&disk, threaded()).unwrap();
+        assert_eq!(report.entries, acknowledged);
+        append(&mut store, vec![entry(1, acknowledged, 1000)]).await.unwrap();
+    });
+}
+
+#[test]
+fn when_space_comes_back_in_time_nothing_happens() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        disk.set_faults(Faults { capacity_bytes: Some(8192), ..Faults::default() });
+        let (mut store, _) = open(&disk, threaded()).unwrap();
+        append(&mut store, vec![entry(1, 0, 1000)]).await.unwrap();
+        eventually("trouble", || store.space().trouble.is_some());
+        assert!(store.space().current_bytes > 4096);
+        append(&mut store, vec![entry(1, 1, 1000)]).await.unwrap();
+        disk.set_faults(Faults::default());
+        eventually("the next segment", || store.space().trouble.is_none() && store.space().next_bytes > 0);
+        for index in 2..40 {
+            append(&mut store, vec![entry(1, index, 1000)]).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_real_folder_is_kept_by_one_process_and_opens_again() {
+    block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data").join("log");
+        let config = LogConfig { segment_bytes: 1 << 16, ..LogConfig::default() };
+        let real = || RealDisk::open(&path).map(Arc::new);
+        let (mut store, _) = log::open(real().unwrap(), config.clone()).unwrap();
+        assert_eq!(real().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        append(&mut store, (0..300).map(|i| entry(1, i, 1000)).collect()).await.unwrap();
+        let held = holds(&mut store).await.unwrap();
+        drop(store);
+        let (mut store, report) = log::open(real().unwrap(), config).unwrap();
+        assert_eq!(holds(&mut store).await.unwrap(), held);
+        assert_eq!(report.entries, 300);
+        store.purge(log_id(1, 250)).await.unwrap();
+        drop(store);
+        assert!(std::fs::read_dir(&path).unwrap().count() <= 5);
+    });
+}
+
+#[test]
+fn a_newer_format_is_told_apart_from_damage() {
+    block_on(async {
+        let disk = FaultyDisk::new();
+        drop(open(&disk, small()).unwrap());
+        let name = disk.list().unwrap().remove(0);
+        let mut head = disk.bytes(&name).unwrap()[..512].to_vec();
+        head[12] = 2;
+        let crc = crc32fast::hash(&head[12..]);
+        head[8..12].copy_from_slice(&crc.to_le_bytes());
+        disk.overwrite(&name, 0, &head).unwrap();
+        assert!(matches!(open(&disk, small()), Err(LogError::Format { found: 2, .. })));
+    });
+}
+
+/// A state machine that remembers how far it got: all that openraft's suite needs of one.
+#[derive(Debug, Clone, Default)]
+struct Machine {
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    /// Shared with the builders.
+    snapshot: Arc<Mutex<Option<SnapshotMeta>>>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Machine {
+    type SnapshotData = ();
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, ()>, io::Error> {
+        let meta = SnapshotMeta {
+            last_log_id: self.applied,
+            last_membership: self.membership.clone(),
+        };
+        *self.snapshot.lock().unwrap() = Some(meta.clone());
+        Ok(openraft::Snapshot { meta, snapshot: () })
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = ();
+    type SnapshotBuilder = Machine;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            self.applied = Some(entry.log_id);
+            if let EntryPayload::Membership(membership) = entry.payload {
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+            }
+            if let Some(responder) = responder {
+                responder.send(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Machine {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, _: ()) -> Result<(), io::Error> {
+        self.applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        *self.snapshot.lock().unwrap() = Some(meta.clone());
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, ()>>, io::Error> {
+        Ok(self.snapshot.lock().unwrap().clone().map(|meta| openraft::Snapshot { meta, snapshot: () }))
+    }
+}
+
+struct Builder(LogConfig);
+
+impl StoreBuilder<TypeConfig, LogStore, Machine> for Builder {
+    async fn build(&self) -> Result<((), LogStore, Machine), StorageError<TypeConfig>> {
+        let (store, _) = open(&MemoryDisk::new(), self.0.clone()).unwrap();
+        Ok(((), store, Machine::default()))
+    }
+}
+
+#[test]
+fn openraft_finds_nothing_wrong() {
+    for config in [small(), threaded(), LogConfig::in_memory()] {
+        block_on(async { Suite::test_all(Builder(config)).await.unwrap() });
+    }
+}

@@ -1,0 +1,219 @@
+//! A node as its clients see it, without a network: start, serve, stop, start again.
+
+use std::time::Duration;
+
+use lockkeeper_proto::v1;
+use lockkeeper_proto::v1::{answer, operation};
+use lockkeeper_server::{Node, NodeConfig};
+use tokio::sync::mpsc;
+
+/// A client on an in-process stream.
+struct Client {
+    frames: mpsc::Sender<v1::ClientFrame>,
+    answers: mpsc::Receiver<v1::ServerFrame>,
+    next_id: u64,
+    early: Vec<v1::Answer>,
+    events: Vec<v1::Event>,
+}
+
+impl Client {
+    fn new(node: &mut Node) -> Client {
+        let (frames, answers) = node.open_stream();
+        Client { frames, answers, next_id: 0, early: Vec::new(), events: Vec::new() }
+    }
+
+    async fn send(&mut self, kind: operation::Kind) -> u64 {
+        self.next_id += 1;
+        let operations = vec![v1::Operation { id: self.next_id, kind: Some(kind) }];
+        self.frames.send(v1::ClientFrame { operations }).await.expect("the node is there");
+        self.next_id
+    }
+
+    async fn frame(&mut self) {
+        let frame = tokio::time::timeout(Duration::from_secs(10), self.answers.recv())
+            .await
+            .expect("an answer in time")
+            .expect("the stream goes on");
+        self.early.extend(frame.answers);
+        self.events.extend(frame.events);
+    }
+
+    async fn answer(&mut self, id: u64) -> answer::Kind {
+        loop {
+            if let Some(at) = self.early.iter().position(|answer| answer.id == id) {
+                return self.early.remove(at).kind.expect("an answer has a kind");
+            }
+            self.frame().await;
+        }
+    }
+
+    async fn call(&mut self, kind: operation::Kind) -> answer::Kind {
+        let id = self.send(kind).await;
+        self.answer(id).await
+    }
+
+    async fn open(&mut self, ttl_ms: u64) -> String {
+        let request = v1::OpenSessionRequest { ttl_ms, owner: "test".into() };
+        match self.call(operation::Kind::OpenSession(request)).await {
+            answer::Kind::OpenSession(opened) => opened.session,
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+
+    async fn acquire(&mut self, session: &str, lock: &str) -> answer::Kind {
+        self.call(acquire(session, lock, "", 0)).await
+    }
+}
+
+fn acquire(session: &str, lock: &str, request: &str, wait_ms: u64) -> operation::Kind {
+    operation::Kind::Acquire(v1::AcquireRequest {
+        session: session.into(),
+        lock: lock.into(),
+        request: request.into(),
+        wait_ms,
+        ..Default::default()
+    })
+}
+
+fn release(session: &str, lock: &str, token: u64) -> operation::Kind {
+    operation::Kind::Release(v1::ReleaseRequest {
+        session: session.into(),
+        lock: lock.into(),
+        token,
+        forget: false,
+    })
+}
+
+fn granted(answer: answer::Kind) -> u64 {
+    match answer {
+        answer::Kind::Grant(grant) => grant.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn refused(answer: answer::Kind) -> String {
+    match answer {
+        answer::Kind::Error(error) => error.code,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_lock_is_taken_queued_for_and_handed_over() {
+    let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let (one, two) = (client.open(10_000).await, client.open(10_000).await);
+    let first = granted(client.acquire(&one, "orders/1").await);
+    assert_eq!(refused(client.acquire(&two, "orders/1").await), "busy");
+
+    let waiting = client.send(acquire(&two, "orders/1", "r1", 10_000)).await;
+    assert!(matches!(client.call(release(&one, "orders/1", first)).await, answer::Kind::Done(_)));
+    let second = granted(client.answer(waiting).await);
+    assert!(second > first, "tokens rise");
+    assert_eq!(refused(client.call(release(&one, "orders/1", first)).await), "not_held");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_session_that_is_not_renewed_ends_and_the_next_one_gets_its_lock() {
+    let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let (short, long) = (client.open(150).await, client.open(60_000).await);
+    let first = granted(client.acquire(&short, "db").await);
+    let second = granted(client.call(acquire(&long, "db", "r1", 10_000)).await);
+    assert!(second > first);
+    assert!(client.events.iter().any(|event| matches!(
+        &event.kind,
+        Some(v1::event::Kind::SessionEnded(ended)) if ended.session == short && ended.why == "expired"
+    )));
+    let keep_alive = v1::KeepAliveAll { sessions: vec![short, long] };
+    match client.call(operation::Kind::KeepAlive(keep_alive)).await {
+        answer::Kind::KeepAlive(renewed) => assert_eq!(renewed.ttl_ms, [0, 60_000]),
+        other => panic!("{other:?}"),
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_wait_ends_by_itself_when_nobody_else_asks_for_anything() {
+    let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let session = client.open(60_000).await;
+    granted(client.acquire(&session, "db").await);
+    assert_eq!(refused(client.call(acquire(&session, "db", "r1", 100)).await), "timeout");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_was_acknowledged_is_there_after_a_restart_and_tokens_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = NodeConfig::durable(folder.path());
+    let mut node = Node::start(config.clone()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let session = client.open(60_000).await;
+    let held = granted(client.acquire(&session, "kept").await);
+    let given_back = granted(client.acquire(&session, "given-back").await);
+    client.call(release(&session, "given-back", given_back)).await;
+    node.stop().await;
+
+    let mut node = Node::start(config).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let attach = v1::AttachRequest { session: session.clone() };
+    match client.call(operation::Kind::Attach(attach)).await {
+        answer::Kind::Attach(attached) => {
+            let grants: Vec<_> = attached.grants.iter().map(|grant| (grant.token, &grant.locks)).collect();
+            assert_eq!(grants, [(held, &vec!["kept".to_owned()])]);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(refused(client.acquire(&session, "kept").await), "busy");
+    assert!(granted(client.acquire(&session, "given-back").await) > given_back);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn snapshots_bound_the_log_and_a_restart_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = NodeConfig { commands_between_snapshots: 500, ..NodeConfig::durable(folder.path()) };
+    let mut node = Node::start(config.clone()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let session = client.open(60_000).await;
+    let mut last = 0;
+    for round in 0..3_000 {
+        last = granted(client.acquire(&session, &format!("lock-{}", round % 7)).await);
+        client.call(release(&session, &format!("lock-{}", round % 7), last)).await;
+    }
+    let held = granted(client.acquire(&session, "held").await);
+    assert!(held > last);
+    let status = loop {
+        let status = node.calls().status();
+        if status.purged_index > 1_000 {
+            break status;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(status.snapshot_index > 0 && status.snapshot_index <= status.applied_index);
+    node.stop().await;
+
+    let mut node = Node::start(config).await.unwrap();
+    let mut client = Client::new(&mut node);
+    assert_eq!(refused(client.acquire(&session, "held").await), "busy");
+    assert!(granted(client.acquire(&session, "other").await) > held);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_newer_stream_of_a_session_closes_the_older_one() {
+    let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
+    let mut old = Client::new(&mut node);
+    let session = old.open(60_000).await;
+    let token = granted(old.acquire(&session, "db").await);
+    let mut new = Client::new(&mut node);
+    let attach = v1::AttachRequest { session: session.clone() };
+    match new.call(operation::Kind::Attach(attach)).await {
+        answer::Kind::Attach(attached) => assert_eq!(attached.grants[0].token, token),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(old.answers.recv().await, None, "the older stream has ended");
+    node.stop().await;
+}

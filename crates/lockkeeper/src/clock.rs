@@ -1,0 +1,57 @@
+//! The one clock that decides: monotonic, and it counts the time that the machine sleeps (S4).
+//!
+//! Tokio's timers stand still during a suspend, so they only wake us up; what follows is decided here.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// A moment on this machine's clock, in nanoseconds since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(pub(crate) u64);
+
+impl Moment {
+    /// A moment that never comes.
+    pub(crate) const NEVER: Moment = Moment(u64::MAX);
+
+    pub(crate) fn now() -> Moment {
+        let time = clock_gettime(CLOCK);
+        Moment((time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))
+    }
+
+    pub(crate) fn plus(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long until this moment; zero if it has passed.
+    pub(crate) fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The longest that anything sleeps before it looks at the clock again: after a suspend, tokio's timers are late by as
+/// long as the machine slept.
+pub(crate) const SLICE: Duration = Duration::from_secs(1);
+
+/// Sleeps towards a moment, but at most a slice: look at the clock afterwards.
+pub(crate) async fn sleep_towards(moment: Moment) {
+    tokio::time::sleep(moment.since(Moment::now()).min(SLICE)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_add_and_never_overflow() {
+        let now = Moment::now();
+        assert_eq!(now.plus(Duration::from_millis(5)).since(now), Duration::from_millis(5));
+        assert_eq!(now.since(now.plus(Duration::from_secs(1))), Duration::ZERO);
+        assert_eq!(now.plus(Duration::MAX), Moment::NEVER);
+    }
+}

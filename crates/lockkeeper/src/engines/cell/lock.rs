@@ -1,0 +1,80 @@
+//! Acquire and release, on the caller's side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Cell;
+use super::wait::Waiting;
+use super::work::Request;
+use crate::clock::Moment;
+use crate::engines::{Ask, Wait};
+use crate::error::{Error, Loss};
+use crate::grant::Grant;
+use crate::guard::GuardState;
+
+impl Cell {
+    pub(super) async fn acquire_lock(&self, ask: Ask) -> Result<Arc<Grant>, Error> {
+        let asked_at = Moment::now();
+        let limit = self.limit(ask.wait);
+        loop {
+            let number = self.next_number();
+            let (mut waiting, reply) = Waiting::new(self, number);
+            self.send(Request::Acquire { number, ask: ask.clone(), asked_at, reply }, limit).await?;
+            let grant = waiting.answer().await?;
+            // A grant on a lease that has run out meanwhile is no grant: wait until it is renewed, or ask again.
+            if grant.state() == Ok(GuardState::Held) || self.renewed(&grant, asked_at, limit).await? {
+                waiting.done();
+                return Ok(grant);
+            }
+        }
+    }
+
+    /// Whether a grant in jeopardy is held again; false if it is lost.
+    async fn renewed(&self, grant: &Grant, asked_at: Moment, limit: Option<Duration>) -> Result<bool, Error> {
+        let renewed = async {
+            match grant.state() {
+                Ok(GuardState::Jeopardy) => grant.changed_from(GuardState::Jeopardy).await == GuardState::Held,
+                Ok(state) => state == GuardState::Held,
+                Err(_) => false,
+            }
+        };
+        match limit {
+            None => Ok(renewed.await),
+            Some(limit) => {
+                let left = asked_at.plus(limit).since(Moment::now());
+                tokio::time::timeout(left, renewed).await.map_err(|_| {
+                    Error::unavailable("the lock was granted, but the session could not be renewed in time: try again")
+                })
+            }
+        }
+    }
+
+    /// How long an acquire may take when the cell cannot be reached.
+    fn limit(&self, wait: Wait) -> Option<Duration> {
+        match wait {
+            Wait::No => Some(self.request_timeout),
+            Wait::For(limit) => Some(limit.max(self.request_timeout)),
+            Wait::Forever => None,
+        }
+    }
+
+    pub(super) async fn release_lock(&self, grant: &Grant) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        let result = match self.send(Request::Release { number: grant.number, reply }, Some(self.request_timeout)).await
+        {
+            Ok(()) => answer.await.unwrap_or(Err(Error::Closed)),
+            Err(error) => {
+                self.give_backs.send(grant.number).map_err(|_| Error::Closed)?;
+                return Err(error);
+            }
+        };
+        match (result, grant.state()) {
+            // Whoever lost the session did not only lose this lock.
+            (Err(Error::NotHeld { .. }), Err(Loss::SessionExpired)) => Err(Error::SessionLost),
+            (Err(Error::NotHeld { .. }), Err(Loss::Closed)) => Err(Error::Closed),
+            (result, _) => result,
+        }
+    }
+}

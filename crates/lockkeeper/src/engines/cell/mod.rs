@@ -1,0 +1,292 @@
+//! The client of a cell.
+//!
+//! What it does NOT promise: that a holder which was paused for longer than its lease notices before it writes. Its guard
+//! says so at the first question after the pause, `run` takes no further step, but a write that is already on its way
+//! arrives. Hand [`Guard::token`](crate::Guard::token) to the resource, and let the resource refuse a stale one.
+//!
+//! ```text
+//! callers --requests--> connection (one task) --frames--> node
+//!         <--replies---                       <--frames--
+//!    guard dropped, future dropped: give-backs, which never wait
+//! ```
+
+mod answer;
+mod backoff;
+mod connection;
+mod intake;
+mod lock;
+#[cfg(feature = "cell")]
+mod network;
+mod route;
+mod session;
+#[cfg(test)]
+mod tests;
+mod token;
+pub(crate) mod transport;
+mod upkeep;
+mod wait;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::Token;
+use lockkeeper_proto::v1;
+use lockkeeper_proto::v1::answer::Kind as Answered;
+use lockkeeper_proto::v1::operation::Kind as Asked;
+use smol_str::format_smolstr;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use self::connection::Connection;
+use self::transport::{Link, Refused, Transport};
+use self::work::Request;
+use crate::clock::Moment;
+use crate::engines::{Answer, Ask, Engine, Fence};
+use crate::error::Error;
+use crate::events::{EVENTS_KEPT, Events};
+use crate::grant::Grant;
+use crate::options::Options;
+use crate::value::Value;
+use crate::view::{LockPage, LockState, Status, TokenCheck};
+
+/// How many requests wait for the connection to take them; then callers wait.
+const REQUESTS_MAX: usize = 1_024;
+
+/// The engine: a handle on the connection.
+pub(crate) struct Cell {
+    name: &'static str,
+    requests: mpsc::Sender<Request>,
+    /// Bounded by what exists: each guard and each waiting future sends one number at most.
+    give_backs: mpsc::UnboundedSender<u64>,
+    numbers: Arc<AtomicU64>,
+    events: broadcast::WeakSender<crate::events::Event>,
+    request_timeout: Duration,
+}
+
+/// Connects to a cell on the network.
+#[cfg(feature = "cell")]
+pub(crate) async fn connect(hosts: Vec<String>, options: &Options) -> Result<Cell, Error> {
+    let transport = network::Network::new(hosts, options.connect_timeout);
+    start("cell", Arc::new(transport), options).await
+}
+
+/// Opens the first link, and leaves the rest to the connection's task.
+pub(crate) async fn start(
+    name: &'static str,
+    transport: Arc<dyn Transport>,
+    options: &Options,
+) -> Result<Cell, Error> {
+    let link = first_link(&*transport, options).await?;
+    let (requests, asked) = mpsc::channel(REQUESTS_MAX);
+    let (give_backs, given_back) = mpsc::unbounded_channel();
+    let numbers = Arc::new(AtomicU64::new(1));
+    let events = broadcast::Sender::new(EVENTS_KEPT);
+    let cell = Cell {
+        name,
+        requests,
+        give_backs,
+        numbers: Arc::clone(&numbers),
+        events: events.downgrade(),
+        request_timeout: options.request_timeout,
+    };
+    let connection = Connection::new(transport, link, options.clone(), asked, given_back, numbers, events);
+    tokio::spawn(connection.run());
+    Ok(cell)
+}
+
+/// Tries one node after the other until one answers or the time is over.
+async fn first_link(transport: &dyn Transport, options: &Options) -> Result<Link, Error> {
+    let until = Moment::now().plus(options.connect_timeout);
+    let mut leader = None;
+    let mut attempt = 0;
+    loop {
+        let left = until.since(Moment::now());
+        let refused = match tokio::time::timeout(left, transport.open(attempt, leader.take())).await {
+            Ok(Ok(link)) => return Ok(link),
+            Ok(Err(refused)) => refused,
+            Err(_) => Refused::because(format_smolstr!("no answer within {:?}", options.connect_timeout)),
+        };
+        if let Some(error) = refused.fatal {
+            return Err(error);
+        }
+        leader = refused.leader;
+        attempt += 1;
+        let pause = backoff::pause(attempt);
+        if Moment::now().plus(pause) >= until {
+            return Err(Error::unavailable(format!(
+                "no cell answers at {} ({}): start one with `lockkeeper serve`, or name another with --engine",
+                transport.addresses(),
+                refused.why
+            )));
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+impl Cell {
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Hands a request to the connection; waits while it has too many.
+    async fn send(&self, request: Request, limit: Option<Duration>) -> Result<(), Error> {
+        let request = match self.requests.try_send(request) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Error::Closed),
+            Err(mpsc::error::TrySendError::Full(request)) => request,
+        };
+        let sending = self.requests.send(request);
+        let sent = match limit {
+            None => sending.await,
+            Some(limit) => tokio::time::timeout(limit, sending).await.map_err(|_| {
+                Error::unavailable("too many requests wait for the connection: slow down, or look at the network")
+            })?,
+        };
+        sent.map_err(|_| Error::Closed)
+    }
+
+    /// One question, one answer.
+    async fn call(&self, asked: Asked, repeatable: bool) -> Result<Answered, Error> {
+        let (reply, answer) = oneshot::channel();
+        let number = self.next_number();
+        self.send(Request::Call { number, asked, repeatable, reply }, Some(self.request_timeout)).await?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+/// Picks the answer that fits the question.
+macro_rules! pick {
+    ($answer:expr, $kind:ident) => {
+        match $answer {
+            Answered::$kind(answer) => Ok(answer),
+            _ => Err(answer::strange()),
+        }
+    };
+}
+use pick;
+
+impl Engine for Cell {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn fences(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {
+        Box::pin(self.acquire_lock(ask))
+    }
+
+    fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()> {
+        Box::pin(self.release_lock(grant))
+    }
+
+    fn give_back(&self, grant: &Grant) {
+        // An error means that the connection has ended, and with it the session.
+        let _ = self.give_backs.send(grant.number);
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            // Closing what is closed is no error.
+            if self.send(Request::Close { reply }, Some(self.request_timeout)).await.is_ok() {
+                let _ = answer.await;
+            }
+            Ok(())
+        })
+    }
+
+    fn events(&self) -> Events {
+        let receiver = match self.events.upgrade() {
+            Some(events) => events.subscribe(),
+            // The connection has ended: a channel without a sender says so.
+            None => broadcast::channel(1).1,
+        };
+        Events::new(receiver)
+    }
+
+    fn session_ids(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.send(Request::SessionIds { reply }, Some(self.request_timeout)).await?;
+            answer.await.map_err(|_| Error::Closed)
+        })
+    }
+
+    fn who<'a>(&'a self, lock: &'a str) -> Answer<'a, LockState> {
+        Box::pin(async move {
+            let asked = Asked::GetLock(v1::GetLockRequest { lock: lock.to_owned() });
+            pick!(self.call(asked, true).await?, Lock).map(answer::lock_state)
+        })
+    }
+
+    fn locks<'a>(&'a self, prefix: &'a str, limit: u32, after: &'a str) -> Answer<'a, LockPage> {
+        Box::pin(async move {
+            let asked = Asked::ListLocks(v1::ListLocksRequest {
+                prefix: prefix.to_owned(),
+                limit,
+                after: after.to_owned(),
+            });
+            pick!(self.call(asked, true).await?, Locks).map(answer::lock_page)
+        })
+    }
+
+    fn check_token<'a>(&'a self, lock: &'a str, token: Token) -> Answer<'a, TokenCheck> {
+        Box::pin(self.check(lock.to_owned(), token.0, String::new()))
+    }
+
+    fn check_sequencer<'a>(&'a self, sequencer: &'a str) -> Answer<'a, TokenCheck> {
+        Box::pin(self.check(String::new(), 0, sequencer.to_owned()))
+    }
+
+    fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, u32> {
+        Box::pin(async move {
+            let asked =
+                Asked::ForceRelease(v1::ForceReleaseRequest { lock: lock.to_owned(), reason: reason.to_owned() });
+            pick!(self.call(asked, false).await?, ForceRelease).map(|answer| answer.released)
+        })
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async move {
+            pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(answer::status)
+        })
+    }
+
+    fn get_value<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Value>> {
+        Box::pin(async move {
+            let asked = Asked::GetValue(v1::GetValueRequest { key: key.to_owned() });
+            pick!(self.call(asked, true).await?, Value).map(answer::value)
+        })
+    }
+
+    fn put_value<'a>(
+        &'a self,
+        key: &'a str,
+        value: Vec<u8>,
+        fence: Option<Fence>,
+        if_version: Option<u64>,
+    ) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let fence = fence.map(token::on_the_wire);
+            let asked = Asked::PutValue(v1::PutValueRequest { key: key.to_owned(), value, fence, if_version });
+            pick!(self.call(asked, false).await?, PutValue).map(|answer| answer.version)
+        })
+    }
+
+    fn delete_value<'a>(
+        &'a self,
+        key: &'a str,
+        fence: Option<Fence>,
+        if_version: Option<u64>,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let fence = fence.map(token::on_the_wire);
+            let asked = Asked::DeleteValue(v1::DeleteValueRequest { key: key.to_owned(), fence, if_version });
+            pick!(self.call(asked, false).await?, Done).map(|_| ())
+        })
+    }
+}

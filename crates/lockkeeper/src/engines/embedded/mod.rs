@@ -1,0 +1,1 @@
+//! The lock table in this process.

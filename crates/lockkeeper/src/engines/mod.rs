@@ -1,0 +1,173 @@
+//! The engines behind the one API. Each is a folder with the same file names: `mod.rs` (what it does and does NOT
+//! promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`.
+
+#[cfg(any(feature = "cell", feature = "embedded"))]
+pub(crate) mod cell;
+#[cfg(feature = "embedded")]
+pub(crate) mod embedded;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{Locks, Token};
+use smol_str::SmolStr;
+
+use crate::error::Error;
+use crate::events::Events;
+use crate::grant::Grant;
+use crate::mode::Mode;
+use crate::options::Options;
+use crate::url::EngineUrl;
+use crate::value::Value;
+use crate::view::{LockPage, LockState, Status, TokenCheck};
+
+/// The answer of an engine, some time later.
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// What decides who holds a lock. Everything but acquire, release and close has an answer for engines that cannot do it.
+pub(crate) trait Engine: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+
+    /// Its grants carry a token that rises with every grant.
+    fn fences(&self) -> bool;
+
+    /// Dropping the future leaves no waiter and no holder behind.
+    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>>;
+
+    /// Dropping the future is no release: the guard gives it back then.
+    fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
+
+    /// Releases in the background; never blocks. A second time does nothing.
+    fn give_back(&self, grant: &Grant);
+
+    fn close(&self) -> Answer<'_, ()>;
+
+    fn events(&self) -> Events;
+
+    fn session_ids(&self) -> Answer<'_, Vec<String>> {
+        unsupported(self.name(), "list its sessions")
+    }
+
+    fn who<'a>(&'a self, _lock: &'a str) -> Answer<'a, LockState> {
+        unsupported(self.name(), "say who holds a lock")
+    }
+
+    fn locks<'a>(&'a self, _prefix: &'a str, _limit: u32, _after: &'a str) -> Answer<'a, LockPage> {
+        unsupported(self.name(), "list locks")
+    }
+
+    fn check_token<'a>(&'a self, _lock: &'a str, _token: Token) -> Answer<'a, TokenCheck> {
+        unsupported(self.name(), "check a token")
+    }
+
+    fn check_sequencer<'a>(&'a self, _sequencer: &'a str) -> Answer<'a, TokenCheck> {
+        unsupported(self.name(), "check a sequencer")
+    }
+
+    fn force_release<'a>(&'a self, _lock: &'a str, _reason: &'a str) -> Answer<'a, u32> {
+        unsupported(self.name(), "release a lock by force")
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        unsupported(self.name(), "tell its status")
+    }
+
+    fn get_value<'a>(&'a self, _key: &'a str) -> Answer<'a, Option<Value>> {
+        unsupported(self.name(), "keep values")
+    }
+
+    fn put_value<'a>(
+        &'a self,
+        _key: &'a str,
+        _value: Vec<u8>,
+        _fence: Option<Fence>,
+        _if_version: Option<u64>,
+    ) -> Answer<'a, u64> {
+        unsupported(self.name(), "keep values")
+    }
+
+    fn delete_value<'a>(
+        &'a self,
+        _key: &'a str,
+        _fence: Option<Fence>,
+        _if_version: Option<u64>,
+    ) -> Answer<'a, ()> {
+        unsupported(self.name(), "keep values")
+    }
+}
+
+fn unsupported<'a, T: Send + 'a>(engine: &str, what: &str) -> Answer<'a, T> {
+    let error = Error::unsupported(format!("the engine {engine} cannot {what}"));
+    Box::pin(std::future::ready(Err(error)))
+}
+
+/// A request for one lock or several.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) locks: Locks,
+    pub(crate) mode: Mode,
+    pub(crate) permits: Option<u32>,
+    pub(crate) capacity: Option<u32>,
+    pub(crate) wait: Wait,
+    pub(crate) lock_delay: Duration,
+    /// The caller's own id for it.
+    pub(crate) request: Option<SmolStr>,
+    pub(crate) ttl: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) works_in_jeopardy: bool,
+}
+
+impl Ask {
+    pub(crate) fn new(locks: Locks, options: &Options) -> Ask {
+        Ask {
+            locks,
+            mode: Mode::Exclusive,
+            permits: None,
+            capacity: None,
+            wait: Wait::Forever,
+            lock_delay: Duration::ZERO,
+            request: None,
+            ttl: options.ttl,
+            grace: options.grace,
+            works_in_jeopardy: false,
+        }
+    }
+}
+
+/// How long a request waits in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+/// A token as the condition of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) lock: String,
+    pub(crate) token: Token,
+}
+
+/// The engine that an URL means.
+pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    match EngineUrl::parse(url)? {
+        #[cfg(feature = "cell")]
+        EngineUrl::Cell(hosts) => Ok(Box::new(cell::connect(hosts, options).await?)),
+        #[cfg(not(feature = "cell"))]
+        EngineUrl::Cell(_) => Err(not_built_in("cell", options)),
+        #[cfg(feature = "embedded")]
+        EngineUrl::Embedded(path) => Ok(Box::new(embedded::open(path, options).await?)),
+        #[cfg(not(feature = "embedded"))]
+        EngineUrl::Embedded(_) => Err(not_built_in("embedded", options)),
+    }
+}
+
+#[cfg(not(all(feature = "cell", feature = "embedded")))]
+fn not_built_in(feature: &str, _options: &Options) -> Error {
+    Error::unsupported(format!(
+        "the engine {feature} is not built in: add the feature \"{feature}\" of the crate lockkeeper"
+    ))
+}

@@ -1,0 +1,86 @@
+//! Distributed locks that are fenced from end to end.
+//!
+//! ```no_run
+//! use lockkeeper::prelude::*;
+//!
+//! # struct Ledger;
+//! # impl Ledger { async fn write(&self, _row: &str, _token: lockkeeper::Token) -> Result<(), lockkeeper::Error> { Ok(()) } }
+//! # async fn example(ledger: Ledger) -> Result<(), lockkeeper::Error> {
+//! let keeper = Keeper::connect("lockkeeper://127.0.0.1:7420").await?;
+//! let guard = keeper.lock("orders/4472").ttl(10.secs()).wait(5.secs()).acquire().await?;
+//! ledger.write("row", guard.token()).await?; // the gate refuses a stale token
+//! guard.release().await?;
+//!
+//! keeper
+//!     .lock("report")
+//!     .run(|lease| async move {
+//!         lease.check()?; // before each step that matters
+//!         Ok::<_, lockkeeper::Error>(())
+//!     })
+//!     .await??; // the work is dropped before the lease can pass on
+//! # Ok(()) }
+//! ```
+//!
+//! # What a lock can promise, and what it cannot
+//!
+//! A holder can be paused for longer than its lease, wake up, and write. No lock service can stop that write: only
+//! the resource can, by refusing a token lower than the highest it has seen. So every guard of an engine that can
+//! fence has a [`Guard::token`], and an engine that cannot gives a [`Guard`]`<`[`Unfenced`]`>`, which has none:
+//! code that needs a token does not compile with it.
+//!
+//! # The states of a guard
+//!
+//! - **held**: the session was renewed lately enough; nobody else can hold the lock.
+//! - **jeopardy**: the last renewal that was acknowledged was sent a TTL (less drift) ago. The lock may pass on at any
+//!   moment. [`Guard::remaining`] is zero, [`Guard::check`] fails, and, unless the lock was asked for with
+//!   [`Lock::grace`], [`Guard::lost`] resolves and [`Lock::run`] drops the work. If a renewal still comes through, the
+//!   guard is held again.
+//! - **lost**: the session is known to be lost, the lock was taken away by force, or the grace period has passed.
+//!   A lost guard stays lost.
+//!
+//! All of this is decided by a monotonic clock that counts the time a machine sleeps (`CLOCK_BOOTTIME`), never by a wall
+//! clock and never by the network.
+//!
+//! # Features
+//!
+//! `cell` (on by default): the client of a cell. `embedded`: the lock table inside this process.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod clock;
+mod deadline;
+mod duration;
+mod engines;
+mod error;
+mod events;
+mod fencing;
+mod grant;
+mod guard;
+mod keeper;
+mod lock;
+mod lock_all;
+mod mode;
+mod options;
+mod run;
+mod url;
+mod value;
+mod view;
+
+pub use duration::Durations;
+pub use error::{Error, Loss};
+pub use events::{Event, Events};
+pub use fencing::{Fenced, Fencing, Unfenced};
+pub use guard::{Guard, GuardChanges, GuardState};
+pub use keeper::Keeper;
+pub use lock::Lock;
+pub use lock_all::LockAll;
+pub use lockkeeper_core::Token;
+pub use mode::Mode;
+pub use options::KeeperBuilder;
+pub use run::Lease;
+pub use value::{Value, ValueHandle};
+pub use view::{Holder, LockPage, LockState, Member, Status, TokenCheck, Waiter};
+
+/// What nearly every user needs: `use lockkeeper::prelude::*`.
+pub mod prelude {
+    pub use crate::{Durations as _, Error, Guard, Keeper, Lease, Lock, Mode};
+}

@@ -1,0 +1,32 @@
+//! Alone, or together with others.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Nobody else.
+    #[default]
+    Exclusive,
+    /// Others in shared mode may hold it too.
+    Shared,
+}
+
+impl Mode {
+    /// The word used in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,125 @@
+//! What people see: who holds a lock, who waits, how the cell is. They serialize as in the HTTP contract.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::mode::Mode;
+
+/// One lock: who holds it, who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LockState {
+    /// Its name.
+    pub lock: String,
+    /// How many permits it has.
+    pub capacity: u32,
+    /// The last token granted for it.
+    pub last_token: u64,
+    /// Those who hold it.
+    pub holders: Vec<Holder>,
+    /// The first of those who wait, in order; [`waiting`](Self::waiting) counts them all.
+    pub queue: Vec<Waiter>,
+    /// How many wait.
+    pub waiting: u32,
+    /// Still closed by a lock-delay for this long.
+    #[serde(rename = "closed_ms", serialize_with = "as_ms")]
+    pub closed: Duration,
+}
+
+/// One who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Its session.
+    pub session: String,
+    /// Its token.
+    pub token: u64,
+    /// Alone or shared.
+    pub mode: Mode,
+    /// Who it is.
+    pub owner: String,
+    /// Since when.
+    #[serde(rename = "held_ms", serialize_with = "as_ms")]
+    pub held: Duration,
+    /// How many permits it has taken.
+    pub permits: u32,
+}
+
+/// One who waits for a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// Its session.
+    pub session: String,
+    /// Its place in the queue.
+    pub position: u32,
+    /// What it asks for.
+    pub mode: Mode,
+    /// Who it is.
+    pub owner: String,
+    /// Since when.
+    #[serde(rename = "waited_ms", serialize_with = "as_ms")]
+    pub waited: Duration,
+}
+
+/// A page of locks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct LockPage {
+    /// The locks, in order of name.
+    pub locks: Vec<LockState>,
+    /// There are more: ask again after the last name.
+    pub more: bool,
+}
+
+/// Whether a token is still the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TokenCheck {
+    /// It is held, and no later one was granted.
+    pub valid: bool,
+    /// The last token granted for the lock.
+    pub last_token: u64,
+}
+
+/// How the cell is, as one node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct Status {
+    pub node_id: u64,
+    pub cell: String,
+    pub version: String,
+    /// The leader's node id; 0 if none is known.
+    pub leader: u64,
+    pub term: u64,
+    pub members: Vec<Member>,
+    pub last_log_index: u64,
+    pub applied_index: u64,
+    pub snapshot_index: u64,
+    pub purged_index: u64,
+    pub sessions: u64,
+    pub locks_held: u64,
+    pub waiting: u64,
+    pub values: u64,
+    pub last_token: u64,
+    pub cell_time_ms: u64,
+    pub uptime_ms: u64,
+}
+
+/// A node of the cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Member {
+    /// Its id.
+    pub node_id: u64,
+    /// Where it listens.
+    pub address: String,
+    /// It votes.
+    pub voter: bool,
+}
+
+fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
