@@ -137,7 +137,7 @@ impl LockTable {
         self.last_token.0 += 1;
         let token = self.last_token;
         for name in held.locks.as_slice() {
-            let Some(lock) = self.locks.get_mut(name) else { continue };
+            let lock = self.open_lock(name);
             lock.used += held.units;
             debug_assert!(lock.used <= lock.capacity, "capacity exceeded");
             lock.last_token = token;

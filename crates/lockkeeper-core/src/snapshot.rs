@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! "LKTABLE1"   chunk   chunk   ...   last chunk
-//! chunk = length (u32 LE), CRC-32 of the payload (u32 LE), payload (postcard)
+//! chunk = length (u32 LE), CRC-32 of all payloads so far (u32 LE), payload (postcard)
 //! ```
+//! The CRC runs on from chunk to chunk, so that one of another snapshot, or in another place, is noticed too.
 //! The first chunk is the head with the number of records, the last one repeats that number: a table that
 //! was cut off anywhere is noticed. Indexes are not written but built again.
 
@@ -127,13 +128,14 @@ impl LockTable {
             .chain(ending)
             .chain(values)
             .chain(std::iter::once(Record::End { records }));
-        Chunks { records: all, started: false }
+        Chunks { records: all, started: false, crc: 0 }
     }
 }
 
 struct Chunks<I> {
     records: I,
     started: bool,
+    crc: u32,
 }
 
 impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
@@ -149,12 +151,13 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
         if payload.is_empty() {
             return None;
         }
+        self.crc = crc_after(self.crc, &payload);
         let mut chunk = Vec::with_capacity(payload.len() + 16);
         if !std::mem::replace(&mut self.started, true) {
             chunk.extend_from_slice(MAGIC);
         }
         chunk.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        chunk.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        chunk.extend_from_slice(&self.crc.to_le_bytes());
         chunk.extend_from_slice(&payload);
         Some(chunk)
     }
@@ -165,6 +168,7 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
 pub struct Restore {
     table: LockTable,
     pending: Vec<u8>,
+    crc: u32,
     offset: u64,
     magic_seen: bool,
     expected: Option<u64>,
@@ -201,9 +205,10 @@ impl Restore {
                 return Err(self.damaged("a chunk is larger than any that is ever written"));
             }
             let Some(payload) = rest.get(8..8 + length) else { break };
-            if crc32fast::hash(payload) != crc {
+            if crc_after(self.crc, payload) != crc {
                 return Err(self.damaged("the checksum of a chunk does not fit"));
             }
+            self.crc = crc;
             let payload = payload.to_vec();
             self.take_chunk(&payload)?;
             used += 8 + length;
@@ -338,6 +343,13 @@ impl Restore {
         }
         Ok(())
     }
+}
+
+/// The CRC of all that came before and these bytes.
+fn crc_after(before: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 fn chunk_head(bytes: &[u8]) -> Option<(usize, u32)> {

@@ -152,30 +152,33 @@ impl LockTable {
     /// The lock under this name, made if there is none, and no longer counted among the free ones.
     pub(crate) fn open_lock(&mut self, name: &LockName) -> &mut Lock {
         let forgotten = self.forgotten;
-        if let Some(freed) = self.locks.get(name).and_then(|lock| lock.freed) {
-            self.free.remove(&freed);
-        }
         let lock = self.locks.entry(name.clone()).or_insert_with(|| Lock::new(forgotten));
-        lock.freed = None;
+        if let Some(number) = lock.freed.take() {
+            self.free.remove(&number);
+        }
         lock
     }
 
-    /// Remembers the answer of a request that is over, and forgets the session's oldest beyond the bound.
+    /// Remembers the answer of a request that is over.
     pub(crate) fn settle(&mut self, session: SessionId, request: RequestId, answer: Remembered) {
+        if self.sessions.contains_key(&session) {
+            self.requests.insert((session, request.clone()), answer);
+            self.note_settled(session, request);
+        }
+    }
+
+    /// A request whose answer is remembered is over: it may be forgotten in its turn. Forgets the session's
+    /// oldest beyond the bound.
+    pub(crate) fn note_settled(&mut self, session: SessionId, request: RequestId) {
         let Some(owner) = self.sessions.get_mut(&session) else { return };
-        self.settled.insert((session, owner.settled_next), request.clone());
+        self.settled.insert((session, owner.settled_next), request);
         owner.settled_next += 1;
-        let forget = (owner.settled_next - owner.settled_first
-            > u64::from(crate::limits::SETTLED_PER_SESSION_MAX))
-        .then(|| {
+        if owner.settled_next - owner.settled_first > u64::from(crate::limits::SETTLED_PER_SESSION_MAX) {
+            let oldest = (session, owner.settled_first);
             owner.settled_first += 1;
-            owner.settled_first - 1
-        });
-        self.requests.insert((session, request), answer);
-        if let Some(number) = forget
-            && let Some(old) = self.settled.remove(&(session, number))
-        {
-            self.requests.remove(&(session, old));
+            if let Some(request) = self.settled.remove(&oldest) {
+                self.requests.remove(&(session, request));
+            }
         }
     }
 }

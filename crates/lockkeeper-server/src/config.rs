@@ -16,6 +16,8 @@ pub struct NodeConfig {
     pub node_id: Option<u64>,
     /// The members of the cell by id, with the addresses at which they are reached. Empty: this node alone.
     pub members: BTreeMap<u64, String>,
+    /// The address at which clients reach this node, shown to people when `members` is empty.
+    pub address: String,
     /// How fast an absent leader is noticed.
     pub timing: Timing,
     /// The log on disk.
@@ -31,6 +33,7 @@ impl NodeConfig {
             data_dir: Some(data_dir.into()),
             node_id: None,
             members: BTreeMap::new(),
+            address: String::new(),
             timing: Timing::default(),
             log: LogConfig::default(),
             commands_between_snapshots: COMMANDS_BETWEEN,

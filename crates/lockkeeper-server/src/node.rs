@@ -244,7 +244,7 @@ impl Node {
 
 fn members_of(config: &NodeConfig, node_id: u64) -> Result<BTreeMap<u64, String>, StartError> {
     match config.members.len() {
-        0 => Ok(BTreeMap::from([(node_id, String::new())])),
+        0 => Ok(BTreeMap::from([(node_id, config.address.clone())])),
         1 if config.members.contains_key(&node_id) => Ok(config.members.clone()),
         1 => Err(StartError::NotAMember { node_id }),
         count => Err(StartError::Members(count)),

@@ -58,7 +58,10 @@ impl Office {
             Some(term) => {
                 Ok(CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64)))
             }
-            None => Err(Failure::NotLeader { leader: inner.leader.clone() }),
+            None => Err(match &inner.leader {
+                Some(leader) => Failure::NotLeader { leader: Some(leader.clone()) },
+                None => Failure::Unavailable("the cell has no leader for the moment: try again shortly".to_owned()),
+            }),
         }
     }
 }

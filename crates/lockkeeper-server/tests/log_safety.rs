@@ -3,7 +3,7 @@
 #[path = "log_support.rs"]
 mod support;
 
-use lockkeeper_server::raft::log::{Disk, FaultyDisk, Faults, LogError, LogStore, SECTOR_BYTES};
+use lockkeeper_server::raft::log::{Disk, Faults, FaultyDisk, LogError, LogStore, SECTOR_BYTES};
 use lockkeeper_server::raft::types::Vote;
 use openraft::storage::RaftLogStorage;
 use proptest::prelude::*;
@@ -75,7 +75,8 @@ impl Model {
             Step::Purge(ahead) => {
                 let Some(last) = now.last else { return Ok(()) };
                 let from = now.purged.map_or(0, |purged| purged.index + 1);
-                let Some(upto) = now.entries.iter().find(|e| e.log_id.index >= (from + ahead).min(last.index))
+                let Some(upto) =
+                    now.entries.iter().find(|e| e.log_id.index >= (from + ahead).min(last.index))
                 else {
                     return Ok(());
                 };
@@ -103,7 +104,11 @@ impl Model {
     fn check(&mut self, found: Holds) {
         let at = self.states.iter().rposition(|state| *state == found);
         let at = at.unwrap_or_else(|| panic!("no such state: {found:?}\nmodel: {:?}", self.now()));
-        assert!(at >= self.acknowledged, "went back to state {at}, state {} was acknowledged", self.acknowledged);
+        assert!(
+            at >= self.acknowledged,
+            "went back to state {at}, state {} was acknowledged",
+            self.acknowledged
+        );
         self.states = vec![found];
         self.acknowledged = 0;
     }
@@ -261,7 +266,10 @@ fn a_file_cut_at_any_length_is_refused() {
             for cut in (0..size).chain([size + 1, size + SECTOR_BYTES]) {
                 let copy = disk.copy();
                 copy.set_size(&name, cut).unwrap();
-                assert!(refuses_or_holds(&copy, &held, &format!("{name} cut at {cut}")).await, "{name} {cut}");
+                assert!(
+                    refuses_or_holds(&copy, &held, &format!("{name} cut at {cut}")).await,
+                    "{name} {cut}"
+                );
                 // Filled up again with zeros, so that only the content can tell.
                 let copy = disk.copy();
                 copy.set_size(&name, cut.min(size)).unwrap();

@@ -24,8 +24,12 @@ pub fn log_id(term: u64, index: u64) -> LogId {
 /// An entry whose value has so many bytes, none of them predictable from its neighbours'.
 pub fn entry(term: u64, index: u64, bytes: usize) -> Entry {
     let value: Vec<u8> = (0..bytes).map(|at| (at as u64 * 31 + index * 7 + term) as u8).collect();
-    let put =
-        Command::PutValue { key: format!("key-{index}").into(), value: value.into(), fence: None, if_version: None };
+    let put = Command::PutValue {
+        key: format!("key-{index}").into(),
+        value: value.into(),
+        fence: None,
+        if_version: None,
+    };
     let batch = Arc::new(Batch { now: CellTime(index), commands: vec![put] });
     Entry::new(log_id(term, index), EntryPayload::Normal(Proposal { proposer: 7, sequence: index, batch }))
 }
@@ -34,7 +38,10 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-pub fn open(disk: &(impl Disk + Clone + 'static), config: LogConfig) -> Result<(LogStore, OpenReport), LogError> {
+pub fn open(
+    disk: &(impl Disk + Clone + 'static),
+    config: LogConfig,
+) -> Result<(LogStore, OpenReport), LogError> {
     log::open(Arc::new(disk.clone()), config)
 }
 

@@ -53,17 +53,18 @@ impl Grant {
             Ok(GuardState::Jeopardy)
         } else {
             // A renewal must not bring back what somebody has seen as lost.
-            self.lose(Loss::GraceOver);
+            let _ = self.lose(Loss::GraceOver);
             Err(Loss::GraceOver)
         }
     }
 
-    /// This grant alone is lost. Wakes those who look at it by way of the session's deadline.
-    pub(crate) fn lose(&self, why: Loss) {
+    /// This grant alone is lost; false if it was before. Wakes those who look at it by way of the session's deadline.
+    pub(crate) fn lose(&self, why: Loss) -> bool {
         let first = self.lost.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
             self.deadline.touch();
         }
+        first
     }
 
     /// Zero from the deadline on.

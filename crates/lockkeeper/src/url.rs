@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn urls_of_the_contract() {
         assert_eq!(EngineUrl::parse("lockkeeper://a:1,b:2").unwrap(), cell(&["a:1", "b:2"]));
-        assert_eq!(EngineUrl::parse("lockkeeper://a,[::1],[::1]:9/").unwrap(), cell(&["a:7420", "[::1]:7420", "[::1]:9"]));
+        assert_eq!(
+            EngineUrl::parse("lockkeeper://a,[::1],[::1]:9/").unwrap(),
+            cell(&["a:7420", "[::1]:7420", "[::1]:9"])
+        );
         assert_eq!(EngineUrl::parse("embedded:").unwrap(), EngineUrl::Embedded(None));
         assert_eq!(EngineUrl::parse("embedded:/var/x").unwrap(), EngineUrl::Embedded(Some("/var/x".into())));
     }
@@ -93,7 +96,9 @@ mod tests {
 
     #[test]
     fn engines_to_come_are_unsupported() {
-        for url in ["redis://h", "redlock://h", "etcd://h", "zookeeper://h/x", "consul://h", "postgres://h/db"] {
+        for url in
+            ["redis://h", "redlock://h", "etcd://h", "zookeeper://h/x", "consul://h", "postgres://h/db"]
+        {
             let error = EngineUrl::parse(url).unwrap_err();
             assert_eq!(error.code(), "unsupported", "{url}: {error}");
         }
@@ -101,7 +106,14 @@ mod tests {
 
     #[test]
     fn broken_hosts_are_told() {
-        for url in ["lockkeeper:h:1", "lockkeeper://", "lockkeeper://a:x", "lockkeeper://a:70000", "lockkeeper://a,,b", "lockkeeper://u@h:1"] {
+        for url in [
+            "lockkeeper:h:1",
+            "lockkeeper://",
+            "lockkeeper://a:x",
+            "lockkeeper://a:70000",
+            "lockkeeper://a,,b",
+            "lockkeeper://u@h:1",
+        ] {
             assert_eq!(EngineUrl::parse(url).unwrap_err().code(), "invalid", "{url}");
         }
     }

@@ -83,7 +83,11 @@ impl<F: Fencing> ValueHandle<F> {
     ///
     /// A dropped call may or may not have written the value.
     pub async fn put(&self, bytes: impl Into<Vec<u8>>) -> Result<u64, Error> {
-        self.keeper.shared.engine.put_value(&self.key, bytes.into(), self.fence.clone(), self.if_version).await
+        self.keeper
+            .shared
+            .engine
+            .put_value(&self.key, bytes.into(), self.fence.clone(), self.if_version)
+            .await
     }
 
     /// Removes it.

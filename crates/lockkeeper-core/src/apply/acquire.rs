@@ -27,18 +27,20 @@ impl LockTable {
             )));
         }
 
-        let demand = self.demand_of(request)?;
+        let (demand, blocked) = self.look(request)?;
         if self.locks.len() - self.free.len() + request.locks.as_slice().len() > limits::LOCKS_MAX {
             return Err(Refusal::limit(format!(
                 "the cell has {} locks in use, its limit: try again when some are free",
                 limits::LOCKS_MAX
             )));
         }
-        if let Some(blocked) = self.first_blocked(request, demand) {
-            let blocked = blocked.clone();
+        if let Some(blocked) = blocked {
             return self.wait_or_refuse(request, demand, waits, blocked);
         }
-        self.open_all(&request.locks, demand);
+        // A free lock is a plain one until somebody counts it; plain ones are opened by their grant.
+        if demand.capacity != UNCOUNTED {
+            self.open_all(&request.locks, demand);
+        }
         let grant = self.grant(
             request.session,
             Held {
@@ -71,14 +73,15 @@ impl LockTable {
         })
     }
 
-    /// What it takes of each lock. Several locks at once are always taken whole, so all have one demand.
-    fn demand_of(&self, request: &Acquire) -> Result<Demand, Refusal> {
+    /// What it takes of each lock, and the first that cannot be had at once: it has no room, or others wait
+    /// for it. Several locks at once are always taken whole, so all have one demand.
+    fn look<'a>(&self, request: &'a Acquire) -> Result<(Demand, Option<&'a LockName>), Refusal> {
+        let nobodys = Lock::new(self.forgotten);
         let mut demand: Option<(&LockName, Demand)> = None;
+        let mut blocked = None;
         for name in request.locks.as_slice() {
-            let of_this = match self.locks.get(name) {
-                Some(lock) => lock.demand(request)?,
-                None => Lock::new(self.forgotten).demand(request)?,
-            };
+            let lock = self.locks.get(name).unwrap_or(&nobodys);
+            let of_this = lock.demand(request)?;
             if let Some((other, so_far)) = demand
                 && so_far != of_this
             {
@@ -88,17 +91,13 @@ impl LockTable {
                 )));
             }
             demand = Some((name, of_this));
+            let open = lock.is_free() || (lock.waiting == 0 && lock.admits(of_this.units));
+            if blocked.is_none() && !open {
+                blocked = Some(name);
+            }
         }
-        demand.map(|(_, demand)| demand).ok_or_else(|| Refusal::invalid("no lock is named: name at least one"))
-    }
-
-    /// The first of the locks that cannot be had at once: it has no room, or others wait for it.
-    fn first_blocked<'a>(&self, request: &'a Acquire, demand: Demand) -> Option<&'a LockName> {
-        request.locks.as_slice().iter().find(|name| match self.locks.get(*name) {
-            None => false,
-            Some(lock) if lock.is_free() => false,
-            Some(lock) => lock.waiting > 0 || !lock.admits(demand.units),
-        })
+        let (_, demand) = demand.ok_or_else(|| Refusal::invalid("no lock is named: name at least one"))?;
+        Ok((demand, blocked))
     }
 
     fn wait_or_refuse(
@@ -106,11 +105,11 @@ impl LockTable {
         request: &Acquire,
         demand: Demand,
         waits: u32,
-        blocked: LockName,
+        blocked: &LockName,
     ) -> Answer {
         let until = match request.wait {
             Wait::No | Wait::ForMs(0) => {
-                let refusal = Refusal::Busy { lock: blocked };
+                let refusal = Refusal::Busy { lock: blocked.clone() };
                 if let Some(id) = &request.request {
                     self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
                 }

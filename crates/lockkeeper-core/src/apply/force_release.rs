@@ -23,7 +23,7 @@ impl LockTable {
         }
         for &(token, session) in &holders {
             if let Some(Some(request)) = self.free_one(session, name, token, Freed::Forced) {
-                self.settle_granted(session, request);
+                self.note_settled(session, request);
             }
         }
         self.admit(std::slice::from_ref(name));

@@ -22,17 +22,10 @@ impl LockTable {
             if forget {
                 self.requests.remove(&(session, request));
             } else {
-                self.settle_granted(session, request);
+                self.note_settled(session, request);
             }
         }
         Ok(Reply::Done)
-    }
-
-    /// A granted request is over: its answer stays the same, but may be forgotten in its turn.
-    pub(crate) fn settle_granted(&mut self, session: SessionId, request: RequestId) {
-        if let Some(answer) = self.requests.get(&(session, request.clone())).cloned() {
-            self.settle(session, request, answer);
-        }
     }
 
     /// Takes one lock out of a grant and lets in whoever is next. `None` if that token does not hold it.
@@ -44,7 +37,7 @@ impl LockTable {
         token: Token,
         why: Freed,
     ) -> Option<Option<RequestId>> {
-        let held = self.grants.get_mut(&(session, token))?;
+        let held = self.grants.get(&(session, token))?;
         if !held.locks.as_slice().contains(name) {
             return None;
         }
@@ -56,10 +49,12 @@ impl LockTable {
             if let Some(alive) = self.sessions.get_mut(&session) {
                 alive.grants -= 1;
             }
-        } else {
+        } else if let Some(held) = self.grants.get_mut(&(session, token)) {
             held.locks = Locks::many(held.locks.as_slice().iter().filter(|lock| *lock != name).cloned());
         }
+        let mut somebody_waits = false;
         if let Some(lock) = self.locks.get_mut(name) {
+            somebody_waits = lock.waiting > 0;
             lock.used -= units;
             lock.holders.remove(token);
             if delay_ms > 0 {
@@ -72,7 +67,11 @@ impl LockTable {
             }
         }
         self.effects.push(Effect::Freed { session, lock: name.clone(), token, why, held_ms });
-        self.admit(std::slice::from_ref(name));
+        if somebody_waits {
+            self.admit(std::slice::from_ref(name));
+        } else {
+            self.note_if_free(name);
+        }
         Some(request)
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Naive {
     ended: Vec<(SessionId, SessionEnd)>,
     holds: Vec<Hold>,
     line: Vec<Place>,
-    closed: Vec<(LockName, u64)>,
+    closed: Vec<Closed>,
     last_tokens: Vec<(LockName, u64)>,
     remembered: Vec<(SessionId, RequestId, Memory)>,
     values: Vec<Value>,
@@ -62,6 +62,13 @@ enum Take {
     Permits { taken: u32, capacity: u32 },
 }
 
+/// A lock-delay, which keeps the lock's capacity as well.
+struct Closed {
+    lock: LockName,
+    until: u64,
+    capacity: Option<u32>,
+}
+
 enum Memory {
     Waits(u64, Vec<LockName>),
     Granted(Vec<LockName>, u64, Mode),
@@ -92,7 +99,7 @@ impl Naive {
                     self.end_wait(ticket, Refusal::Timeout { lock });
                 }
                 Due::Reopen(name) => {
-                    self.closed.retain(|(lock, _)| *lock != name);
+                    self.closed.retain(|closed| closed.lock != name);
                     self.admit();
                 }
             }
@@ -264,10 +271,8 @@ impl Naive {
     fn capacity(&self, name: &LockName) -> Option<u32> {
         let of_holds = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.take);
         let of_line = self.line.iter().filter(|place| place.locks.contains(name)).map(|place| place.take);
-        of_holds.chain(of_line).find_map(|take| match take {
-            Take::Permits { capacity, .. } => Some(capacity),
-            Take::Alone | Take::Together => None,
-        })
+        let closed = self.closed.iter().find(|closed| closed.lock == *name);
+        of_holds.chain(of_line).find_map(Take::capacity).or(closed.and_then(|closed| closed.capacity))
     }
 
     fn in_use(&self, name: &LockName) -> bool {
@@ -277,7 +282,7 @@ impl Naive {
     }
 
     fn is_closed(&self, name: &LockName) -> bool {
-        self.closed.iter().any(|(lock, _)| lock == name)
+        self.closed.iter().any(|closed| closed.lock == *name)
     }
 
     fn take(&self, name: &LockName, request: &Acquire) -> Result<Take, Refusal> {
@@ -368,12 +373,14 @@ impl Naive {
         let hold = self.holds.iter_mut().find(|hold| hold.token == token).expect("it is held");
         hold.left.retain(|lock| lock != name);
         let (session, held_ms, delay_ms) = (hold.session, (self.now - hold.since) / 1_000, hold.delay_ms);
+        let capacity = hold.take.capacity();
         self.holds.retain(|hold| !hold.left.is_empty());
         if why == Freed::SessionExpired && delay_ms > 0 {
-            let reopens = self.now + delay_ms * 1_000;
-            let before = self.closed.iter().find(|(lock, _)| lock == name).map_or(0, |(_, until)| *until);
-            self.closed.retain(|(lock, _)| lock != name);
-            self.closed.push((name.clone(), reopens.max(before)));
+            let before =
+                self.closed.iter().find(|closed| closed.lock == *name).map_or(0, |closed| closed.until);
+            let until = before.max(self.now + delay_ms * 1_000);
+            self.closed.retain(|closed| closed.lock != *name);
+            self.closed.push(Closed { lock: name.clone(), until, capacity });
         }
         self.effects.push(Effect::Freed { session, lock: name.clone(), token: Token(token), why, held_ms });
         self.admit();
@@ -401,7 +408,7 @@ impl Naive {
     fn force_release(&mut self, name: &LockName) -> Answer {
         self.last_token += 1;
         self.set_last_token(name, self.last_token);
-        self.closed.retain(|(lock, _)| lock != name);
+        self.closed.retain(|closed| closed.lock != *name);
         let mut holders: Vec<u64> =
             self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.token).collect();
         holders.sort();
@@ -427,7 +434,8 @@ impl Naive {
                 }
                 Some(Memory::Granted(_, token, _)) => {
                     let token = *token;
-                    let left = self.holds.iter().find(|hold| hold.token == token).map(|hold| hold.left.clone());
+                    let left =
+                        self.holds.iter().find(|hold| hold.token == token).map(|hold| hold.left.clone());
                     let Some(left) = left else { return Ok(Reply::Done) };
                     for name in left {
                         self.free(token, &name, Freed::Cancelled);
@@ -455,7 +463,7 @@ impl Naive {
 
     fn next_due(&self) -> Option<(u64, Due)> {
         let waits = self.line.iter().filter_map(|place| Some((place.until?, Due::Wait(place.ticket))));
-        let closed = self.closed.iter().map(|(name, until)| (*until, Due::Reopen(name.clone())));
+        let closed = self.closed.iter().map(|closed| (closed.until, Due::Reopen(closed.lock.clone())));
         waits.chain(closed).min()
     }
 
@@ -532,7 +540,7 @@ impl Naive {
                 waited_ms: (self.now - place.since) / 1_000,
             })
             .collect();
-        let closed = self.closed.iter().find(|(lock, _)| lock == name);
+        let closed = self.closed.iter().find(|closed| closed.lock == *name);
         LockView {
             name: name.clone(),
             capacity: self.capacity(name).unwrap_or(1),
@@ -540,7 +548,7 @@ impl Naive {
             holders,
             waiting: queue.len() as u32,
             queue,
-            closed_ms: closed.map_or(0, |(_, until)| (until - self.now) / 1_000),
+            closed_ms: closed.map_or(0, |closed| (closed.until - self.now) / 1_000),
         }
     }
 
@@ -573,6 +581,15 @@ impl Naive {
             locks: in_use.len() as u64,
             waiting: self.line.len() as u64,
             values: self.values.len() as u64,
+        }
+    }
+}
+
+impl Take {
+    fn capacity(self) -> Option<u32> {
+        match self {
+            Take::Permits { capacity, .. } => Some(capacity),
+            Take::Alone | Take::Together => None,
         }
     }
 }

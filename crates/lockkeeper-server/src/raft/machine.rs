@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{Stream, TryStreamExt};
 use lockkeeper_core::LockTable;
@@ -13,6 +13,9 @@ use openraft::{EntryPayload, RaftSnapshotBuilder};
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::shared::Shared;
+
+/// Between two tries to write a snapshot.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The state machine.
 #[derive(Debug)]
@@ -121,21 +124,38 @@ pub(crate) struct Builder {
     shared: Arc<Shared>,
 }
 
+impl Builder {
+    /// One try, on a thread of its own. The outer error means that this thread is gone.
+    async fn try_to_write(&mut self) -> Result<io::Result<SnapshotImage>, io::Error> {
+        let (meta, store) = (self.meta.clone(), self.snapshots.clone());
+        // The last handle on the old nodes of the table goes there, not on the thread that serves.
+        let table = std::mem::take(&mut self.table);
+        let (written, table) = tokio::task::spawn_blocking(move || match store.write(&meta, &table) {
+            Ok(image) => (Ok(image), LockTable::new()),
+            Err(error) => (Err(error), table),
+        })
+        .await
+        .map_err(io::Error::other)?;
+        self.table = table;
+        Ok(written)
+    }
+}
+
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotImage;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotImage>, io::Error> {
         let began = Instant::now();
-        let (table, meta, store) = (self.table.clone(), self.meta.clone(), self.snapshots.clone());
-        let snapshot = tokio::task::spawn_blocking(move || {
-            let image = store.write(&meta, &table)?;
-            // The last handle on the old nodes of the table goes here, not on the thread that serves.
-            drop(table);
-            Ok::<_, io::Error>(image)
-        })
-        .await
-        .map_err(io::Error::other)??;
-        self.table = LockTable::new();
+        let snapshot = loop {
+            match self.try_to_write().await? {
+                Ok(snapshot) => break snapshot,
+                Err(error) => {
+                    // The log is still whole, so this is no reason to stop: it grows until there is room.
+                    tracing::error!(%error, "no snapshot could be written; trying again in a second");
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+            }
+        };
         self.shared.metrics.snapshots.inc();
         self.shared.metrics.snapshot_seconds.observe(began.elapsed().as_secs_f64());
         tracing::info!(

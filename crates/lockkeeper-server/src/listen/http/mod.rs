@@ -1,6 +1,138 @@
-//! HTTP/JSON.
-/// The routes.
-pub fn router(calls: crate::calls::Calls) -> axum::Router {
-    let _ = calls;
-    axum::Router::new()
+//! HTTP and JSON, for scripts and for languages without a library of ours. One file for each noun; docs/http.md
+//! tells the story and `openapi.json` describes every call.
+//!
+//! Strict in what it reads: an unknown field, a wrong type or a repeated key is refused with a message that
+//! names it, because a lock taken with a misspelt option is worse than none.
+
+mod base64;
+mod body;
+mod console;
+mod election;
+mod error;
+mod lock;
+mod metrics;
+mod openapi;
+mod origin;
+mod query;
+mod rate;
+mod session;
+mod status;
+mod token;
+mod value;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::{from_fn, map_response};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, any};
+
+use crate::calls::Calls;
+use error::Error;
+
+/// The HTTP API of a node.
+///
+/// It also answers for every path that nobody else on the port has: 404 in our shape, or unimplemented for
+/// a gRPC client.
+pub fn router(calls: Calls) -> Router {
+    let mut router = Router::new();
+    for Route { path, handler, .. } in routes() {
+        router = router.route(path, handler);
+    }
+    router
+        .method_not_allowed_fallback(wrong_method)
+        // A route and no fallback: gRPC brings a fallback, and two of them cannot be merged.
+        .route("/{*path}", any(unknown_path))
+        .layer(from_fn(origin::refuse_other_sites))
+        .layer(map_response(add_headers))
+        .with_state(calls)
+}
+
+/// One call. Each path has one method.
+struct Route {
+    #[cfg_attr(not(test), allow(dead_code, reason = "the test compares it with the OpenAPI document"))]
+    method: &'static str,
+    path: &'static str,
+    handler: MethodRouter<Calls>,
+}
+
+/// Every call of the API, in the order of the contract.
+fn routes() -> Vec<Route> {
+    vec![
+        post("/v1/session/open", session::open),
+        post("/v1/session/keepalive", session::keep_alive),
+        post("/v1/session/close", session::close),
+        post("/v1/lock/acquire", lock::acquire),
+        post("/v1/lock/acquire_all", lock::acquire_all),
+        post("/v1/lock/release", lock::release),
+        post("/v1/lock/cancel", lock::cancel),
+        post("/v1/lock/force_release", lock::force_release),
+        get("/v1/lock", lock::one),
+        get("/v1/locks", lock::page),
+        post("/v1/token/check", token::check),
+        post("/v1/value/put", value::put),
+        post("/v1/value/delete", value::delete),
+        get("/v1/value", value::one),
+        post("/v1/election/campaign", election::campaign),
+        post("/v1/election/resign", election::resign),
+        get("/v1/election", election::one),
+        get("/v1/election/observe", election::observe),
+        post("/v1/rate/take", rate::take),
+        get("/v1/status", status::status),
+        get("/livez", status::alive),
+        get("/readyz", status::ready),
+        get("/health", status::ready),
+        get("/version", status::version),
+        get("/metrics", metrics::metrics),
+        get("/openapi.json", openapi::document),
+        get("/v1/openapi.json", openapi::document),
+        get("/", console::page),
+    ]
+}
+
+fn get<H, T>(path: &'static str, handler: H) -> Route
+where
+    H: Handler<T, Calls>,
+    T: 'static,
+{
+    Route { method: "get", path, handler: axum::routing::get(handler) }
+}
+
+fn post<H, T>(path: &'static str, handler: H) -> Route
+where
+    H: Handler<T, Calls>,
+    T: 'static,
+{
+    Route { method: "post", path, handler: axum::routing::post(handler) }
+}
+
+async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
+    let path = uri.path();
+    if headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        return tonic::Status::unimplemented(format!("there is no {path}")).into_http();
+    }
+    let hint = match path.trim_end_matches('/') {
+        shorter if shorter != path && routes().iter().any(|route| route.path == shorter) => {
+            format!("did you mean {shorter}?")
+        }
+        _ => "/openapi.json lists every path".to_owned(),
+    };
+    Error::invalid(format!("there is nothing at {path}: {hint}"))
+        .with_status(StatusCode::NOT_FOUND)
+        .into_response()
+}
+
+/// The `Allow` header is added by the router.
+async fn wrong_method(method: Method, uri: Uri) -> Error {
+    Error::invalid(format!("{} does not take {method}: see the Allow header", uri.path()))
+        .with_status(StatusCode::METHOD_NOT_ALLOWED)
+}
+
+/// Nothing here may be cached, and nothing may be taken for something else than it says.
+async fn add_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
 }

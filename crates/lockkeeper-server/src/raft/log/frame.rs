@@ -32,8 +32,10 @@ pub(crate) fn seal(out: &mut Vec<u8>, first: Place, frame: u64, payload: &mut [u
 
 /// The records of a frame whose sectors have been found whole. `None` if its length makes no sense.
 pub(crate) fn records(sectors: &[u8]) -> Option<Vec<u8>> {
-    let mut payload: Vec<u8> =
-        sectors.chunks_exact(SECTOR_BYTES).flat_map(|sector| sector::payload(sector).iter().copied()).collect();
+    let mut payload: Vec<u8> = sectors
+        .chunks_exact(SECTOR_BYTES)
+        .flat_map(|sector| sector::payload(sector).iter().copied())
+        .collect();
     let length = u32::from_le_bytes(sector::array(&payload, 0)) as usize;
     let parts = sectors.len() / SECTOR_BYTES;
     if length > payload.len() - LENGTH_BYTES || sectors_for(length) != parts as u64 {
@@ -70,12 +72,15 @@ impl Location {
         for (part, bytes) in parts.clone().zip(sectors.chunks_exact(SECTOR_BYTES)) {
             let place = Place { segment: self.segment, sector: self.sector + part as u32 };
             match sector::inspect(place, bytes) {
-                Found::Whole(head) if head.part == part as u32 => payload.extend_from_slice(sector::payload(bytes)),
+                Found::Whole(head) if head.part == part as u32 => {
+                    payload.extend_from_slice(sector::payload(bytes))
+                }
                 _ => {
                     return Err(LogError::Damaged {
                         file: format!("{folder}/{name}"),
                         offset: place.sector as u64 * SECTOR_BYTES as u64,
-                        what: "an entry that was written and verified before reads back differently".to_owned(),
+                        what: "an entry that was written and verified before reads back differently"
+                            .to_owned(),
                     });
                 }
             }

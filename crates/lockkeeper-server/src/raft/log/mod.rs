@@ -47,7 +47,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use disk::{Disk, DiskFile, FaultyDisk, Faults, MemoryDisk, RealDisk, SECTOR_BYTES};
+pub use disk::{Disk, DiskFile, Faults, FaultyDisk, MemoryDisk, RealDisk, SECTOR_BYTES};
 pub use error::LogError;
 pub use housekeeper::Space;
 pub use store::{LogReader, LogStore};

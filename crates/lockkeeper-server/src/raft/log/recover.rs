@@ -50,7 +50,8 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(disk: &dyn Disk, cache_bytes: usize) -> Result<Recovered, LogError> {
     let folder = disk.folder();
     let failed = |e| LogError::disk("read", &folder, "", e);
-    let mut numbers: Vec<u64> = disk.list().map_err(failed)?.iter().filter_map(|n| segment::number_of(n)).collect();
+    let mut numbers: Vec<u64> =
+        disk.list().map_err(failed)?.iter().filter_map(|n| segment::number_of(n)).collect();
     numbers.sort_unstable();
 
     let mut scan = Scan::new(disk, cache_bytes);
@@ -115,7 +116,8 @@ impl<'a> Scan<'a> {
 
     /// How many sectors the next frame has, if it is here and whole.
     fn whole_frame(&mut self, segment: &Segment, bytes: &[u8], first: u32) -> Result<Option<u32>, LogError> {
-        let Some(Found::Whole(head)) = (first < segment.sectors).then(|| inspect(segment, bytes, first)) else {
+        let Some(Found::Whole(head)) = (first < segment.sectors).then(|| inspect(segment, bytes, first))
+        else {
             return Ok(None);
         };
         if self.found.frame == 0 {
@@ -185,7 +187,9 @@ impl<'a> Scan<'a> {
                 *standing = start;
             }
             Record::Standing(start) if start != *standing => {
-                return Err(format!("the segments before add up to {standing:?}, and this one starts at {start:?}"));
+                return Err(format!(
+                    "the segments before add up to {standing:?}, and this one starts at {start:?}"
+                ));
             }
             Record::Standing(_) => {}
             Record::Entry(entry) => {
@@ -242,8 +246,7 @@ impl<'a> Scan<'a> {
             }
             parts = Some(head.parts);
         }
-        let unwritten =
-            |at: u32| matches!(inspect(segment, bytes, at), Found::Zero | Found::Unfinished);
+        let unwritten = |at: u32| matches!(inspect(segment, bytes, at), Found::Zero | Found::Unfinished);
         let torn = match parts {
             // Its size is known: one of its sectors is not written, and nothing lies behind it.
             Some(parts) => (first..first + parts).any(unwritten) && end < first + parts,

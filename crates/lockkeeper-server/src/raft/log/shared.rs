@@ -55,11 +55,7 @@ impl std::fmt::Debug for View {
 }
 
 impl View {
-    pub(crate) fn new(
-        standing: Standing,
-        entries: Entries,
-        files: BTreeMap<u64, Arc<dyn DiskFile>>,
-    ) -> View {
+    pub(crate) fn new(standing: Standing, entries: Entries, files: BTreeMap<u64, Arc<dyn DiskFile>>) -> View {
         View {
             standing,
             entries,

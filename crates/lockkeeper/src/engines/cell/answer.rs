@@ -31,8 +31,8 @@ pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
         "not_leader" => {
             return Fate::Elsewhere((!error.leader.is_empty()).then(|| SmolStr::new(&error.leader)));
         }
+        "unavailable" if error.may_have_happened => return Fate::Unknown(Error::Unknown(text)),
         "unavailable" => return Fate::Later(Error::Unavailable(text)),
-        "unknown" => return Fate::Unknown(Error::Unknown(text)),
         "session_lost" => return Fate::SessionLost,
         "busy" => Error::Contended { lock: lock.into() },
         "timeout" => Error::Timeout { lock: lock.into() },
@@ -55,7 +55,9 @@ pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
 
 /// A node that answers something else than what was asked speaks another language.
 pub(super) fn strange() -> Error {
-    Error::Fatal("the node gave an answer that does not fit the question: do its version and ours go together?".into())
+    Error::Fatal(
+        "the node gave an answer that does not fit the question: do its version and ours go together?".into(),
+    )
 }
 
 pub(super) fn mode(mode: i32) -> Mode {

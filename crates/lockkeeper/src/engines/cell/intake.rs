@@ -40,7 +40,11 @@ impl Connection {
             },
             Request::Call { number, asked, repeatable, reply } => {
                 let give_up = now.plus(self.options.request_timeout);
-                self.submit(number, Entry::new(number, give_up, Work::Call { asked, repeatable, reply }), now);
+                self.submit(
+                    number,
+                    Entry::new(number, give_up, Work::Call { asked, repeatable, reply }),
+                    now,
+                );
             }
             Request::SessionIds { reply } => {
                 let _ = reply.send(self.sessions.all().map(|session| session.id.clone()).collect());
@@ -70,15 +74,16 @@ impl Connection {
 
     /// Keeps the work in hand, and puts it on the link if that can be.
     pub(super) fn submit(&mut self, number: u64, mut entry: Entry, now: Moment) {
-        if !entry.sent && self.is_up() {
-            if let Some(asked) = self.asked(number, &mut entry.work, now) {
-                entry.sent = true;
-                // What nobody waits for must not stay without an answer for ever either.
-                if entry.give_up == Moment::NEVER && !matches!(entry.work, Work::Acquire(_)) {
-                    entry.give_up = now.plus(self.options.request_timeout);
-                }
-                self.push(entry.wire, asked);
+        if !entry.sent
+            && self.is_up()
+            && let Some(asked) = self.asked(number, &mut entry.work, now)
+        {
+            entry.sent = true;
+            // What nobody waits for must not stay without an answer for ever either.
+            if entry.give_up == Moment::NEVER && !matches!(entry.work, Work::Acquire(_)) {
+                entry.give_up = now.plus(self.options.request_timeout);
             }
+            self.push(entry.wire, asked);
         }
         self.give_up_at = self.give_up_at.min(entry.give_up);
         self.work.insert(number, entry);
@@ -141,14 +146,17 @@ impl Connection {
     /// Ends everything. The sessions' end frees what they hold, so nothing else has to be sent.
     pub(super) fn close(&mut self, reply: Option<oneshot::Sender<()>>, now: Moment) {
         if self.closing.is_none() {
-            self.closing = Some(Closing { until: now.plus(self.options.request_timeout), replies: Vec::new() });
+            self.closing =
+                Some(Closing { until: now.plus(self.options.request_timeout), replies: Vec::new() });
             for (number, entry) in std::mem::take(&mut self.work) {
                 match entry.work {
                     Work::Acquire(acquiring) => drop(acquiring.reply.send(Err(Error::Closed))),
                     Work::Call { reply, .. } => drop(reply.send(Err(Error::Closed))),
                     // On its way, and answered before the end of its session. The same for a session that is being
                     // opened: it has to be closed as well.
-                    Work::Release(_) | Work::Open { .. } if entry.sent => drop(self.work.insert(number, entry)),
+                    Work::Release(_) | Work::Open { .. } if entry.sent => {
+                        drop(self.work.insert(number, entry))
+                    }
                     Work::Release(_) | Work::Open { .. } | Work::Cancel { .. } => {}
                     Work::CloseSession { .. } => drop(self.work.insert(number, entry)),
                     Work::Attach { .. } | Work::KeepAlive { .. } => {}

@@ -35,7 +35,9 @@ impl Cell {
     async fn renewed(&self, grant: &Grant, asked_at: Moment, limit: Option<Duration>) -> Result<bool, Error> {
         let renewed = async {
             match grant.state() {
-                Ok(GuardState::Jeopardy) => grant.changed_from(GuardState::Jeopardy).await == GuardState::Held,
+                Ok(GuardState::Jeopardy) => {
+                    grant.changed_from(GuardState::Jeopardy).await == GuardState::Held
+                }
                 Ok(state) => state == GuardState::Held,
                 Err(_) => false,
             }
@@ -45,7 +47,9 @@ impl Cell {
             Some(limit) => {
                 let left = asked_at.plus(limit).since(Moment::now());
                 tokio::time::timeout(left, renewed).await.map_err(|_| {
-                    Error::unavailable("the lock was granted, but the session could not be renewed in time: try again")
+                    Error::unavailable(
+                        "the lock was granted, but the session could not be renewed in time: try again",
+                    )
                 })
             }
         }
@@ -62,7 +66,9 @@ impl Cell {
 
     pub(super) async fn release_lock(&self, grant: &Grant) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        let result = match self.send(Request::Release { number: grant.number, reply }, Some(self.request_timeout)).await
+        let result = match self
+            .send(Request::Release { number: grant.number, reply }, Some(self.request_timeout))
+            .await
         {
             Ok(()) => answer.await.unwrap_or(Err(Error::Closed)),
             Err(error) => {

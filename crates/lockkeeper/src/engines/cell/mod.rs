@@ -140,7 +140,9 @@ impl Cell {
         let sent = match limit {
             None => sending.await,
             Some(limit) => tokio::time::timeout(limit, sending).await.map_err(|_| {
-                Error::unavailable("too many requests wait for the connection: slow down, or look at the network")
+                Error::unavailable(
+                    "too many requests wait for the connection: slow down, or look at the network",
+                )
             })?,
         };
         sent.map_err(|_| Error::Closed)
@@ -244,8 +246,10 @@ impl Engine for Cell {
 
     fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, u32> {
         Box::pin(async move {
-            let asked =
-                Asked::ForceRelease(v1::ForceReleaseRequest { lock: lock.to_owned(), reason: reason.to_owned() });
+            let asked = Asked::ForceRelease(v1::ForceReleaseRequest {
+                lock: lock.to_owned(),
+                reason: reason.to_owned(),
+            });
             pick!(self.call(asked, false).await?, ForceRelease).map(|answer| answer.released)
         })
     }
@@ -272,7 +276,8 @@ impl Engine for Cell {
     ) -> Answer<'a, u64> {
         Box::pin(async move {
             let fence = fence.map(token::on_the_wire);
-            let asked = Asked::PutValue(v1::PutValueRequest { key: key.to_owned(), value, fence, if_version });
+            let asked =
+                Asked::PutValue(v1::PutValueRequest { key: key.to_owned(), value, fence, if_version });
             pick!(self.call(asked, false).await?, PutValue).map(|answer| answer.version)
         })
     }

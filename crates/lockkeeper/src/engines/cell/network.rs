@@ -69,7 +69,8 @@ async fn open(host: SmolStr, connect_timeout: Duration) -> Result<Link, Refused>
         .map_err(|error| Refused::because(format_smolstr!("{host}: {}", deepest(&error))))?;
     let mut client = LockkeeperClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
     let (frames, outgoing) = mpsc::channel(1);
-    let answers = client.stream(ReceiverStream::new(outgoing)).await.map_err(|status| refused(&status))?.into_inner();
+    let answers =
+        client.stream(ReceiverStream::new(outgoing)).await.map_err(|status| refused(&status))?.into_inner();
     Ok(Link { address: host, frames, answers: Answers::Network(Box::new(answers)) })
 }
 
@@ -89,7 +90,9 @@ pub(super) fn refused(status: &tonic::Status) -> Refused {
         (Some("unauthenticated"), _) | (_, tonic::Code::Unauthenticated) => {
             Some(Error::Unauthenticated(status.message().into()))
         }
-        (Some("forbidden"), _) | (_, tonic::Code::PermissionDenied) => Some(Error::Forbidden(status.message().into())),
+        (Some("forbidden"), _) | (_, tonic::Code::PermissionDenied) => {
+            Some(Error::Forbidden(status.message().into()))
+        }
         (_, tonic::Code::Unimplemented) => Some(Error::unsupported(
             "the node does not speak lockkeeper.v1: is it another service, or another version?",
         )),
@@ -99,5 +102,9 @@ pub(super) fn refused(status: &tonic::Status) -> Refused {
         Some(source) => format_smolstr!("{}: {source}", status.message()),
         None => SmolStr::new(status.message()),
     };
-    Refused { why, leader: header("lockkeeper-leader").filter(|leader| !leader.is_empty()).map(SmolStr::new), fatal }
+    Refused {
+        why,
+        leader: header("lockkeeper-leader").filter(|leader| !leader.is_empty()).map(SmolStr::new),
+        fatal,
+    }
 }

@@ -30,7 +30,8 @@ impl Connection {
         for event in frame.events {
             match event.kind {
                 Some(Happened::SessionEnded(ended)) => {
-                    if let Some(session) = self.sessions.by_id(&ended.session).and_then(|slot| slot.session()) {
+                    if let Some(session) = self.sessions.by_id(&ended.session).and_then(|slot| slot.session())
+                    {
                         let session = Arc::clone(session);
                         self.lose_session(&session, now);
                     }
@@ -81,7 +82,9 @@ impl Connection {
             (Work::Open { ttl, sent_at }, Answered::OpenSession(opened)) => {
                 self.on_opened(ttl, sent_at, opened, now);
             }
-            (Work::Attach { session }, Answered::Attach(attached)) => self.on_attached(&session, &attached, now),
+            (Work::Attach { session }, Answered::Attach(attached)) => {
+                self.on_attached(&session, &attached, now)
+            }
             (Work::Cancel { .. } | Work::CloseSession { .. }, _) => {}
             (work, _) => finish(work, strange()),
         }
@@ -120,7 +123,16 @@ impl Connection {
                     work => finish(work, Error::SessionLost),
                 }
             }
-            Fate::Final(error) => self.on_final(number, entry, error, now),
+            // A node that is at its bounds must still hear of these, or what they give back stays taken.
+            Fate::Final(error @ Error::Limit(_))
+                if matches!(
+                    entry.work,
+                    Work::Release(_) | Work::Cancel { .. } | Work::CloseSession { .. }
+                ) =>
+            {
+                self.again(number, entry, false, error, now);
+            }
+            Fate::Final(error) => self.on_final(entry, error, now),
         }
     }
 
@@ -140,7 +152,7 @@ impl Connection {
         }
     }
 
-    fn on_final(&mut self, _number: u64, entry: Entry, error: Error, now: Moment) {
+    fn on_final(&mut self, entry: Entry, error: Error, now: Moment) {
         match (entry.work, error) {
             // The first of the two releases did it.
             (Work::Release(releasing), Error::NotHeld { .. }) if entry.resent => {
@@ -149,15 +161,21 @@ impl Connection {
                 }
             }
             // What was left of the wait when it was asked again was too short to be a wait.
-            (Work::Acquire(acquiring), Error::Contended { lock }) if matches!(acquiring.ask.wait, Wait::For(_)) => {
+            (Work::Acquire(acquiring), Error::Contended { lock })
+                if matches!(acquiring.ask.wait, Wait::For(_)) =>
+            {
                 let _ = acquiring.reply.send(Err(Error::Timeout { lock }));
             }
             (Work::Open { ttl, .. }, error) => {
                 // All who wait for this session get its error.
                 self.sessions.slots.retain(|slot| slot.ttl != ttl);
                 let concerned = |entry: &Entry| matches!(&entry.work, Work::Acquire(acquiring) if acquiring.ask.ttl == ttl);
-                let numbers: Vec<u64> =
-                    self.work.iter().filter(|(_, entry)| concerned(entry)).map(|(&number, _)| number).collect();
+                let numbers: Vec<u64> = self
+                    .work
+                    .iter()
+                    .filter(|(_, entry)| concerned(entry))
+                    .map(|(&number, _)| number)
+                    .collect();
                 for number in numbers {
                     if let Some(entry) = self.work.remove(&number) {
                         finish(entry.work, error.clone());
@@ -222,16 +240,18 @@ impl Connection {
         let mut gone = Vec::new();
         self.held.retain(|_, held| {
             let token = held.grant.token.unwrap_or_default().0;
-            let is_there = !Arc::ptr_eq(&held.session, session)
-                || locks.get(&token).is_some_and(|&count| count >= held.grant.locks.as_slice().len());
-            if !is_there {
-                gone.push((held.grant.clone(), token));
+            let (wanted, left) = (held.grant.locks.as_slice().len(), locks.get(&token).copied().unwrap_or(0));
+            if !Arc::ptr_eq(&held.session, session) || left >= wanted {
+                return true;
             }
-            is_there
+            if held.grant.lose(Loss::TakenAway) {
+                gone.push((held.grant.name().clone(), token));
+            }
+            // What is left of several locks is still ours to give back.
+            left > 0
         });
-        for (grant, token) in gone {
-            grant.lose(Loss::TakenAway);
-            self.tell(KeeperEvent::GrantLost { lock: grant.name().clone(), token, why: "gone".into() });
+        for (lock, token) in gone {
+            self.tell(KeeperEvent::GrantLost { lock, token, why: "gone".into() });
         }
         self.submit_all(now);
     }
@@ -276,7 +296,7 @@ impl Connection {
             held.grant.token.unwrap_or_default().0 == lost.token && held.session.id == lost.session
         });
         let Some((&number, held)) = found else { return };
-        held.grant.lose(Loss::TakenAway);
+        let _ = held.grant.lose(Loss::TakenAway);
         // The other locks of several are still ours to give back.
         if held.grant.locks.as_slice().len() == 1 {
             self.held.remove(&number);

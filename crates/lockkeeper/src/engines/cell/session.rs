@@ -72,12 +72,9 @@ impl Sessions {
 
     /// This link speaks for the session.
     pub(super) fn is_ready(&self, session: &Arc<Session>) -> bool {
-        self.slots.iter().any(|slot| matches!(&slot.stage, Stage::Ready(ready) if Arc::ptr_eq(ready, session)))
-    }
-
-    /// The session was not lost or closed.
-    pub(super) fn is_alive(&self, session: &Arc<Session>) -> bool {
-        self.slots.iter().any(|slot| slot.session().is_some_and(|alive| Arc::ptr_eq(alive, session)))
+        self.slots
+            .iter()
+            .any(|slot| matches!(&slot.stage, Stage::Ready(ready) if Arc::ptr_eq(ready, session)))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Session>> {

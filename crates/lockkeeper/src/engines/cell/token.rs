@@ -17,7 +17,12 @@ use crate::grant::Grant;
 use crate::view::TokenCheck;
 
 impl Cell {
-    pub(super) async fn check(&self, lock: String, token: u64, sequencer: String) -> Result<TokenCheck, Error> {
+    pub(super) async fn check(
+        &self,
+        lock: String,
+        token: u64,
+        sequencer: String,
+    ) -> Result<TokenCheck, Error> {
         let asked = Asked::CheckToken(v1::CheckTokenRequest { lock, token, sequencer });
         pick!(self.call(asked, true).await?, CheckToken).map(answer::token_check)
     }

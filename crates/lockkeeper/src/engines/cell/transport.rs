@@ -30,6 +30,7 @@ pub(crate) struct Link {
 /// The frames that come back.
 pub(crate) enum Answers {
     /// From a node in this process.
+    #[cfg_attr(not(any(test, feature = "embedded")), allow(dead_code))]
     Local(mpsc::Receiver<ServerFrame>),
     /// From a node on the network.
     #[cfg(feature = "cell")]

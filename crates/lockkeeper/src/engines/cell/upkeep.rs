@@ -76,7 +76,11 @@ impl Connection {
         }
         let sessions = self.sessions.all().cloned().collect();
         let number = self.next_number();
-        self.submit(number, Entry::new(number, Moment::NEVER, Work::KeepAlive { sessions, sent_at: now }), now);
+        self.submit(
+            number,
+            Entry::new(number, Moment::NEVER, Work::KeepAlive { sessions, sent_at: now }),
+            now,
+        );
     }
 
     fn report_jeopardy(&mut self, now: Moment) {
@@ -132,7 +136,9 @@ impl Connection {
             Work::Acquire(acquiring) => {
                 // Nothing of it must stay behind, even if it was granted meanwhile.
                 self.cancel(number, &acquiring, now);
-                let _ = acquiring.reply.send(Err(Error::unavailable(format!("{why}: nothing is held; try again"))));
+                let _ = acquiring
+                    .reply
+                    .send(Err(Error::unavailable(format!("{why}: nothing is held; try again"))));
             }
             Work::Release(ref mut releasing) => {
                 if let Some(reply) = releasing.reply.take() {
@@ -173,7 +179,9 @@ impl Connection {
                 }
                 Work::Attach { .. } | Work::KeepAlive { .. } => ended.push(number),
                 work if was_sent && !work.is_repeatable() => ended.push(number),
-                Work::Open { .. } | Work::Cancel { .. } | Work::CloseSession { .. } => entry.give_up = Moment::NEVER,
+                Work::Open { .. } | Work::Cancel { .. } | Work::CloseSession { .. } => {
+                    entry.give_up = Moment::NEVER
+                }
                 Work::Release(_) | Work::Call { .. } => {}
             }
         }

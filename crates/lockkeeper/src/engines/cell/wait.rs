@@ -18,7 +18,10 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn new(cell: &'a Cell, number: u64) -> (Waiting<'a>, oneshot::Sender<Result<Arc<Grant>, Error>>) {
+    pub(super) fn new(
+        cell: &'a Cell,
+        number: u64,
+    ) -> (Waiting<'a>, oneshot::Sender<Result<Arc<Grant>, Error>>) {
         let (sender, reply) = oneshot::channel();
         (Waiting { cell, number, reply: Some(reply), armed: true }, sender)
     }

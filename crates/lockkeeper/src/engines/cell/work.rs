@@ -4,13 +4,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::Locks;
 use lockkeeper_proto::v1::answer::Kind as Answered;
 use lockkeeper_proto::v1::operation::Kind as Asked;
 use lockkeeper_proto::v1::{
     AcquireAllRequest, AcquireRequest, AttachRequest, CancelRequest, CloseSessionRequest, KeepAliveAll,
     OpenSessionRequest, ReleaseRequest,
 };
-use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 use tokio::sync::oneshot;
 
@@ -23,12 +23,29 @@ use crate::mode::Mode;
 
 /// What a caller asks of the connection. The number is drawn by the caller, and is the operation's id on the wire.
 pub(super) enum Request {
-    Acquire { number: u64, ask: Ask, asked_at: Moment, reply: oneshot::Sender<Result<Arc<Grant>, Error>> },
+    Acquire {
+        number: u64,
+        ask: Ask,
+        asked_at: Moment,
+        reply: oneshot::Sender<Result<Arc<Grant>, Error>>,
+    },
     /// `number` is that of the acquire.
-    Release { number: u64, reply: oneshot::Sender<Result<(), Error>> },
-    Call { number: u64, asked: Asked, repeatable: bool, reply: oneshot::Sender<Result<Answered, Error>> },
-    SessionIds { reply: oneshot::Sender<Vec<String>> },
-    Close { reply: oneshot::Sender<()> },
+    Release {
+        number: u64,
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
+    Call {
+        number: u64,
+        asked: Asked,
+        repeatable: bool,
+        reply: oneshot::Sender<Result<Answered, Error>>,
+    },
+    SessionIds {
+        reply: oneshot::Sender<Vec<String>>,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// Something in hand, until it is answered.
@@ -55,12 +72,29 @@ pub(super) enum Work {
     Acquire(Acquiring),
     Release(Releasing),
     /// Leave the queue, or give back what was granted.
-    Cancel { session: Arc<Session>, request: SmolStr },
-    Call { asked: Asked, repeatable: bool, reply: oneshot::Sender<Result<Answered, Error>> },
-    Open { ttl: Duration, sent_at: Moment },
-    Attach { session: Arc<Session> },
-    KeepAlive { sessions: Vec<Arc<Session>>, sent_at: Moment },
-    CloseSession { session: Arc<Session> },
+    Cancel {
+        session: Arc<Session>,
+        request: SmolStr,
+    },
+    Call {
+        asked: Asked,
+        repeatable: bool,
+        reply: oneshot::Sender<Result<Answered, Error>>,
+    },
+    Open {
+        ttl: Duration,
+        sent_at: Moment,
+    },
+    Attach {
+        session: Arc<Session>,
+    },
+    KeepAlive {
+        sessions: Vec<Arc<Session>>,
+        sent_at: Moment,
+    },
+    CloseSession {
+        session: Arc<Session>,
+    },
 }
 
 /// A lock that is being acquired.
@@ -152,7 +186,9 @@ impl Work {
         match self {
             Work::Acquire(acquiring) => acquiring.session.as_ref(),
             Work::Release(releasing) => Some(&releasing.held.session),
-            Work::Cancel { session, .. } | Work::Attach { session } | Work::CloseSession { session } => Some(session),
+            Work::Cancel { session, .. } | Work::Attach { session } | Work::CloseSession { session } => {
+                Some(session)
+            }
             Work::Call { .. } | Work::Open { .. } | Work::KeepAlive { .. } => None,
         }
     }
@@ -181,14 +217,16 @@ impl Work {
                         forget: true,
                     }),
                     // Gives all of them back in one step.
-                    Locks::Many(_) => {
-                        Asked::Cancel(CancelRequest { session: session.id.clone(), request: request.as_str().to_owned() })
-                    }
+                    Locks::Many(_) => Asked::Cancel(CancelRequest {
+                        session: session.id.clone(),
+                        request: request.as_str().to_owned(),
+                    }),
                 }
             }
-            Work::Cancel { session, request } => {
-                Asked::Cancel(CancelRequest { session: session.id.clone(), request: request.as_str().to_owned() })
-            }
+            Work::Cancel { session, request } => Asked::Cancel(CancelRequest {
+                session: session.id.clone(),
+                request: request.as_str().to_owned(),
+            }),
             Work::Call { asked, .. } => asked.clone(),
             Work::Open { ttl, sent_at } => {
                 *sent_at = now;
@@ -197,9 +235,13 @@ impl Work {
             Work::Attach { session } => Asked::Attach(AttachRequest { session: session.id.clone() }),
             Work::KeepAlive { sessions, sent_at } => {
                 *sent_at = now;
-                Asked::KeepAlive(KeepAliveAll { sessions: sessions.iter().map(|session| session.id.clone()).collect() })
+                Asked::KeepAlive(KeepAliveAll {
+                    sessions: sessions.iter().map(|session| session.id.clone()).collect(),
+                })
             }
-            Work::CloseSession { session } => Asked::CloseSession(CloseSessionRequest { session: session.id.clone() }),
+            Work::CloseSession { session } => {
+                Asked::CloseSession(CloseSessionRequest { session: session.id.clone() })
+            }
         }
     }
 }

@@ -82,7 +82,10 @@ impl FaultyDisk {
     pub fn copy(&self) -> FaultyDisk {
         let folder = lock(&self.folder);
         let copy = |files: &BTreeMap<String, Arc<Mutex<Content>>>| -> BTreeMap<_, _> {
-            files.iter().map(|(name, file)| (name.clone(), Arc::new(Mutex::new(lock(file).clone())))).collect()
+            files
+                .iter()
+                .map(|(name, file)| (name.clone(), Arc::new(Mutex::new(lock(file).clone()))))
+                .collect()
         };
         let files = copy(&folder.files);
         // The copy's names all count as durable: a missing sync of the folder is what `crash` is for.

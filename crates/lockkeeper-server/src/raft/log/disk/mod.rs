@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
-pub use faulty::{FaultyDisk, Faults};
+pub use faulty::{Faults, FaultyDisk};
 pub use memory::MemoryDisk;
 pub use real::RealDisk;
 

@@ -1,1 +1,59 @@
-//! tests
+//! The client against a node whose faults can be chosen.
+
+mod cancel;
+mod faults;
+mod peer;
+mod states;
+mod usage;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::peer::Peer;
+use crate::fencing::Fenced;
+use crate::keeper::Keeper;
+use crate::options::Options;
+
+fn options() -> Options {
+    Options {
+        owner: "test".into(),
+        ttl: Duration::from_secs(10),
+        connect_timeout: Duration::from_millis(500),
+        request_timeout: Duration::from_secs(2),
+        grace: Duration::from_millis(300),
+    }
+}
+
+/// A node and a keeper that is connected to it.
+async fn connected(options: Options) -> (Peer, Keeper<Fenced>) {
+    let peer = Peer::new();
+    let keeper = another(&peer, options).await;
+    (peer, keeper)
+}
+
+async fn another(peer: &Peer, options: Options) -> Keeper<Fenced> {
+    let engine = super::start("cell", Arc::new(peer.clone()), &options).await.unwrap();
+    Keeper::new(Box::new(engine), options)
+}
+
+/// Waits for a condition; a test that waits for ever fails.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(5), waiting).await.is_err() {
+        panic!("waited for 5 seconds: {what}");
+    }
+}
+
+/// A future that must end soon.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(5), future).await.expect("it takes too long")
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

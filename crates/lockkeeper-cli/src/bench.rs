@@ -1,0 +1,100 @@
+//! `lockkeeper bench`: how many locks a second, and how long one takes.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use lockkeeper_lab::bench::{self, Connections, Options, Workload};
+
+use crate::client::{Output, block_on, print, print_json};
+use crate::failure::Failure;
+
+/// Measure an engine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each run also measures what this machine can do at best, in the same run: an append with fdatasync, and a round
+trip over loopback. `redis://host:port` as the engine is the bare recipe (SET NX PX and a compare-and-delete
+script) straight on Redis, as a yardstick.
+
+Examples:
+  lockkeeper bench --clients 256 --connections each
+  lockkeeper bench --workload handoff --clients 64
+  lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each")]
+pub(crate) struct Bench {
+    /// Where the locks are kept
+    #[arg(long, value_name = "URL", default_value = "lockkeeper://127.0.0.1:7420", env = "LOCKKEEPER_ENGINE")]
+    engine: String,
+    /// A lock of its own for each client, or one lock that goes from hand to hand
+    #[arg(long, value_enum, default_value = "uncontended")]
+    workload: WorkloadName,
+    /// How many clients ask at the same time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients: u16,
+    /// All clients over one connection, or each over its own
+    #[arg(long, value_enum, default_value = "shared")]
+    connections: ConnectionsName,
+    /// How long to measure
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Folder on the disk whose append + fdatasync is measured: the one that the node uses
+    #[arg(long, default_value = ".", value_name = "FOLDER")]
+    scratch_dir: PathBuf,
+    /// A table for people or JSON for programs
+    #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum WorkloadName {
+    Uncontended,
+    Handoff,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ConnectionsName {
+    Shared,
+    Each,
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        let options = Options {
+            engine: self.engine,
+            workload: match self.workload {
+                WorkloadName::Uncontended => Workload::Uncontended,
+                WorkloadName::Handoff => Workload::Handoff,
+            },
+            clients: self.clients.into(),
+            connections: match self.connections {
+                ConnectionsName::Shared => Connections::Shared,
+                ConnectionsName::Each => Connections::Each,
+            },
+            duration: Duration::from_secs(self.seconds),
+            scratch_dir: self.scratch_dir,
+        };
+        let terminal = std::io::stderr().is_terminal();
+        let show = |passed: Duration, pairs: u64| {
+            let line = format!("{:>3} of {} s, {pairs} pairs", passed.as_secs(), options.duration.as_secs());
+            if terminal {
+                eprint!("\r{line}");
+            } else {
+                eprintln!("{line}");
+            }
+        };
+        let report = block_on(async {
+            bench::run(&options, show).await.map_err(|error| match error {
+                bench::BenchError::Engine(error) => Failure::from(error),
+                other => Failure::other(other.to_string()),
+            })
+        })?;
+        if terminal {
+            eprintln!();
+        }
+        match self.output {
+            Output::Table => print(&format!("{report}\n"))?,
+            Output::Json => print_json(&report)?,
+        }
+        Ok(0)
+    }
+}

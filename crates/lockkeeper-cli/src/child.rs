@@ -1,0 +1,83 @@
+//! The step between `run` and its command: a process that ties its life to ours and then becomes the command.
+//!
+//! What has to be set in the child itself (the signal at the parent's death, the terminal's foreground) would need
+//! unsafe code between fork and exec. So `run` starts this binary again, which sets it for itself and then execs.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, getpgrp, getppid, set_parent_process_death_signal};
+
+use crate::client::Output;
+use crate::failure::{Failure, OTHER, USAGE};
+use crate::run::terminal;
+
+/// The first word that leads here.
+pub(crate) const VERB: &str = "__child";
+
+/// There is no such command; as shells say it.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// There is one, but it cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+
+/// What `run` wants of the child, as words of a command line.
+pub(crate) struct Wishes {
+    pub(crate) parent: Pid,
+    /// The child's group is to be in the terminal's foreground.
+    pub(crate) foreground: bool,
+    pub(crate) json: bool,
+}
+
+impl Wishes {
+    pub(crate) fn words(&self) -> [String; 4] {
+        let yes_no = |wish| if wish { "1" } else { "0" }.to_owned();
+        [VERB.to_owned(), self.parent.as_raw_nonzero().to_string(), yes_no(self.foreground), yes_no(self.json)]
+    }
+
+    fn read(words: &[OsString]) -> Option<(Wishes, &[OsString])> {
+        let [parent, foreground, json, command @ ..] = words else { return None };
+        let parent = Pid::from_raw(parent.to_str()?.parse().ok()?)?;
+        Some((Wishes { parent, foreground: foreground == "1", json: json == "1" }, command))
+    }
+}
+
+/// Becomes the command. Returns an exit code only if that failed.
+pub(crate) fn become_command(words: &[OsString]) -> u8 {
+    let Some((wishes, [program, arguments @ ..])) = Wishes::read(words) else {
+        eprintln!("lockkeeper: {VERB} is for `lockkeeper run` alone");
+        return USAGE;
+    };
+    // If `run` is killed, nobody renews the lease: this process has to go too. It survives the exec, but for
+    // set-user-id programs.
+    let tied = set_parent_process_death_signal(Some(Signal::KILL));
+    // Too late if it was killed before the line above.
+    if tied.is_ok() && getppid() != Some(wishes.parent) {
+        return OTHER;
+    }
+    if wishes.foreground {
+        terminal::to_foreground(getpgrp());
+    }
+    let error = Command::new(program).args(arguments).exec();
+    let failure = cannot_start(program, &error);
+    failure.print(if wishes.json { Output::Json } else { Output::Table });
+    failure.exit
+}
+
+/// Why a command cannot be started, in words.
+pub(crate) fn cannot_start(program: &OsString, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::new(
+            "command_not_found",
+            NOT_FOUND,
+            format!("the command {program} was not found: check its name and PATH, or give its full path"),
+        ),
+        _ => Failure::new(
+            "command_not_executable",
+            NOT_EXECUTABLE,
+            format!("the command {program} cannot be executed: {error}"),
+        ),
+    }
+}

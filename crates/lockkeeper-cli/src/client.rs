@@ -1,0 +1,73 @@
+//! What all client verbs have in common: which engine, which output.
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use lockkeeper::{Keeper, KeeperBuilder};
+use serde::Serialize;
+
+use crate::duration;
+use crate::failure::Failure;
+
+/// Which engine, and how to answer.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Client {
+    /// Where the locks are kept: lockkeeper://host:port, several hosts with commas
+    #[arg(long, value_name = "URL", default_value = "lockkeeper://127.0.0.1:7420", env = "LOCKKEEPER_ENGINE")]
+    pub(crate) engine: String,
+    /// Tables for people or JSON for programs, with the names of the HTTP API. With json, an error is one line of
+    /// JSON on stderr as well: {"error": {"code", "message"}}
+    #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: Output,
+    /// How long to look for an engine that answers
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration::parse)]
+    pub(crate) connect_timeout: Duration,
+}
+
+/// Tables for people, JSON for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Json,
+}
+
+impl Client {
+    pub(crate) fn builder(&self) -> KeeperBuilder {
+        Keeper::builder().connect_timeout(self.connect_timeout)
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Keeper, Failure> {
+        Ok(self.builder().connect(&self.engine).await?)
+    }
+}
+
+/// Does the work of a verb on a runtime of its own. One thread: there is one connection and one thing to do.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::other(format!("the runtime cannot be started: {error}")))?;
+    let result = runtime.block_on(work);
+    // Look-ups of names that nobody waits for any more must not keep us.
+    runtime.shutdown_background();
+    result
+}
+
+/// Prints an answer. A reader that has gone away, such as `head`, is no error.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::other(format!("the answer cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn print_json(answer: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(answer)
+        .map_err(|error| Failure::other(format!("the answer cannot be written as JSON: {error}")))?;
+    print(&format!("{text}\n"))
+}

@@ -1,0 +1,91 @@
+//! `lockkeeper ls`: the locks that are held or waited for.
+
+use clap::Args;
+use lockkeeper::{Keeper, LockPage, LockState};
+
+use crate::client::{self, Client, Output};
+use crate::duration::words;
+use crate::failure::Failure;
+use crate::table::Table;
+
+/// The most that a cell answers at once.
+const PAGE: u32 = 1_000;
+
+/// List the locks that are held or waited for
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper ls                                all locks
+  lockkeeper ls orders/                        those whose names begin with orders/
+  lockkeeper ls --output json | jq -r '.locks[].lock'
+
+A lock that is free and that nobody waits for is not listed: it does not exist until somebody asks for it.")]
+pub(crate) struct Ls {
+    /// Only names that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// At most so many locks
+    #[arg(long, value_name = "N", default_value_t = PAGE, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+impl Ls {
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        let page = client::block_on(async {
+            let keeper = self.client.connect().await?;
+            self.pages(&keeper).await
+        })?;
+        match self.client.output {
+            Output::Json => client::print_json(&page)?,
+            Output::Table if page.locks.is_empty() => {
+                let what = if self.prefix.is_empty() { "no lock" } else { "no such lock" };
+                client::print(&format!("{what} is held or waited for\n"))?;
+            }
+            Output::Table => {
+                client::print(&table(&page.locks).to_string())?;
+                if page.more {
+                    eprintln!("there are more: name a prefix, or raise --limit");
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// One page after the other, up to the limit.
+    async fn pages(&self, keeper: &Keeper) -> Result<LockPage, Failure> {
+        let mut all = LockPage::default();
+        loop {
+            let left = self.limit.saturating_sub(u32::try_from(all.locks.len()).unwrap_or(u32::MAX));
+            let after = all.locks.last().map(|lock| lock.lock.clone());
+            let page = keeper.locks(&self.prefix, left.min(PAGE), after.as_deref()).await?;
+            all.more = page.more && !page.locks.is_empty();
+            all.locks.extend(page.locks);
+            if !all.more || all.locks.len() >= self.limit as usize {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn table(locks: &[LockState]) -> Table {
+    let mut table = Table::new(&["NAME", "OWNER", "TOKEN", "MODE", "HELD FOR", "WAITING"]);
+    for lock in locks {
+        let (owner, mode, held) = match &lock.holders[..] {
+            [] if lock.closed.is_zero() => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+            [] => (format!("(closed for {})", words(lock.closed)), "-".to_owned(), "-".to_owned()),
+            [only] => (only.owner.clone(), mode(lock, only.mode), words(only.held)),
+            [first, others @ ..] => {
+                (format!("{} and {} more", first.owner, others.len()), mode(lock, first.mode), words(first.held))
+            }
+        };
+        table.row([lock.lock.clone(), owner, lock.last_token.to_string(), mode, held, lock.waiting.to_string()]);
+    }
+    table
+}
+
+fn mode(lock: &LockState, mode: lockkeeper::Mode) -> String {
+    let taken: u32 = lock.holders.iter().map(|holder| holder.permits).sum();
+    if lock.capacity > 1 { format!("{taken} of {}", lock.capacity) } else { mode.to_string() }
+}

@@ -1,0 +1,132 @@
+//! The binary `lockkeeper`: parse, run, exit code. One file for each verb.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod child;
+mod client;
+mod duration;
+mod failure;
+mod force_release;
+mod ls;
+mod run;
+mod serve;
+mod status;
+mod table;
+mod who;
+
+use client::Output;
+use failure::Failure;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "lockkeeper",
+    version,
+    about = "Distributed locks that are fenced from end to end",
+    after_help = "\
+Start here:
+  lockkeeper serve                                    a durable lock service on 127.0.0.1:7420
+  lockkeeper run nightly-report -- ./report.sh        run a command while holding a lock
+  lockkeeper who nightly-report                       who holds it, and who waits
+
+`lockkeeper VERB --help` explains each verb, with examples.
+
+Exit codes: 0 done, 64 wrong usage, 69 no engine answers, 1 anything else. `run` has its own: see `lockkeeper run --help`.",
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs",
+    disable_help_subcommand = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve a cell: durable, with its console, on 127.0.0.1:7420
+    Serve(serve::Serve),
+    /// Run a command while holding a lock
+    Run(run::Run),
+    /// List the locks that are held or waited for
+    Ls(ls::Ls),
+    /// Show who holds a lock and who waits for it
+    Who(who::Who),
+    /// Show how the cell is: members, leader, log, counts
+    Status(status::StatusVerb),
+    /// Free a lock, whoever holds it; its holder becomes stale at every gate
+    ForceRelease(force_release::ForceRelease),
+    /// Measure an engine, and this machine's own limits in the same run
+    Bench(bench::Bench),
+}
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    // `run` starts its command through ourselves. That call has no place in any help.
+    if words.get(1).is_some_and(|word| word == child::VERB) {
+        return ExitCode::from(child::become_command(&words[2..]));
+    }
+    let arguments = match Arguments::try_parse_from(&words) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error, asked_for_json(&words)),
+    };
+    let (output, result) = match arguments.verb {
+        Verb::Serve(verb) => (Output::Table, verb.run()),
+        Verb::Run(verb) => (verb.output(), verb.run()),
+        Verb::Ls(verb) => (verb.client.output, verb.run()),
+        Verb::Who(verb) => (verb.client.output, verb.run()),
+        Verb::Status(verb) => (verb.client.output, verb.run()),
+        Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
+        Verb::Bench(verb) => (verb.output, verb.run()),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print(output);
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+/// Clap's own words, but our exit code. Help and version are no errors.
+fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    if !error.use_stderr() {
+        // Nobody reads any more: no error either.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if json {
+        let text = error.to_string();
+        Failure::usage(text.trim_start_matches("error: ").trim_end()).print(Output::Json);
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(failure::USAGE)
+}
+
+/// Whether a command line that could not be parsed asks for JSON. What is behind `--` belongs to the child.
+fn asked_for_json(words: &[std::ffi::OsString]) -> bool {
+    let ours: Vec<&OsStr> = words.iter().map(AsRef::as_ref).take_while(|word| *word != "--").collect();
+    ours.contains(&OsStr::new("--output=json")) || ours.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_asked_for_before_the_childs_words_only() {
+        let words = |text: &str| text.split(' ').map(Into::into).collect::<Vec<_>>();
+        assert!(asked_for_json(&words("lockkeeper ls --output json")));
+        assert!(asked_for_json(&words("lockkeeper ls --output=json x")));
+        assert!(!asked_for_json(&words("lockkeeper run x -- aws --output json")));
+    }
+}

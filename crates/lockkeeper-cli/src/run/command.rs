@@ -1,0 +1,135 @@
+//! The command as a process group: started, signalled, reaped.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, test_kill_process_group, wait,
+};
+
+use super::terminal;
+use crate::child::{self, Wishes};
+use crate::failure::Failure;
+
+/// Ourselves, even if the file was replaced since we were started.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// A command that was started. It leads a process group of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started {
+    /// The command, and its process group.
+    pub(crate) pid: Pid,
+}
+
+impl Started {
+    pub(crate) fn start<const N: usize>(
+        words: &[OsString],
+        environment: [(&str, String); N],
+        json: bool,
+    ) -> Result<Started, Failure> {
+        let foreground = terminal::is_the_commands();
+        let mut command = if Path::new(OURSELVES).exists() {
+            let mut command = Command::new(OURSELVES);
+            command.args(Wishes { parent: getpid(), foreground, json }.words()).args(words);
+            command
+        } else {
+            // No Linux, or no /proc: the command is not tied to our life.
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]);
+            command
+        };
+        let child = command
+            .envs(environment)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| child::cannot_start(&words[0], &error))?;
+        let pid = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| Failure::other("the system gave the command an impossible process id"))?;
+        if foreground {
+            terminal::to_foreground(pid);
+        }
+        Ok(Started { pid })
+    }
+
+    /// To the whole group. That nobody is left is no error.
+    pub(crate) fn signal(self, signal: Signal) {
+        let _ = kill_process_group(self.pid, signal);
+    }
+
+    /// TERM, also for those who are stopped.
+    pub(crate) fn terminate(self) {
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether a process of the group is still at work. Those that are dead but not yet reaped are not: in a
+    /// container without an init they stay for ever.
+    pub(crate) fn is_alive(self) -> bool {
+        match test_kill_process_group(self.pid) {
+            Err(rustix::io::Errno::SRCH) => false,
+            _ => has_live_member(self.pid.as_raw_nonzero().get()).unwrap_or(true),
+        }
+    }
+}
+
+fn has_live_member(group: i32) -> io::Result<bool> {
+    for entry in fs::read_dir("/proc")? {
+        let Ok(entry) = entry else { continue };
+        if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        // One that has ended meanwhile cannot be read.
+        let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
+        if let Some((state, its_group)) = state_and_group(&String::from_utf8_lossy(&stat))
+            && its_group == group
+            && !matches!(state, 'Z' | 'X' | 'x')
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// From `4711 (name) S parent group ...`; the name may have spaces and brackets in it.
+fn state_and_group(stat: &str) -> Option<(char, i32)> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let group = fields.nth(1)?.parse().ok()?;
+    Some((state, group))
+}
+
+/// Takes in all children that have ended or stopped, also those that process 1 inherited.
+pub(crate) fn reap(mut each: impl FnMut(Pid, WaitStatus)) {
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        each(pid, status);
+    }
+}
+
+/// The exit code of a process that has ended; `None` if it has only stopped.
+pub(crate) fn exit_code(status: WaitStatus) -> Option<u8> {
+    let low_byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some(low_byte(code)),
+        (None, Some(signal)) => Some(low_byte(128 + signal)),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_state_and_group_behind_a_strange_name() {
+        assert_eq!(state_and_group("12 (a) Z (b) R 1 77 77 0 -1"), Some(('R', 77)));
+        assert_eq!(state_and_group("12 (a b) Z 1 8 8"), Some(('Z', 8)));
+        assert_eq!(state_and_group("12"), None);
+    }
+}

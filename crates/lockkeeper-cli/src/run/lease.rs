@@ -1,0 +1,105 @@
+//! When the command has to be ended, by the deadline of its lease.
+//!
+//! ```text
+//!   renewed                    deadline - kill_after     deadline - margin   deadline
+//!      |--------------------------------|----------------------|----------------|
+//!                                      TERM                   KILL      the lease may pass on
+//! ```
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::duration::words;
+
+/// The clock of the guard's deadline: it counts the time that the machine sleeps.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// A moment on that clock.
+pub(crate) fn now() -> Duration {
+    let time = clock_gettime(CLOCK);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or(0))
+}
+
+/// How long before the deadline what is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Margins {
+    /// From TERM to KILL.
+    pub(crate) kill_after: Duration,
+    /// From KILL to the deadline: the time it takes us to get to it on a busy machine.
+    margin: Duration,
+}
+
+impl Margins {
+    pub(crate) fn new(ttl: Duration, kill_after: Option<Duration>) -> Result<Margins, String> {
+        // A renewal comes every third of the TTL. With more than half of it kept for the end, one late renewal would
+        // end the command.
+        if let Some(kill_after) = kill_after
+            && kill_after > ttl / 2
+        {
+            return Err(format!(
+                "--kill-after {} is too long for --ttl {}: it can be half of it, {}, at most",
+                words(kill_after),
+                words(ttl),
+                words(ttl / 2)
+            ));
+        }
+        let margin = (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(250));
+        let kill_after = kill_after.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
+        Ok(Margins { kill_after: kill_after.max(margin), margin })
+    }
+
+    /// When TERM is due if the lease ends at `deadline`.
+    pub(crate) fn term_at(self, deadline: Duration) -> Duration {
+        deadline.saturating_sub(self.kill_after)
+    }
+
+    /// When KILL is due after a TERM at `now`.
+    pub(crate) fn kill_at(self, now: Duration, deadline: Duration) -> Duration {
+        (now + self.kill_after).min(deadline.saturating_sub(self.margin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn kill_comes_before_the_deadline_and_term_before_kill() {
+        for ttl_ms in [100, 500, 1_000, 10_000, 600_000] {
+            let ttl = Duration::from_millis(ttl_ms);
+            let margins = Margins::new(ttl, None).unwrap();
+            let deadline = secs(1_000);
+            let term = margins.term_at(deadline);
+            let kill = margins.kill_at(term, deadline);
+            assert!(term <= kill && kill < deadline, "{ttl_ms}: {term:?} {kill:?}");
+            // Two renewals can be missed before anything happens.
+            assert!(deadline - term <= ttl / 3, "{ttl_ms}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_away_leaves_the_whole_time_to_end() {
+        let margins = Margins::new(secs(10), Some(secs(2))).unwrap();
+        assert_eq!(margins.kill_at(secs(100), secs(108)), secs(102));
+    }
+
+    #[test]
+    fn after_a_long_sleep_of_the_machine_kill_is_due_at_once() {
+        let margins = Margins::new(secs(10), None).unwrap();
+        assert!(margins.kill_at(secs(500), secs(108)) < secs(500));
+    }
+
+    #[test]
+    fn most_of_the_ttl_is_for_the_work() {
+        assert!(Margins::new(secs(10), Some(secs(5))).is_ok());
+        assert!(Margins::new(secs(10), Some(secs(6))).unwrap_err().contains("5s"));
+    }
+}

@@ -1,0 +1,104 @@
+//! The signals that `run` takes: to pass them on, to give up a wait, to hear of children.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// What is passed on to the command. TSTP is not: see [`Signals::next`].
+const TAKEN: [Signal; 11] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::CONT,
+    Signal::WINCH,
+    Signal::TSTP,
+    Signal::CHILD,
+];
+
+/// Signals as they come.
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+}
+
+impl Signals {
+    /// From now on these signals do nothing but come out here.
+    pub(crate) fn listen() -> io::Result<Signals> {
+        let ignored = ignored();
+        let streams = TAKEN
+            .into_iter()
+            // Whoever started us with nohup, or in the background of a script, meant it: they stay ignored, and the
+            // command inherits that.
+            .filter(|signal| *signal == Signal::CHILD || !is_in(ignored, *signal))
+            .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
+            .collect::<io::Result<_>>()?;
+        Ok(Signals { streams })
+    }
+
+    /// The next signal. Cancel-safe.
+    ///
+    /// TSTP (Ctrl-Z) comes out here too, and nobody acts on it: if `run` stopped, its lease would be lost behind its
+    /// back.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (signal, stream) in &mut self.streams {
+                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next signal that would end a program that does not care about it.
+    pub(crate) async fn next_fatal(&mut self) -> Signal {
+        loop {
+            match self.next().await {
+                // There is no command yet, but process 1 inherits the orphans of others.
+                Signal::CHILD => super::command::reap(|_, _| {}),
+                Signal::CONT | Signal::WINCH | Signal::TSTP => {}
+                signal => return signal,
+            }
+        }
+    }
+}
+
+/// The exit code of what ended by a signal, as shells say it.
+pub(crate) fn exit_code(signal: Signal) -> u8 {
+    128 + u8::try_from(signal.as_raw()).unwrap_or(0)
+}
+
+fn is_in(mask: u64, signal: Signal) -> bool {
+    mask >> (signal.as_raw() - 1) & 1 == 1
+}
+
+/// The signals that were ignored when we were started, as a mask.
+fn ignored() -> u64 {
+    std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_in(&status))
+}
+
+fn ignored_in(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_mask_of_the_kernel() {
+        let mask = ignored_in("SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0\n");
+        assert!(is_in(mask, Signal::HUP) && is_in(mask, Signal::PIPE) && !is_in(mask, Signal::INT));
+    }
+}

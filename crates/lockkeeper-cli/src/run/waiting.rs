@@ -1,0 +1,115 @@
+//! The wait for the lock, and what it tells people meanwhile.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, Keeper, Lock, LockState};
+
+use crate::duration::words;
+
+/// Whoever waits for less is not told.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+/// Pauses between words grow up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Acquires the lock. After a second says what it waits for: on a terminal in one line that changes, else (and only
+/// if asked to be verbose) in a line for each change.
+pub(crate) async fn acquire(
+    keeper: &Keeper,
+    lock: &Lock,
+    name: &str,
+    show: bool,
+    verbose: bool,
+) -> Result<Guard, Error> {
+    let is_terminal = std::io::stderr().is_terminal();
+    if !show || !(is_terminal || verbose) {
+        return lock.acquire().await;
+    }
+    let voice = Voice::start(is_terminal);
+    tokio::select! {
+        guard = lock.acquire() => guard,
+        never = tell(keeper, name, &voice) => match never {},
+    }
+}
+
+async fn tell(keeper: &Keeper, name: &str, voice: &Voice) -> std::convert::Infallible {
+    let mut pause = FIRST_WORD;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = if voice.is_terminal { FIRST_WORD } else { (pause * 2).min(PAUSE_MAX) };
+        let text = match (keeper.who(name).await, keeper.session_ids().await) {
+            (Ok(lock), Ok(ours)) => format!("waiting for \"{name}\"{}{}", held_by(&lock), position(&lock, &ours)),
+            (Err(error), _) | (_, Err(error)) => format!("waiting for \"{name}\": {error}"),
+        };
+        voice.say(text);
+    }
+}
+
+/// Who holds it, as the rest of a sentence.
+pub(crate) fn held_by(lock: &LockState) -> String {
+    match &lock.holders[..] {
+        [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", words(lock.closed)),
+        [] => String::new(),
+        [only] => format!(", held by {} for {}", only.owner, words(only.held)),
+        [first, others @ ..] => {
+            format!(", held by {} and {} more for {}", first.owner, others.len(), words(first.held))
+        }
+    }
+}
+
+fn position(lock: &LockState, ours: &[String]) -> String {
+    match lock.queue.iter().find(|waiter| ours.contains(&waiter.session)) {
+        Some(waiter) => format!(", position {} of {}", waiter.position, lock.waiting),
+        None => String::new(),
+    }
+}
+
+/// Writes to stderr from a thread of its own: a terminal that was stopped with Ctrl-S, or a full pipe, must not keep us
+/// from renewing the session.
+struct Voice {
+    is_terminal: bool,
+    /// None once it is to fall silent.
+    texts: Option<mpsc::SyncSender<String>>,
+    finished: mpsc::Receiver<()>,
+}
+
+impl Voice {
+    fn start(is_terminal: bool) -> Voice {
+        let (texts, to_say) = mpsc::sync_channel::<String>(1);
+        let (end, finished) = mpsc::channel();
+        std::thread::spawn(move || {
+            super::terminal::never_stop_for_output();
+            let mut stderr = std::io::stderr();
+            let mut has_spoken = false;
+            while let Ok(text) = to_say.recv() {
+                // Back to the begin of the line, and clear it.
+                let _ = match is_terminal {
+                    true => write!(stderr, "\r\x1b[Klockkeeper: {text}"),
+                    false => writeln!(stderr, "lockkeeper: {text}"),
+                };
+                has_spoken = true;
+            }
+            if is_terminal && has_spoken {
+                let _ = write!(stderr, "\r\x1b[K");
+            }
+            let _ = end.send(());
+        });
+        Voice { is_terminal, texts: Some(texts), finished }
+    }
+
+    /// Says it, unless it is still busy with the last text.
+    fn say(&self, text: String) {
+        if let Some(texts) = &self.texts {
+            let _ = texts.try_send(text);
+        }
+    }
+}
+
+impl Drop for Voice {
+    /// The line is cleared before anybody else writes; but nobody waits long for that.
+    fn drop(&mut self) {
+        self.texts = None;
+        let _ = self.finished.recv_timeout(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,108 @@
+//! `lockkeeper serve`: one node of a cell.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use lockkeeper_server::{Node, NodeConfig, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::client;
+use crate::failure::Failure;
+
+/// Serve a cell: durable, with its console, on 127.0.0.1:7420
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper serve                                              a cell of one node, data in ./lockkeeper-data
+  lockkeeper serve --listen 0.0.0.0:7420 --data-dir /var/lib/lockkeeper
+  LOCKKEEPER_LOG=debug lockkeeper serve --log-format json       what is logged, and how
+
+The first line on stdout says where it listens once it is ready; port 0 takes any free one. Logs are on stderr.
+What was acknowledged is on the disk: it can be stopped and killed at any time. TERM and INT stop it with exit code 0.
+
+It does not start (exit code 1, the reason on stderr) if the data folder is in use by another process, cannot be
+written, belongs to another node, or is damaged, or if the address is in use. It never repairs or empties a folder by itself.")]
+pub(crate) struct Serve {
+    /// Address for clients: gRPC, HTTP and the console
+    #[arg(long, default_value = "127.0.0.1:7420", env = "LOCKKEEPER_LISTEN")]
+    listen: String,
+    /// Folder for the log and the snapshots; made if it is not there
+    #[arg(long, default_value = "./lockkeeper-data", env = "LOCKKEEPER_DATA_DIR")]
+    data_dir: PathBuf,
+    /// Which node of the cell this is [default: the one that the folder belongs to, or 1]
+    #[arg(long, env = "LOCKKEEPER_NODE_ID")]
+    node_id: Option<u64>,
+    /// The members of the cell and their addresses: id=host:port,...
+    #[arg(long, value_delimiter = ',', value_parser = member, env = "LOCKKEEPER_CELL")]
+    cell: Vec<(u64, String)>,
+    /// Logs as text or as JSON
+    #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+fn member(text: &str) -> Result<(u64, String), String> {
+    let (id, address) = text.split_once('=').ok_or("a member is id=host:port, such as 1=10.0.0.1:7420")?;
+    let id = id.parse().map_err(|_| format!("{id} is no node id: take a number such as 1"))?;
+    Ok((id, address.to_owned()))
+}
+
+impl Serve {
+    /// Serves until a signal or a failure.
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        self.start_logging();
+        // The hot path of a node is on one thread: a wake-up of another one costs more than an operation.
+        client::block_on(async { self.serve().await.map_err(Failure::other) })?;
+        Ok(0)
+    }
+
+    fn start_logging(&self) {
+        use tracing_subscriber::EnvFilter;
+        let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+        let builder = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal());
+        match self.log_format {
+            LogFormat::Text => builder.with_target(false).init(),
+            LogFormat::Json => builder.json().init(),
+        }
+    }
+
+    async fn serve(self) -> Result<(), String> {
+        let words = |error: StartError| error.to_string();
+        let config = NodeConfig {
+            node_id: self.node_id,
+            address: self.listen.clone(),
+            members: BTreeMap::from_iter(self.cell),
+            ..NodeConfig::durable(&self.data_dir)
+        };
+        let mut node = Node::start(config).await.map_err(words)?;
+        let address = node.listen(&self.listen).await.map_err(words)?;
+        // That nobody reads it is no reason not to serve.
+        let _ = writeln!(
+            std::io::stdout(),
+            "lockkeeper serves on {address} (console: http://{address}/, data: {})\n\
+             try: lockkeeper run demo --engine lockkeeper://{address} -- sh -c 'echo my token is $LOCKKEEPER_TOKEN'",
+            self.data_dir.display()
+        );
+
+        let failed = |error: std::io::Error| format!("signals cannot be received: {error}");
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+            why = node.ended() => return Err(format!("the node cannot go on: {why}")),
+        }
+        node.stop().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! `lockkeeper status`: how the cell is.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper::Status;
+
+use crate::client::{self, Client, Output};
+use crate::duration::words;
+use crate::failure::Failure;
+use crate::table::Table;
+
+/// Show how the cell is: members, leader, log, counts
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper status
+  lockkeeper status --engine lockkeeper://10.0.0.1:7420,10.0.0.2:7420,10.0.0.3:7420
+  lockkeeper status --output json | jq .leader")]
+pub(crate) struct StatusVerb {
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+impl StatusVerb {
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        let status = client::block_on(async {
+            let keeper = self.client.connect().await?;
+            Ok(keeper.status().await?)
+        })?;
+        match self.client.output {
+            Output::Json => client::print_json(&status)?,
+            Output::Table => client::print(&text(&status))?,
+        }
+        Ok(0)
+    }
+}
+
+fn text(status: &Status) -> String {
+    let leader = match status.leader {
+        0 => "none is known: the cell cannot grant locks now".to_owned(),
+        leader => format!("node {leader}, term {}", status.term),
+    };
+    let lines = [
+        ("cell", status.cell.clone()),
+        ("leader", leader),
+        ("asked", format!("node {}, version {}, up for {}", status.node_id, status.version, words(Duration::from_millis(status.uptime_ms)))),
+        ("locks", format!("{} held, {} waiting, last token {}", status.locks_held, status.waiting, status.last_token)),
+        ("sessions", status.sessions.to_string()),
+        ("values", status.values.to_string()),
+        (
+            "log",
+            format!(
+                "entry {}, applied {}, snapshot at {}, purged to {}",
+                status.last_log_index, status.applied_index, status.snapshot_index, status.purged_index
+            ),
+        ),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name:<9} {value}");
+    }
+    let mut members = Table::new(&["MEMBER", "ADDRESS", "ROLE"]);
+    for member in &status.members {
+        let role = match (member.node_id == status.leader, member.voter) {
+            (true, _) => "leader",
+            (false, true) => "voter",
+            (false, false) => "learner",
+        };
+        let address = if member.address.is_empty() { "-" } else { &member.address };
+        members.row([member.node_id.to_string(), address.to_owned(), role.to_owned()]);
+    }
+    let _ = write!(text, "\n{members}");
+    text
+}

@@ -1,0 +1,40 @@
+//! What the command leaves behind.
+
+use crate::support::{Process, Server, is_alive, until, until_line};
+
+#[test]
+fn processes_left_behind_are_ended_before_the_lock_is_released() {
+    let server = Server::start();
+    // One goes at TERM, one has to be killed.
+    let script = "sleep 1000 & echo $! > soft; \
+                  sh -c 'trap \"\" TERM; echo $$ > hard; while :; do sleep 0.02; done' & \
+                  while ! [ -s hard ]; do sleep 0.01; done; exit 4";
+    let mut run = Process::spawn(&mut server.run("job", &["--kill-after", "200ms"], script));
+    assert_eq!(run.code(), 4);
+    for file in ["soft", "hard"] {
+        let pid = until_line(&server.path(file));
+        assert!(!is_alive(&pid), "{file}");
+    }
+    assert_eq!(server.who("job")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn with_keep_group_they_live_on() {
+    let server = Server::start();
+    let mut run = Process::spawn(&mut server.run("job", &["--keep-group"], "sleep 1000 & echo $! > left"));
+    assert_eq!(run.code(), 0);
+    let pid = until_line(&server.path("left"));
+    assert!(is_alive(&pid));
+    assert_eq!(server.who("job")["holders"].as_array().unwrap().len(), 0);
+    std::process::Command::new("kill").arg(&pid).status().unwrap();
+    until("it to end", || (!is_alive(&pid)).then_some(()));
+}
+
+#[test]
+fn the_command_has_a_group_of_its_own() {
+    let server = Server::start();
+    let output = server.run("job", &[], "echo $$; cut -d' ' -f5 /proc/$$/stat").output().unwrap();
+    let text = crate::support::text(&output.stdout);
+    let (pid, group) = text.trim().split_once('\n').unwrap();
+    assert_eq!(pid, group);
+}

@@ -1,0 +1,131 @@
+//! A lease that ends: the command ends first.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+
+use crate::support::{Process, Server, is_alive, until, until_line};
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// A command and its child that ignore TERM and write down, again and again, that they are alive.
+const STUBBORN: &str = "trap 'date +%s%N >> term' TERM; \
+    sh -c 'trap \"\" TERM; echo $$ > grandchild; while :; do date +%s%N > alive-2; sleep 0.01; done' & \
+    echo $$ > child; while :; do date +%s%N > alive-1; sleep 0.01; done";
+
+fn nanos_now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
+}
+
+fn stamp(server: &Server, file: &str) -> u128 {
+    let text = std::fs::read_to_string(server.path(file)).unwrap();
+    // The last write may have been cut short by KILL; then there is nothing in it.
+    text.lines().next().and_then(|line| line.parse().ok()).unwrap_or_default()
+}
+
+/// Takes the server away, and sees the group end before the lease can.
+fn is_ended_before_the_deadline(take_away: impl FnOnce(&mut Server)) {
+    let mut server = Server::start();
+    let mut run =
+        Process::spawn(server.run("job", &["--ttl", "2s"], STUBBORN).stderr(Stdio::piped()));
+    let child = until_line(&server.path("child"));
+    let grandchild = until_line(&server.path("grandchild"));
+    until("signs of life", || server.path("alive-2").exists().then_some(()));
+    take_away(&mut server);
+    let gone_at = nanos_now();
+    assert_eq!(run.code(), 70, "lost");
+    assert!(!is_alive(&child) && !is_alive(&grandchild));
+    // No renewal was sent after the server was gone, so the lease ends at the latest a TTL later.
+    let lease_end = gone_at + TTL.as_nanos();
+    assert!(nanos_now() < lease_end + 1_000_000_000, "run ends soon after");
+    for file in ["alive-1", "alive-2"] {
+        assert!(stamp(&server, file) < lease_end, "{file} was at work after the lease");
+    }
+    let term = stamp(&server, "term");
+    assert!(term > gone_at, "TERM came first");
+    assert!(term < lease_end - 200_000_000, "and left time to end: {} ms", (lease_end - term) / 1_000_000);
+    let stderr = run.stderr_text();
+    assert!(stderr.contains("\"job\" was lost: it could not be renewed in time; the command was ended"), "{stderr}");
+}
+
+#[test]
+fn the_server_is_killed() {
+    is_ended_before_the_deadline(Server::kill);
+}
+
+#[test]
+fn the_server_hangs() {
+    is_ended_before_the_deadline(|server| server.signal(Signal::STOP));
+}
+
+#[test]
+fn a_command_that_ends_well_at_term_is_lost_all_the_same() {
+    let mut server = Server::start();
+    let script = "trap 'exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], script).stderr(Stdio::null()));
+    until("the command", || server.path("ready").exists().then_some(()));
+    server.kill();
+    assert_eq!(run.code(), 70);
+}
+
+#[test]
+fn a_short_outage_costs_nothing() {
+    let mut server = Server::start();
+    let script = "echo > ready; while ! [ -e go ]; do sleep 0.01; done; exit 6";
+    let mut run = Process::spawn(&mut server.run("job", &["--ttl", "10s"], script));
+    until("the command", || server.path("ready").exists().then_some(()));
+    let before = server.who("job")["holders"][0]["token"].clone();
+    server.kill();
+    server.restart();
+    until("the holder to be back", || (server.who("job")["holders"][0]["token"] == before).then_some(()));
+    std::fs::write(server.path("go"), "").unwrap();
+    assert_eq!(run.code(), 6);
+    server.until_free("job");
+}
+
+#[test]
+fn taken_away_by_force() {
+    let server = Server::start();
+    let options = ["--ttl", "20s", "--kill-after", "500ms", "--output", "json"];
+    let mut run = Process::spawn(server.run("job", &options, STUBBORN).stderr(Stdio::piped()));
+    let child = until_line(&server.path("child"));
+    let grandchild = until_line(&server.path("grandchild"));
+    let began = Instant::now();
+    let answer = server.json(&["force-release", "job", "--reason", "a test"]);
+    assert_eq!(answer["released"], 1);
+    assert_eq!(run.code(), 70);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(400), "TERM had its time: {took:?}");
+    assert!(took < Duration::from_secs(10), "it does not wait for the TTL: {took:?}");
+    assert!(server.path("term").exists());
+    assert!(!is_alive(&child) && !is_alive(&grandchild));
+    let error: serde_json::Value = serde_json::from_str(&run.stderr_text()).unwrap();
+    assert_eq!(error["error"]["code"], "lost");
+    assert!(error["error"]["message"].as_str().unwrap().contains("taken away by force"), "{error}");
+}
+
+#[test]
+fn run_is_killed() {
+    let server = Server::start();
+    let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], "echo $$ > child; exec sleep 1000").stderr(Stdio::null()));
+    let child = until_line(&server.path("child"));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    until("the command to die with it", || (!is_alive(&child)).then_some(()));
+    server.until_free("job");
+}
+
+#[test]
+fn run_sleeps_through_its_deadline() {
+    let server = Server::start();
+    let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], STUBBORN).stderr(Stdio::null()));
+    let child = until_line(&server.path("child"));
+    run.signal(Signal::STOP);
+    server.until_free("job");
+    let began = Instant::now();
+    run.signal(Signal::CONT);
+    assert_eq!(run.code(), 70);
+    assert!(!is_alive(&child));
+    assert!(began.elapsed() < Duration::from_secs(2), "no time is given after the deadline: {:?}", began.elapsed());
+}

@@ -1,0 +1,15 @@
+//! The binary as people and scripts meet it: real processes, real signals, real terminals.
+//!
+//! One test program, because each costs a link of the whole dependency tree.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod exit_codes;
+mod group;
+mod lost;
+mod process_one;
+mod serve;
+mod signals;
+mod support;
+mod terminal;
+mod turns;
+mod views;

@@ -1,0 +1,177 @@
+//! Why a node does not start, in plain words; and what is left after a restart.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use rustix::process::Signal;
+
+use crate::support::{Server, lockkeeper, text};
+
+/// A serve that must not start.
+fn refused(data_dir: &Path, words: &[&str]) -> (Output, String) {
+    let output = lockkeeper()
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data_dir)
+        .args(words)
+        // Only what people are meant to read.
+        .env("LOCKKEEPER_LOG", "error")
+        .output()
+        .unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(stderr.starts_with("lockkeeper: "), "{stderr}");
+    (output, stderr)
+}
+
+#[test]
+fn a_second_process_on_the_same_folder() {
+    let server = Server::start();
+    let (_, stderr) = refused(&server.data_dir(), &[]);
+    assert!(stderr.contains("is in use by another process (process ") && stderr.contains("--data-dir"), "{stderr}");
+    // The folder is named even if the port is taken as well.
+    let output = lockkeeper()
+        .args(["serve", "--listen", &server.address, "--data-dir"])
+        .arg(server.data_dir())
+        .output()
+        .unwrap();
+    assert!(text(&output.stderr).contains("data folder"), "{output:?}");
+    assert_eq!(server.who("job")["waiting"], 0, "the first one still serves");
+}
+
+#[test]
+fn a_port_in_use() {
+    let server = Server::start();
+    let output = lockkeeper()
+        .args(["serve", "--listen", &server.address, "--data-dir"])
+        .arg(server.path("other"))
+        .env("LOCKKEEPER_LOG", "error")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains(&format!("{} is in use by another process", server.address)) && stderr.contains("--listen"), "{stderr}");
+}
+
+#[test]
+fn a_folder_of_another_node() {
+    let mut server = Server::start();
+    server.kill();
+    let (_, stderr) = refused(&server.data_dir(), &["--node-id", "2"]);
+    assert!(stderr.contains("belongs to node 1, not to node 2") && stderr.contains("--node-id 1"), "{stderr}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [&file.join("below"), Path::new("/proc/lockkeeper")] {
+        let (_, stderr) = refused(path, &[]);
+        assert!(stderr.contains("cannot be used") && stderr.contains("--data-dir"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_damaged_log_is_refused_or_loses_nothing() {
+    let mut server = Server::start();
+    for _ in 0..5 {
+        assert_eq!(server.run("job", &[], "true").status().unwrap().code(), Some(0));
+    }
+    let last_token = server.who("job")["last_token"].as_u64().unwrap();
+    server.kill();
+    let log = server.data_dir().join("log");
+    let (file, used) = newest_written(&log);
+    let whole = fs::read(&file).unwrap();
+    let mut refusals = 0;
+    for part in 0..6 {
+        let mut bytes = whole.clone();
+        bytes[used * part / 6] ^= 0x10;
+        fs::write(&file, &bytes).unwrap();
+        let output = std::process::Command::new("timeout")
+            .args(["2", crate::support::BINARY, "serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(server.data_dir())
+            .env("LOCKKEEPER_LOG", "error")
+            .output()
+            .unwrap();
+        if output.status.code() == Some(1) {
+            let stderr = text(&output.stderr);
+            assert!(stderr.contains("the log is damaged: ") && stderr.contains("backup"), "{stderr}");
+            assert!(fs::read(&file).unwrap() == bytes, "nothing was changed");
+            refusals += 1;
+        } else {
+            server.restart();
+            assert!(server.who("job")["last_token"].as_u64().unwrap() >= last_token, "byte {} of {used}", used * part / 6);
+            server.kill();
+            // It has gone on writing.
+            break;
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    assert!(refusals > 0, "no damage was noticed");
+}
+
+/// The last file of the log that has anything in it, and how much.
+fn newest_written(log: &Path) -> (std::path::PathBuf, usize) {
+    let mut files: Vec<_> = fs::read_dir(log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    files.sort();
+    files
+        .into_iter()
+        .rev()
+        .find_map(|path| {
+            let used = fs::read(&path).unwrap().iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            (used > 4_096).then_some((path, used))
+        })
+        .expect("a log that was written")
+}
+
+#[test]
+fn a_damaged_snapshot() {
+    let mut server = Server::start();
+    server.kill();
+    fs::write(server.data_dir().join("snapshot/table.snapshot"), b"LKSNAP1\nno snapshot at all").unwrap();
+    let (_, stderr) = refused(&server.data_dir(), &[]);
+    assert!(stderr.contains("the snapshot") && stderr.contains("damaged"), "{stderr}");
+}
+
+#[test]
+fn tokens_go_on_after_a_kill() {
+    let mut server = Server::start();
+    let token = |server: &Server| -> u64 {
+        let output = server.run("job", &[], "echo $LOCKKEEPER_TOKEN").output().unwrap();
+        text(&output.stdout).trim().parse().unwrap()
+    };
+    let first = token(&server);
+    server.kill();
+    server.restart();
+    assert!(token(&server) > first);
+}
+
+#[test]
+fn term_stops_it_with_code_0() {
+    let folder = tempfile::tempdir().unwrap();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut process = crate::support::Process::spawn(
+            lockkeeper()
+                .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+                .arg(folder.path())
+                .env("LOCKKEEPER_LOG", "error")
+                .stdout(fs::File::create(folder.path().join("stdout")).unwrap()),
+        );
+        crate::support::until_line(&folder.path().join("stdout"));
+        // The handlers are set just after the line.
+        crate::support::until("handlers for signals", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+            (mask >> (signal.as_raw() - 1) & 1 == 1).then_some(())
+        });
+        process.signal(signal);
+        assert_eq!(process.code(), 0);
+    }
+}

@@ -1,0 +1,306 @@
+//! `kill -9` under load, at 200 random moments: every acknowledged grant, release and value is there after
+//! the restart, what was in doubt is settled by its request id, and tokens go on rising (S1, S5, S10).
+//!
+//! LOCKKEEPER_KILLS sets the number of kills, LOCKKEEPER_SEED the seed; both are printed.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+const WORKERS: usize = 8;
+const LOCKS_EACH: usize = 4;
+
+/// Small, seeded, good enough to choose moments.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Server {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(folder)
+            .env("LOCKKEEPER_LOG", "warn,openraft=error")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("lockkeeper can be started");
+        let mut lines = BufReader::new(process.stdout.take().expect("stdout is piped")).lines();
+        let line = lines.next().expect("it says where it serves").expect("text");
+        let address = line.split_whitespace().nth(3).expect("lockkeeper serves on ADDRESS").to_owned();
+        Server { process, address }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().expect("it can be killed");
+        self.process.wait().expect("it has ended");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// One HTTP connection. An error means that the node is gone and the call is in doubt.
+struct Http {
+    stream: BufReader<TcpStream>,
+}
+
+impl Http {
+    fn connect(address: &str) -> std::io::Result<Http> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(Http { stream: BufReader::new(stream) })
+    }
+
+    fn post(&mut self, path: &str, body: &Value) -> std::io::Result<(u16, Value)> {
+        let body = body.to_string();
+        self.call(&format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn get(&mut self, path: &str) -> std::io::Result<(u16, Value)> {
+        self.call(&format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"))
+    }
+
+    fn call(&mut self, request: &str) -> std::io::Result<(u16, Value)> {
+        let broken = |what: &str| std::io::Error::other(what.to_owned());
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(broken("cut off"))?;
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if self.stream.read_line(&mut line)? == 0 {
+                return Err(broken("cut off"));
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().map_err(|_| broken("a length"))?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body)?;
+        Ok((status, serde_json::from_slice(&body).map_err(|_| broken("a body"))?))
+    }
+}
+
+/// What a worker knows of one lock.
+#[derive(Debug, Clone, PartialEq)]
+enum Known {
+    Free,
+    Held(u64),
+    /// The acquire with this request id was not answered.
+    Acquiring(String),
+    /// The release of this token was not answered.
+    Releasing(u64),
+}
+
+/// A worker and all that it was told.
+struct Worker {
+    number: usize,
+    session: String,
+    locks: Vec<(String, Known)>,
+    /// Key to what was acknowledged, and what may have been written after it.
+    values: HashMap<String, (Option<u64>, Option<u64>)>,
+    requests: u64,
+    highest_token: u64,
+    done: u64,
+    random: Random,
+}
+
+impl Worker {
+    fn open(number: usize, http: &mut Http, seed: u64) -> Worker {
+        let (status, opened) =
+            http.post("/v1/session/open", &json!({"ttl_ms": 3_600_000, "owner": format!("worker-{number}")})).unwrap();
+        assert_eq!(status, 200, "{opened}");
+        Worker {
+            number,
+            session: opened["session"].as_str().unwrap().to_owned(),
+            locks: (0..LOCKS_EACH).map(|lock| (format!("lock-{number}-{lock}"), Known::Free)).collect(),
+            values: HashMap::new(),
+            requests: 0,
+            highest_token: 0,
+            done: 0,
+            random: Random(seed),
+        }
+    }
+
+    /// Works until the node is gone.
+    fn work(&mut self, address: &str, stop: &AtomicBool) {
+        let Ok(mut http) = Http::connect(address) else { return };
+        while !stop.load(Ordering::Relaxed) {
+            if self.step(&mut http).is_err() {
+                return;
+            }
+            self.done += 1;
+        }
+    }
+
+    fn step(&mut self, http: &mut Http) -> std::io::Result<()> {
+        let chosen = self.random.below(LOCKS_EACH as u64) as usize;
+        if self.random.below(3) == 0 {
+            return self.put(http, chosen);
+        }
+        let (lock, known) = self.locks[chosen].clone();
+        match known {
+            Known::Free => {
+                self.requests += 1;
+                let request = format!("w{}-{}", self.number, self.requests);
+                self.acquire(http, chosen, &lock, request)
+            }
+            Known::Held(token) => {
+                self.locks[chosen].1 = Known::Releasing(token);
+                let body = json!({"session": self.session, "lock": lock, "token": token});
+                let (status, answer) = http.post("/v1/lock/release", &body)?;
+                assert_eq!(status, 200, "{answer}");
+                self.locks[chosen].1 = Known::Free;
+                Ok(())
+            }
+            Known::Acquiring(_) | Known::Releasing(_) => unreachable!("settled after each restart"),
+        }
+    }
+
+    fn acquire(&mut self, http: &mut Http, chosen: usize, lock: &str, request: String) -> std::io::Result<()> {
+        self.locks[chosen].1 = Known::Acquiring(request.clone());
+        let body = json!({"session": self.session, "lock": lock, "request": request});
+        let (status, answer) = http.post("/v1/lock/acquire", &body)?;
+        assert_eq!(status, 200, "nobody else wants {lock}: {answer}");
+        let token = answer["token"].as_u64().unwrap();
+        assert!(token > self.highest_token, "token {token} is not above {}", self.highest_token);
+        self.highest_token = token;
+        self.locks[chosen].1 = Known::Held(token);
+        Ok(())
+    }
+
+    fn put(&mut self, http: &mut Http, chosen: usize) -> std::io::Result<()> {
+        let key = format!("value-{}-{chosen}", self.number);
+        let number = self.random.next() >> 12;
+        let known = self.values.entry(key.clone()).or_default();
+        known.1 = Some(number);
+        let (status, answer) = http.post("/v1/value/put", &json!({"key": key, "value": number.to_string()}))?;
+        assert_eq!(status, 200, "{answer}");
+        *known = (Some(number), None);
+        Ok(())
+    }
+
+    /// Everything acknowledged is there; what was in doubt is settled.
+    fn verify(&mut self, http: &mut Http) {
+        for chosen in 0..LOCKS_EACH {
+            let (lock, known) = self.locks[chosen].clone();
+            let (_, seen) = http.get(&format!("/v1/lock?name={lock}")).unwrap();
+            let holders: Vec<u64> =
+                seen["holders"].as_array().unwrap().iter().map(|h| h["token"].as_u64().unwrap()).collect();
+            match known {
+                Known::Free => assert!(holders.is_empty(), "{lock} was released, and that was acknowledged: {holders:?}"),
+                Known::Held(token) => assert_eq!(holders, [token], "{lock} was granted, and that was acknowledged"),
+                Known::Releasing(token) => {
+                    assert!(holders.is_empty() || holders == [token], "{lock}: {holders:?}");
+                    let body = json!({"session": self.session, "lock": lock, "token": token});
+                    let (status, answer) = http.post("/v1/lock/release", &body).unwrap();
+                    let expected = if holders.is_empty() { 409 } else { 200 };
+                    assert_eq!(status, expected, "{answer}");
+                    self.locks[chosen].1 = Known::Free;
+                }
+                Known::Acquiring(request) => {
+                    assert!(holders.len() <= 1, "{lock}: {holders:?}");
+                    // The retry is the same request: if it was granted, it is that very grant.
+                    self.acquire(http, chosen, &lock, request).unwrap();
+                    if let [granted] = holders[..] {
+                        assert_eq!(self.locks[chosen].1, Known::Held(granted), "a second grant for one request");
+                    }
+                }
+            }
+        }
+        for (key, (acknowledged, in_doubt)) in &mut self.values {
+            let (_, seen) = http.get(&format!("/v1/value?key={key}")).unwrap();
+            let seen: Option<u64> = seen["value"].as_str().map(|text| text.parse().unwrap());
+            assert!(seen == *acknowledged || (in_doubt.is_some() && seen == *in_doubt), "{key}: {seen:?}");
+            *acknowledged = seen;
+            *in_doubt = None;
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_at_200_random_moments() {
+    let kills: u64 = std::env::var("LOCKKEEPER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let seed: u64 = std::env::var("LOCKKEEPER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
+    });
+    println!("LOCKKEEPER_SEED={seed} LOCKKEEPER_KILLS={kills}");
+    let mut random = Random(seed);
+    let folder = tempfile::tempdir().unwrap();
+
+    let mut server = Server::start(folder.path());
+    let mut http = Http::connect(&server.address).unwrap();
+    let mut workers: Vec<Worker> =
+        (0..WORKERS).map(|number| Worker::open(number, &mut http, random.next())).collect();
+    let began = Instant::now();
+    for kill in 0..kills {
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = server.address.clone();
+        let running: Vec<_> = workers
+            .into_iter()
+            .map(|mut worker| {
+                let (address, stop) = (address.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    worker.work(&address, &stop);
+                    worker
+                })
+            })
+            .collect();
+        // The moment of the kill is what is random here.
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        server.kill();
+        stop.store(true, Ordering::Relaxed);
+        workers = running.into_iter().map(|thread| thread.join().expect("no worker saw anything wrong")).collect();
+
+        server = Server::start(folder.path());
+        let mut http = Http::connect(&server.address).unwrap();
+        let highest = workers.iter().map(|worker| worker.highest_token).max().unwrap_or(0);
+        for worker in &mut workers {
+            worker.verify(&mut http);
+        }
+        let probe = json!({"session": workers[0].session, "lock": format!("probe-{kill}")});
+        let (status, answer) = http.post("/v1/lock/acquire", &probe).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer["token"].as_u64().unwrap() > highest, "tokens go on rising: {answer} after {highest}");
+    }
+    let done: u64 = workers.iter().map(|worker| worker.done).sum();
+    println!("{kills} kills, {done} acknowledged operations, {:.1} s", began.elapsed().as_secs_f64());
+    assert!(done > kills, "the workers did work between the kills");
+}

@@ -1,0 +1,73 @@
+//! How many bytes a lock and a session cost: `cargo run --release -p lockkeeper-core --example memory`.
+//!
+//! Measured as the growth of the resident memory of the process, so it counts what the allocator wastes too.
+
+#![allow(clippy::unwrap_used, reason = "it stops at the first surprise")]
+
+use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, SessionId, Wait};
+
+const PAGE_BYTES: u64 = 4_096;
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * PAGE_BYTES
+}
+
+fn apply(table: &mut LockTable, command: Command) {
+    table.apply(table.applied() + 1, &Batch { now: CellTime(0), commands: vec![command] }).unwrap();
+}
+
+/// Session ids as in real life: spread over the whole range.
+fn spread(number: u64) -> SessionId {
+    SessionId(u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
+}
+
+fn open(table: &mut LockTable, number: u64) {
+    let command =
+        Command::OpenSession { session: spread(number), ttl_ms: 10_000, owner: "web-17/worker-3".into() };
+    apply(table, command);
+}
+
+/// What each of `count` things adds.
+fn measure(what: &str, table: &mut LockTable, count: u64, mut add: impl FnMut(&mut LockTable, u64)) {
+    let before = resident_bytes();
+    (0..count).for_each(|number| add(table, number));
+    println!("{what}: {} bytes each, {count} of them", resident_bytes().saturating_sub(before) / count);
+}
+
+fn main() {
+    let held = |request: bool| {
+        move |table: &mut LockTable, number: u64| {
+            let name = LockName::from(format!("orders/{:07}", number * 7 % 1_000_000));
+            let request = request.then(|| format!("{number:016x}").into());
+            let asked = Acquire { request, ..Acquire::new(spread(number % 1_000), Locks::One(name)) };
+            apply(table, Command::Acquire(asked));
+        }
+    };
+    let with_sessions = || {
+        let mut table = LockTable::new();
+        (0..1_000).for_each(|number| open(&mut table, number));
+        table
+    };
+    let mut tables = Vec::new();
+    let mut table = with_sessions();
+    measure("a lock held with a request id", &mut table, 1_000_000, held(true));
+    tables.push(table);
+    let mut table = with_sessions();
+    measure("a lock held without a request id", &mut table, 1_000_000, held(false));
+    tables.push(table);
+    let mut table = LockTable::new();
+    measure("an empty session", &mut table, 100_000, open);
+    tables.push(table);
+    let mut table = with_sessions();
+    measure("a wait", &mut table, 100_000, |table, number| {
+        let lock = Locks::One("busy".into());
+        let request = Some(format!("{number:016x}").into());
+        let wait = Wait::ForMs(60_000 + number);
+        let asked = Acquire { request, wait, ..Acquire::new(spread(number % 1_000), lock) };
+        apply(table, Command::Acquire(asked));
+    });
+    tables.push(table);
+    // They stay until the end, so that no memory is used twice.
+    drop(tables);
+}

@@ -1,0 +1,237 @@
+//! Random histories: a few sessions, a few locks, a few request ids, so that they meet all the time.
+
+use lockkeeper_core::{
+    Acquire, Applied, Batch, CellTime, Command, Fence, LockName, LockTable, Locks, Mode, SessionId, Ticket,
+    Token, Wait, Waiting,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+pub(crate) const SESSIONS: u128 = 4;
+pub(crate) const LOCKS: [&str; 4] = ["a", "b", "c", "d"];
+pub(crate) const KEYS: [&str; 2] = ["k", "l"];
+
+/// A wish for an entry. What a token, ticket or version is follows only when the table stands there.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    /// Half-seconds that pass before it. Below zero the stamp goes back.
+    step: i64,
+    commands: Vec<CommandWish>,
+}
+
+#[derive(Debug, Clone)]
+enum CommandWish {
+    Open(u128),
+    Close(u128),
+    Expire {
+        session: u128,
+        stale: bool,
+    },
+    Acquire(Acquire),
+    /// An acquire of the past once more.
+    Again(Index),
+    CancelRequest {
+        session: u128,
+        request: u8,
+    },
+    CancelTicket {
+        session: u128,
+        back: u64,
+    },
+    /// One of the locks that are held.
+    Release {
+        which: Index,
+        forget: bool,
+    },
+    /// A lock and a token that may or may not belong together.
+    ReleaseWrongly {
+        session: u128,
+        lock: usize,
+        back: u64,
+    },
+    ForceRelease(usize),
+    Put {
+        key: usize,
+        fence: Option<(usize, u64)>,
+        version: Option<u64>,
+    },
+    Delete {
+        key: usize,
+        fence: Option<(usize, u64)>,
+        version: Option<u64>,
+    },
+    Tick,
+}
+
+pub(crate) fn histories() -> impl Strategy<Value = Vec<Wish>> {
+    let step = prop_oneof![4 => Just(0), 4 => 1..4i64, 1 => 10..100i64, 1 => -5..0i64];
+    let wish = (step, vec(command(), 1..5)).prop_map(|(step, commands)| Wish { step, commands });
+    vec(wish, 1..60)
+}
+
+fn command() -> impl Strategy<Value = CommandWish> {
+    let session = || 1..=SESSIONS;
+    let fence = || proptest::option::of((0..LOCKS.len(), 0..3u64));
+    let version = || proptest::option::weighted(0.3, 0..4u64);
+    prop_oneof![
+        4 => session().prop_map(CommandWish::Open),
+        1 => session().prop_map(CommandWish::Close),
+        2 => (session(), any::<bool>()).prop_map(|(session, stale)| CommandWish::Expire { session, stale }),
+        14 => acquire().prop_map(CommandWish::Acquire),
+        3 => any::<Index>().prop_map(CommandWish::Again),
+        2 => (session(), 0..8u8).prop_map(|(session, request)| CommandWish::CancelRequest { session, request }),
+        1 => (session(), 0..4u64).prop_map(|(session, back)| CommandWish::CancelTicket { session, back }),
+        9 => (any::<Index>(), any::<bool>())
+            .prop_map(|(which, forget)| CommandWish::Release { which, forget }),
+        1 => (session(), 0..LOCKS.len(), 0..4u64)
+            .prop_map(|(session, lock, back)| CommandWish::ReleaseWrongly { session, lock, back }),
+        1 => (0..LOCKS.len()).prop_map(CommandWish::ForceRelease),
+        2 => (0..KEYS.len(), fence(), version())
+            .prop_map(|(key, fence, version)| CommandWish::Put { key, fence, version }),
+        1 => (0..KEYS.len(), fence(), version())
+            .prop_map(|(key, fence, version)| CommandWish::Delete { key, fence, version }),
+        2 => Just(CommandWish::Tick),
+    ]
+}
+
+fn acquire() -> impl Strategy<Value = Acquire> {
+    let locks = prop_oneof![
+        3 => (0..LOCKS.len()).prop_map(|at| vec![LOCKS[at]]),
+        1 => proptest::sample::subsequence(LOCKS.to_vec(), 2..=3),
+    ];
+    let wait = prop_oneof![
+        2 => Just(Wait::No),
+        1 => Just(Wait::Forever),
+        4 => (0..8u64).prop_map(|half_seconds| Wait::ForMs(half_seconds * 500)),
+    ];
+    let counted = prop_oneof![
+        3 => Just((None, None)),
+        1 => (proptest::option::of(0..5u32), proptest::option::of(1..4u32)),
+    ];
+    let request = proptest::option::weighted(0.6, 0..8u8);
+    let delay = prop_oneof![3 => Just(0u64), 1 => (1..6u64).prop_map(|half_seconds| half_seconds * 500)];
+    (1..=SESSIONS, locks, wait, counted, request, delay, any::<bool>()).prop_map(
+        |(session, locks, wait, (permits, capacity), request, lock_delay_ms, shared)| {
+            let alone = locks.len() == 1;
+            Acquire {
+                request: request.map(|number| format!("r{number}").into()),
+                mode: if shared { Mode::Shared } else { Mode::Exclusive },
+                permits: permits.filter(|_| alone),
+                capacity: capacity.filter(|_| alone),
+                wait,
+                lock_delay_ms,
+                ..Acquire::new(SessionId(session), Locks::many(locks.into_iter().map(LockName::from)))
+            }
+        },
+    )
+}
+
+/// An entry with the table before and after it.
+pub(crate) struct Step {
+    pub(crate) before: LockTable,
+    pub(crate) batch: Batch,
+    pub(crate) applied: Applied,
+    pub(crate) after: LockTable,
+}
+
+/// Lets a history happen. All sessions are open at its beginning.
+pub(crate) fn happen(wishes: &[Wish]) -> Vec<Step> {
+    let opening = (1..=SESSIONS).map(CommandWish::Open).collect();
+    let mut table = LockTable::new();
+    let mut past: Vec<Acquire> = Vec::new();
+    let mut steps = Vec::new();
+    for wish in std::iter::once(&Wish { step: 0, commands: opening }).chain(wishes) {
+        let now = CellTime(table.now().0.saturating_add_signed(wish.step * 500_000));
+        let commands: Vec<Command> =
+            wish.commands.iter().map(|command| command.meant(&table, &mut past)).collect();
+        let batch = Batch { now, commands };
+        let before = table.clone();
+        let applied = table.apply(table.applied() + 1, &batch).expect("the next entry");
+        steps.push(Step { before, batch, applied, after: table.clone() });
+    }
+    steps
+}
+
+impl CommandWish {
+    fn meant(&self, table: &LockTable, past: &mut Vec<Acquire>) -> Command {
+        let back_from_last = |back: u64| Token(table.last_token().0.saturating_sub(back));
+        let fence_of = |fence: &Option<(usize, u64)>| {
+            fence.map(|(lock, back)| {
+                let lock = LockName::from(LOCKS[lock]);
+                Fence { token: Token(table.last_token_of(&lock).0.saturating_sub(back)), lock }
+            })
+        };
+        // Versions near the present one, and sometimes 0 for "must not exist".
+        let version_of = |key: usize, back: Option<u64>| {
+            back.map(|back| table.value(KEYS[key]).map_or(0, |value| value.version).saturating_sub(back))
+        };
+        match self {
+            CommandWish::Open(session) => Command::OpenSession {
+                session: SessionId(*session),
+                ttl_ms: 10_000,
+                owner: format!("client-{session}").into(),
+            },
+            CommandWish::Close(session) => Command::CloseSession { session: SessionId(*session) },
+            CommandWish::Expire { session, stale } => {
+                let session = SessionId(*session);
+                let version = table.session(session).map_or(0, |alive| alive.version);
+                Command::ExpireSession { session, version: version.saturating_sub(u64::from(*stale)) }
+            }
+            CommandWish::Acquire(request) => {
+                past.push(request.clone());
+                Command::Acquire(request.clone())
+            }
+            CommandWish::Again(_) if past.is_empty() => Command::Tick,
+            CommandWish::Again(which) => Command::Acquire(which.get(past).clone()),
+            CommandWish::CancelRequest { session, request } => Command::Cancel {
+                session: SessionId(*session),
+                what: Waiting::Request(format!("r{request}").into()),
+            },
+            CommandWish::CancelTicket { session, back } => {
+                let ticket = Ticket(table.counts().waiting.saturating_sub(*back));
+                Command::Cancel { session: SessionId(*session), what: Waiting::Ticket(ticket) }
+            }
+            CommandWish::Release { which, forget } => {
+                let held = held(table);
+                if held.is_empty() {
+                    return Command::Tick;
+                }
+                let (session, lock, token) = which.get(&held).clone();
+                Command::Release { session, lock, token, forget: *forget }
+            }
+            CommandWish::ReleaseWrongly { session, lock, back } => Command::Release {
+                session: SessionId(*session),
+                lock: LOCKS[*lock].into(),
+                token: back_from_last(*back),
+                forget: false,
+            },
+            CommandWish::ForceRelease(lock) => {
+                Command::ForceRelease { lock: LOCKS[*lock].into(), reason: "by chance".into() }
+            }
+            CommandWish::Put { key, fence, version } => Command::PutValue {
+                key: KEYS[*key].into(),
+                value: table.applied().to_string().as_bytes().into(),
+                fence: fence_of(fence),
+                if_version: version_of(*key, *version),
+            },
+            CommandWish::Delete { key, fence, version } => Command::DeleteValue {
+                key: KEYS[*key].into(),
+                fence: fence_of(fence),
+                if_version: version_of(*key, *version),
+            },
+            CommandWish::Tick => Command::Tick,
+        }
+    }
+}
+
+/// All that is held: each lock of each grant.
+pub(crate) fn held(table: &LockTable) -> Vec<(SessionId, LockName, Token)> {
+    let mut held = Vec::new();
+    for session in (1..=SESSIONS).map(SessionId) {
+        for grant in table.grants_of(session) {
+            held.extend(grant.locks.as_slice().iter().map(|lock| (session, lock.clone(), grant.token)));
+        }
+    }
+    held
+}

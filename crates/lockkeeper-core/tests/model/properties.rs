@@ -1,0 +1,240 @@
+//! What must be true of every history, one function each. They look at what the table says and shows, and
+//! know nothing of the naive model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_core::{
+    Acquire, Batch, Command, Effect, Grant, LockName, LockTable, LockView, Mode, Reply, RequestId, Restore,
+    SessionId, Ticket, Token, Waiting,
+};
+use proptest::prelude::*;
+
+use crate::history::{KEYS, LOCKS, Step, held};
+
+type Checked = Result<(), TestCaseError>;
+
+fn views(table: &LockTable) -> impl Iterator<Item = LockView> + '_ {
+    LOCKS.iter().map(|name| table.lock_view(&LockName::from(*name), table.now(), usize::MAX))
+}
+
+/// Whoever holds a plain lock exclusively is alone.
+pub(crate) fn one_holder(steps: &[Step]) -> Checked {
+    for view in steps.iter().flat_map(|step| views(&step.after)) {
+        let exclusive = view.holders.iter().any(|holder| holder.mode == Mode::Exclusive);
+        if view.capacity == 1 && exclusive {
+            prop_assert_eq!(view.holders.len(), 1, "{:?}", view);
+        }
+    }
+    Ok(())
+}
+
+/// The permits of a counted lock are never more than its capacity.
+pub(crate) fn capacity_holds(steps: &[Step]) -> Checked {
+    for view in steps.iter().flat_map(|step| views(&step.after)).filter(|view| view.capacity > 1) {
+        let permits: u32 = view.holders.iter().map(|holder| holder.permits).sum();
+        prop_assert!(permits <= view.capacity, "{:?}", view);
+    }
+    Ok(())
+}
+
+/// A grant with the request that it answers, if that had an id.
+type Granted<'a> = (SessionId, Option<&'a RequestId>, &'a Grant);
+
+/// The grants that answered a command, in their order; among them those that a retry heard again.
+fn granted_at_once(step: &Step) -> Vec<Granted<'_>> {
+    let answered = step.batch.commands.iter().zip(&step.applied.answers);
+    answered
+        .filter_map(|(command, answer)| match (command, answer) {
+            (Command::Acquire(asked), Ok(Reply::Granted(grant))) => {
+                Some((asked.session, asked.request.as_ref(), grant))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// The grants of those who waited, in their order.
+fn granted_later(step: &Step) -> Vec<Granted<'_>> {
+    step.applied
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Granted { session, request, grant, .. } => Some((*session, request.as_ref(), grant)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Every grant has a higher token than all before it, and no token is given to two requests (S1, S5).
+pub(crate) fn tokens_rise(steps: &[Step]) -> Checked {
+    let mut given: BTreeMap<Token, (SessionId, Option<RequestId>)> = BTreeMap::new();
+    for step in steps {
+        for grants in [granted_later(step), granted_at_once(step)] {
+            let mut highest = step.before.last_token();
+            for (session, request, grant) in grants {
+                let to = (session, request.cloned());
+                if let Some(before) = given.get(&grant.token) {
+                    prop_assert_eq!(before, &to, "one token for two");
+                    prop_assert!(request.is_some(), "only a retry hears a token again");
+                    continue;
+                }
+                prop_assert!(grant.token > highest, "{:?} after {:?}", grant, highest);
+                highest = grant.token;
+                given.insert(grant.token, to);
+            }
+        }
+        prop_assert!(step.after.last_token() >= step.before.last_token());
+        for name in LOCKS.map(LockName::from) {
+            prop_assert!(step.after.last_token_of(&name) >= step.before.last_token_of(&name));
+        }
+    }
+    Ok(())
+}
+
+/// The grants of a lock come in the order of tickets among those who did not leave, and nobody is let in
+/// at once while others wait (S7).
+pub(crate) fn first_come_first_served(steps: &[Step]) -> Checked {
+    let mut lines: BTreeMap<LockName, BTreeSet<Ticket>> = BTreeMap::new();
+    let mut waiting: BTreeMap<Ticket, Vec<LockName>> = BTreeMap::new();
+    for step in steps {
+        let lines_before = lines.clone();
+        let new_tokens = step.before.last_token();
+        let at_once: Vec<Granted<'_>> =
+            granted_at_once(step).into_iter().filter(|(_, _, grant)| grant.token > new_tokens).collect();
+        for (command, answer) in step.batch.commands.iter().zip(&step.applied.answers) {
+            if let (Command::Acquire(asked), Ok(Reply::Queued { ticket })) = (command, answer)
+                && !waiting.contains_key(ticket)
+            {
+                waiting.insert(*ticket, asked.locks.as_slice().to_vec());
+                for name in asked.locks.as_slice() {
+                    lines.entry(name.clone()).or_default().insert(*ticket);
+                }
+            }
+        }
+        for effect in &step.applied.effects {
+            let (ticket, granted) = match effect {
+                Effect::Granted { ticket, .. } => (ticket, true),
+                Effect::Ended { ticket, .. } => (ticket, false),
+                _ => continue,
+            };
+            for name in waiting.remove(ticket).expect("it was told its ticket") {
+                let line = lines.get_mut(&name).expect("there is a line");
+                prop_assert!(!granted || line.first() == Some(ticket), "{:?} overtook {:?}", ticket, line);
+                line.remove(ticket);
+            }
+        }
+        let later: Vec<Token> = granted_later(step).iter().map(|(_, _, grant)| grant.token).collect();
+        for (_, _, grant) in at_once.iter().filter(|(_, _, grant)| !later.contains(&grant.token)) {
+            for name in grant.locks.as_slice() {
+                let waited_all_the_time = lines_before
+                    .get(name)
+                    .and_then(|before| before.iter().find(|ticket| lines[name].contains(*ticket)));
+                prop_assert_eq!(waited_all_the_time, None, "{:?} was let in before", grant);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whatever has happened: when everything that is held is given back, everybody who waits is let in or has
+/// waited long enough. There is no deadlock and no ghost in a line.
+pub(crate) fn every_line_drains(steps: &[Step]) -> Checked {
+    let Some(mut table) = steps.last().map(|step| step.after.clone()) else { return Ok(()) };
+    let rounds_max = table.counts().waiting + 1;
+    for _ in 0..=rounds_max {
+        let commands = held(&table)
+            .into_iter()
+            .map(|(session, lock, token)| Command::Release { session, lock, token, forget: true })
+            .collect();
+        // A minute later every lock-delay is over.
+        let batch = Batch { now: table.now().plus_ms(60_000), commands };
+        table.apply(table.applied() + 1, &batch).expect("the next entry");
+    }
+    let counts = table.counts();
+    prop_assert_eq!((counts.waiting, counts.grants, counts.locks), (0, 0, 0), "{:?}", table);
+    Ok(())
+}
+
+/// A request that is made again is answered the same and changes nothing (S5).
+pub(crate) fn a_retry_changes_nothing(steps: &[Step]) -> Checked {
+    for step in steps {
+        for command in &step.batch.commands {
+            let Command::Acquire(asked) = command else { continue };
+            if asked.request.is_some() {
+                once_and_twice_are_the_same(&step.after, asked)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn once_and_twice_are_the_same(table: &LockTable, asked: &Acquire) -> Checked {
+    let acquire = Command::Acquire(asked.clone());
+    // Counts as heard of the session, as the retry does, and is nothing else.
+    let nothing = Command::Cancel { session: asked.session, what: Waiting::Ticket(Ticket(u64::MAX)) };
+    let (mut once, mut twice) = (table.clone(), table.clone());
+    let next = table.applied() + 1;
+    let first = once.apply(next, &Batch { now: table.now(), commands: vec![acquire.clone(), nothing] });
+    let second = twice.apply(next, &Batch { now: table.now(), commands: vec![acquire.clone(), acquire] });
+    let (first, second) = (first.expect("the next entry"), second.expect("the next entry"));
+    prop_assert_eq!(&second.answers[0], &second.answers[1]);
+    prop_assert_eq!(&first.answers[0], &second.answers[0]);
+    prop_assert_eq!(first.effects, second.effects);
+    prop_assert!(once == twice, "the retry of {:?} changed the table", asked);
+    Ok(())
+}
+
+/// A snapshot gives an equal table, after every entry.
+pub(crate) fn a_snapshot_is_the_table(steps: &[Step]) -> Checked {
+    for step in steps {
+        prop_assert!(restored(&step.after) == step.after, "after {:?}", step.batch);
+    }
+    Ok(())
+}
+
+/// A node that starts from a snapshot and applies the rest says the same and gets to the same table.
+pub(crate) fn a_snapshot_and_the_rest_are_the_whole(steps: &[Step], at: usize) -> Checked {
+    let mut table = restored(&steps[at].before);
+    for step in &steps[at..] {
+        let applied = table.apply(table.applied() + 1, &step.batch).expect("the next entry");
+        prop_assert_eq!(&applied, &step.applied);
+    }
+    prop_assert!(Some(&table) == steps.last().map(|step| &step.after), "another table");
+    Ok(())
+}
+
+/// Every index agrees with what it indexes.
+pub(crate) fn invariants_hold(steps: &[Step]) -> Checked {
+    for step in steps {
+        prop_assert_eq!(step.after.check_invariants(), Ok(()), "after {:?}", step.batch);
+    }
+    Ok(())
+}
+
+/// Cell time and the count of entries only rise.
+pub(crate) fn time_never_goes_back(steps: &[Step]) -> Checked {
+    for Step { before, after, .. } in steps {
+        prop_assert!(after.now() >= before.now());
+        prop_assert_eq!(after.applied(), before.applied() + 1);
+    }
+    Ok(())
+}
+
+/// A version of a value stands for one content, also when the value was removed meanwhile.
+pub(crate) fn versions_never_come_back(steps: &[Step]) -> Checked {
+    for key in KEYS {
+        let seen: Vec<_> = steps.iter().filter_map(|step| step.after.value(key)).collect();
+        for pair in seen.windows(2) {
+            prop_assert!(pair[0] == pair[1] || pair[0].version < pair[1].version, "{:?}", pair);
+        }
+    }
+    Ok(())
+}
+
+fn restored(table: &LockTable) -> LockTable {
+    let mut restore = Restore::new();
+    for chunk in table.snapshot() {
+        restore.push(&chunk).expect("a good chunk");
+    }
+    restore.finish().expect("a whole snapshot")
+}

@@ -1,0 +1,3 @@
+//! The lab of Lockkeeper: benchmarks, faults and proofs against real servers.
+
+pub mod bench;

@@ -1,0 +1,94 @@
+//! The house rules that no compiler checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+/// All files below a folder, without what is built or hidden.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder can be read") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if name.starts_with('.') || ["target", "node_modules", "lockkeeper-data"].contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+fn sources(ending: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    files(&root(), &mut found);
+    let sources: Vec<_> = found
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|found| found == ending))
+        .map(|path| (path.clone(), fs::read_to_string(&path).expect("text")))
+        .collect();
+    assert!(!sources.is_empty(), "there are no .{ending} files: is this the workspace?");
+    sources
+}
+
+#[test]
+fn one_noun_one_file_of_at_most_600_lines() {
+    let long: Vec<_> = sources("rs")
+        .into_iter()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > 600)
+        .collect();
+    assert!(long.is_empty(), "split these: {long:?}");
+}
+
+#[test]
+fn no_unbounded_channels() {
+    let word = concat!("unbounded", "_channel");
+    let found: Vec<_> = sources("rs").into_iter().filter(|(_, text)| text.contains(word)).map(|(path, _)| path).collect();
+    assert!(found.is_empty(), "every queue has a bound (S11): {found:?}");
+}
+
+#[test]
+fn openraft_stays_behind_its_wall() {
+    let wall = root().join("crates/lockkeeper-server/src/raft");
+    let found: Vec<_> = sources("rs")
+        .into_iter()
+        .filter(|(path, text)| {
+            path.starts_with(root().join("crates"))
+                && path.components().any(|part| part.as_os_str() == "src")
+                && !path.starts_with(&wall)
+                && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("openraft::"))
+        })
+        .map(|(path, _)| path)
+        .collect();
+    assert!(found.is_empty(), "openraft is named outside raft/: {found:?}");
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut dead = Vec::new();
+    for (path, text) in sources("md") {
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            if !path.parent().expect("a folder").join(target).exists() {
+                dead.push((path.clone(), link.to_owned()));
+            }
+        }
+        // Paths that are named in plain words.
+        for word in text.split(|c: char| c.is_whitespace() || "()`,;".contains(c)) {
+            let word = word.trim_end_matches(['.', ':']);
+            let named = word.starts_with("docs/") && word.ends_with(".md");
+            if named && !root().join(word).exists() {
+                dead.push((path.clone(), word.to_owned()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:?}");
+}

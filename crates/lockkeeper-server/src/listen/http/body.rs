@@ -1,0 +1,186 @@
+//! Reading a JSON body: bounded in size, time and depth, and strict in its fields.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+
+use super::error::Error;
+use crate::failure::Failure;
+
+/// Largest body. The largest value fits four times, to leave room for JSON's escapes.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+/// How much of a body that is too large is read and thrown away, so that the sender gets to our answer
+/// instead of a reset connection.
+const DRAINED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How long a body may take to arrive.
+const BODY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The JSON object in a body.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T, S> FromRequest<S> for Body<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+{
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Body<T>, Error> {
+        let is_form = request
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok())
+            .is_some_and(|kind| kind.starts_with("multipart/") || kind.contains("form-urlencoded"));
+        let bytes = match tokio::time::timeout(BODY_TIME_MAX, read(request)).await {
+            Ok(read) => read?,
+            Err(_) => return Err(too_slow()),
+        };
+        parse(&bytes, is_form).map(Body)
+    }
+}
+
+fn too_slow() -> Error {
+    let text = format!("the body did not arrive within {} s: nothing was done", BODY_TIME_MAX.as_secs());
+    Error::invalid(text).with_status(StatusCode::REQUEST_TIMEOUT)
+}
+
+fn too_large() -> Error {
+    let text = format!("the body is larger than {BODY_BYTES_MAX} bytes, the most that is read");
+    Failure::TooLarge(text).into()
+}
+
+async fn read(request: Request) -> Result<Bytes, Error> {
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let announced = announced.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+    // Who asks first has not sent anything yet.
+    let asks_first = request.headers().contains_key(EXPECT);
+    if announced > DRAINED_BYTES_MAX || announced > BODY_BYTES_MAX && asks_first {
+        return Err(too_large());
+    }
+    let mut body = request.into_body();
+    let mut bytes = Vec::with_capacity(announced.min(BODY_BYTES_MAX));
+    let mut arrived = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Error::invalid(format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        arrived += data.len();
+        if arrived > DRAINED_BYTES_MAX {
+            break;
+        }
+        if arrived <= BODY_BYTES_MAX {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    if arrived > BODY_BYTES_MAX {
+        return Err(too_large());
+    }
+    Ok(bytes.into())
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8], is_form: bool) -> Result<T, Error> {
+    if bytes.trim_ascii().is_empty() {
+        return Err(Error::invalid("the body is empty: send a JSON object"));
+    }
+    // `Json` names the path of the field that does not fit.
+    match Json::<Object<T>>::from_bytes(bytes) {
+        Ok(Json(Object(asked))) => Ok(asked),
+        Err(rejection) => {
+            let what = std::error::Error::source(&rejection).map(ToString::to_string);
+            let what = what.unwrap_or_else(|| rejection.body_text());
+            let looks_like_a_form = is_form && bytes.trim_ascii_start().first() != Some(&b'{');
+            let hint = if looks_like_a_form { "; send a JSON object, not a form" } else { "" };
+            Err(Error::invalid(format!("the body does not fit: {what}{hint}")))
+        }
+    }
+}
+
+/// A JSON object. What serde derives for a struct would take an array as well.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Sample {
+        name: String,
+        count: Option<u64>,
+    }
+
+    fn refused(body: &str) -> String {
+        format!("{:?}", parse::<Sample>(body.as_bytes(), false).unwrap_err())
+    }
+
+    #[test]
+    fn a_refusal_names_what_does_not_fit() {
+        for (body, named) in [
+            ("", "empty"),
+            (" \n", "empty"),
+            ("{", "EOF"),
+            ("[\"a\", 1]", "expected a JSON object"),
+            ("\"a\"", "expected a JSON object"),
+            ("{}", "missing field `name`"),
+            (r#"{"name": null}"#, "name: invalid type: null"),
+            (r#"{"name": "a", "count": -1}"#, "count: invalid value: integer `-1`"),
+            (r#"{"name": "a", "count": 1.5}"#, "count: invalid type: floating point"),
+            (r#"{"name": "a", "count": 18446744073709551616}"#, "count: invalid type: floating point"),
+            (r#"{"name": "a", "count": NaN}"#, "expected value"),
+            (r#"{"name": "a", "count": "1"}"#, "count: invalid type: string"),
+            (r#"{"name": "a", "nmae": "b"}"#, "unknown field `nmae`, expected `name` or `count`"),
+            (r#"{"name": "a", "name": "b"}"#, "duplicate field `name`"),
+            (r#"{"name": "a"} x"#, "trailing characters"),
+            (r#"{"name": "\ud800"}"#, "name: "),
+        ] {
+            let text = refused(body);
+            assert!(text.contains(named), "{body}: {text}");
+        }
+        assert!(parse::<Sample>(b"{\"name\": \"\xff\"}", false).is_err());
+        let form = parse::<Sample>(b"name=a", true).unwrap_err();
+        assert!(format!("{form:?}").contains("not a form"));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let deep = |key: &str| format!("{{\"{key}\": {}", "[".repeat(100_000));
+        refused(&deep("name"));
+        refused(&deep("other"));
+        refused(&"[".repeat(100_000));
+    }
+
+    #[test]
+    fn null_is_absent() {
+        let sample: Sample = parse(br#"{"name": "a", "count": null}"#, false).unwrap();
+        assert_eq!(sample.count, None);
+    }
+}

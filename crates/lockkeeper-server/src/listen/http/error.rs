@@ -1,0 +1,146 @@
+//! Failures in the shape of the contract: `{"error": {"code", "message", ...}}`.
+
+use axum::Json;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lockkeeper_core::Refusal;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Seconds after which it makes sense to ask again.
+const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+
+/// An answer that says why not, and what to do next.
+#[derive(Debug)]
+pub(super) struct Error {
+    failure: Failure,
+    status: StatusCode,
+}
+
+impl Error {
+    /// The request makes no sense; the text says what to change.
+    pub(super) fn invalid(text: impl Into<String>) -> Error {
+        Failure::Invalid(text.into()).into()
+    }
+
+    /// The same failure under another status than its code has: HTTP has words of its own for some.
+    pub(super) fn with_status(self, status: StatusCode) -> Error {
+        Error { status, ..self }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let status = StatusCode::from_u16(failure.http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        Error { failure, status }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        Failure::Refused(refusal).into()
+    }
+}
+
+#[derive(Serialize)]
+struct Envelope {
+    error: Details,
+}
+
+/// Each detail is there with the codes it belongs to, and only with those.
+#[derive(Serialize)]
+struct Details {
+    code: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    /// With `not_leader`; null if nobody knows who leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<Option<String>>,
+    /// With `unavailable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    may_have_happened: Option<bool>,
+}
+
+impl Details {
+    fn new(failure: &Failure) -> Details {
+        let mut details = Details {
+            code: failure.code(),
+            message: failure.to_string(),
+            lock: None,
+            last_token: None,
+            version: None,
+            leader: None,
+            may_have_happened: None,
+        };
+        match failure {
+            Failure::Refused(Refusal::StaleToken { last_token }) => details.last_token = Some(last_token.0),
+            Failure::Refused(Refusal::VersionMismatch { version }) => details.version = Some(*version),
+            Failure::Refused(
+                Refusal::Busy { lock } | Refusal::Timeout { lock } | Refusal::NotHeld { lock, .. },
+            ) => details.lock = Some(lock.to_string()),
+            Failure::NotLeader { leader } => details.leader = Some(leader.clone()),
+            Failure::Unknown(_) | Failure::Unavailable(_) => {
+                details.may_have_happened = Some(failure.may_have_happened());
+            }
+            _ => {}
+        }
+        details
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let envelope = Envelope { error: Details::new(&self.failure) };
+        let mut response = (self.status, Json(envelope)).into_response();
+        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_core::Token;
+    use serde_json::{Value, json};
+
+    fn shown(failure: Failure) -> (u16, Value) {
+        let error = Error::from(failure);
+        let body = serde_json::to_value(Envelope { error: Details::new(&error.failure) }).unwrap();
+        (error.status.as_u16(), body["error"].clone())
+    }
+
+    #[test]
+    fn details_come_with_their_codes() {
+        let (status, error) = shown(Refusal::StaleToken { last_token: Token(7) }.into());
+        assert_eq!((status, &error["code"], &error["last_token"]), (412, &json!("stale_token"), &json!(7)));
+        let (status, error) = shown(Refusal::VersionMismatch { version: 0 }.into());
+        assert_eq!((status, &error["version"]), (412, &json!(0)));
+        let (status, error) = shown(Failure::NotLeader { leader: Some("b:7420".to_owned()) });
+        assert_eq!((status, &error["leader"]), (421, &json!("b:7420")));
+        let (_, error) = shown(Failure::NotLeader { leader: None });
+        assert!(error.as_object().unwrap().contains_key("leader"));
+        let (status, error) = shown(Failure::Unknown("the leader changed".to_owned()));
+        assert_eq!((status, &error["may_have_happened"]), (503, &json!(true)));
+        let (_, error) = shown(Refusal::Busy { lock: "a".into() }.into());
+        assert_eq!((&error["lock"], error.get("last_token")), (&json!("a"), None));
+    }
+
+    #[test]
+    fn who_should_come_back_is_told_when() {
+        for failure in [Failure::Unavailable("x".to_owned()), Failure::Overload("x".to_owned())] {
+            let response = Error::from(failure).into_response();
+            assert_eq!(response.headers()[RETRY_AFTER], "1");
+        }
+        let response = Error::from(Refusal::SessionLost).into_response();
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+}

@@ -1,0 +1,124 @@
+//! The description of the API, written by hand in `openapi.json` and kept true by tests.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+
+/// Where the file has the version of the node.
+const VERSION_MARK: &str = "{version}";
+
+pub(super) async fn document() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], text())
+}
+
+fn text() -> String {
+    include_str!("openapi.json").replace(VERSION_MARK, env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::super::routes;
+    use super::text;
+
+    fn document() -> Value {
+        serde_json::from_str(&text()).unwrap()
+    }
+
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        let document = document();
+        let served: BTreeSet<String> =
+            routes().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+        let described: BTreeSet<String> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(move |method| format!("{method} {path}"))
+            })
+            .collect();
+        assert_eq!(served, described);
+    }
+
+    fn each<'a>(value: &'a Value, found: &mut impl FnMut(&'a str, &'a Value)) {
+        match value {
+            Value::Object(fields) => {
+                for (key, inner) in fields {
+                    found(key, inner);
+                    each(inner, found);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| each(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        let mut references = 0;
+        each(&document, &mut |key, value| {
+            if key == "$ref" {
+                let pointer = value.as_str().unwrap().strip_prefix('#').unwrap();
+                assert!(document.pointer(pointer).is_some(), "{pointer} leads nowhere");
+                references += 1;
+            }
+        });
+        assert!(references > 50);
+    }
+
+    #[test]
+    fn every_operation_has_a_name_and_a_story() {
+        let document = document();
+        let mut names = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let name = operation["operationId"].as_str().unwrap();
+                assert!(names.insert(name), "{name} twice");
+                assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+                assert!(operation["responses"].is_object(), "{method} {path} has no answers");
+                if method == "post" {
+                    let content = &operation["requestBody"]["content"]["application/json"];
+                    assert!(content["schema"].is_object(), "{path} has no body");
+                    assert!(content["example"].is_object(), "{path} has no example");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_of_the_contract_is_described() {
+        let document = document();
+        let codes: Vec<&str> = document["components"]["schemas"]["ErrorCode"]["enum"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|code| code.as_str().unwrap())
+            .collect();
+        for code in [
+            "busy",
+            "timeout",
+            "not_held",
+            "session_lost",
+            "stale_token",
+            "version_mismatch",
+            "deadlock",
+            "wounded",
+            "died",
+            "unsupported",
+            "invalid",
+            "too_large",
+            "limit",
+            "unauthenticated",
+            "forbidden",
+            "not_leader",
+            "unavailable",
+        ] {
+            assert!(codes.contains(&code), "{code}");
+        }
+        assert_eq!(codes.len(), 17);
+    }
+}

@@ -1,0 +1,124 @@
+//! The state of the node and its cell, for people, scripts and probes.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use serde::Serialize;
+
+use super::error::Error;
+use crate::calls::Calls;
+use crate::failure::Failure;
+
+#[derive(Serialize)]
+pub(super) struct Status {
+    node_id: u64,
+    cell: String,
+    version: String,
+    /// Null while nobody leads, as far as this node knows.
+    leader: Option<u64>,
+    term: u64,
+    members: Vec<Member>,
+    last_log_index: u64,
+    applied_index: u64,
+    snapshot_index: u64,
+    purged_index: u64,
+    sessions: u64,
+    locks_held: u64,
+    waiting: u64,
+    values: u64,
+    last_token: u64,
+    cell_time_ms: u64,
+    uptime_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Member {
+    node_id: u64,
+    address: String,
+    voter: bool,
+}
+
+pub(super) async fn status(State(calls): State<Calls>) -> Json<Status> {
+    let status = calls.status();
+    Json(Status {
+        node_id: status.node_id,
+        cell: status.cell,
+        version: status.version,
+        leader: (status.leader != 0).then_some(status.leader),
+        term: status.term,
+        members: status
+            .members
+            .into_iter()
+            .map(|member| Member { node_id: member.node_id, address: member.address, voter: member.voter })
+            .collect(),
+        last_log_index: status.last_log_index,
+        applied_index: status.applied_index,
+        snapshot_index: status.snapshot_index,
+        purged_index: status.purged_index,
+        sessions: status.sessions,
+        locks_held: status.locks_held,
+        waiting: status.waiting,
+        values: status.values,
+        last_token: status.last_token,
+        cell_time_ms: status.cell_time_ms,
+        uptime_ms: status.uptime_ms,
+    })
+}
+
+#[derive(Serialize)]
+pub(super) struct Health {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checks: Option<Checks>,
+}
+
+/// What readiness was decided by.
+#[derive(Serialize)]
+struct Checks {
+    role: &'static str,
+    leader: Option<u64>,
+    term: u64,
+    applied_index: u64,
+    last_log_index: u64,
+}
+
+/// The process runs and answers. Whether it can serve is another question: restarting it would not help.
+pub(super) async fn alive() -> Json<Health> {
+    Json(Health { status: "ok", checks: None })
+}
+
+/// The node can serve: it leads, or it knows who does and sends callers there. Followers count as ready,
+/// because otherwise a rolling restart of a cell would wait for ever for all but one of them.
+pub(super) async fn ready(State(calls): State<Calls>, uri: Uri) -> Result<Json<Health>, Error> {
+    let role = match calls.ready() {
+        Ok(()) => "leader",
+        Err(Failure::NotLeader { leader: Some(_) }) => "follower",
+        Err(failure) => {
+            let why = Failure::Unavailable(format!("not ready: {failure}"));
+            return Err(Error::from(why).with_status(StatusCode::SERVICE_UNAVAILABLE));
+        }
+    };
+    let verbose = uri.query().is_some_and(|query| query.split('&').any(|word| word.starts_with("verbose")));
+    let checks = verbose.then(|| {
+        let status = calls.status();
+        Checks {
+            role,
+            leader: (status.leader != 0).then_some(status.leader),
+            term: status.term,
+            applied_index: status.applied_index,
+            last_log_index: status.last_log_index,
+        }
+    });
+    Ok(Json(Health { status: "ok", checks }))
+}
+
+#[derive(Serialize)]
+pub(super) struct Version {
+    name: &'static str,
+    version: &'static str,
+    api: &'static str,
+}
+
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { name: "lockkeeper", version: env!("CARGO_PKG_VERSION"), api: "v1" })
+}

@@ -1,0 +1,92 @@
+//! A full disk: nothing new is granted, releases and reads go on, and when there is room again everything
+//! goes on by itself. On a real file system of its own, which takes root to mount.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::{Acquire, Command as TableCommand, Locks, Reply, SessionId};
+use lockkeeper_server::failure::{Failure, Outcome};
+use lockkeeper_server::{Node, NodeConfig};
+
+/// A small file system, unmounted at the end.
+struct SmallDisk {
+    path: PathBuf,
+}
+
+impl SmallDisk {
+    fn mount(path: &Path, mebibytes: u32) -> SmallDisk {
+        let size = format!("size={mebibytes}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(path).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "this test mounts a tmpfs and needs root");
+        SmallDisk { path: path.to_owned() }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
+    }
+}
+
+async fn put(node: &Node, key: &str) -> Outcome {
+    let value = vec![b'x'; 60_000].into();
+    let command = TableCommand::PutValue { key: key.into(), value, fence: None, if_version: None };
+    node.calls().command(command).await
+}
+
+async fn acquire(node: &Node, session: SessionId, lock: &str) -> Result<lockkeeper_core::Grant, Failure> {
+    node.calls().acquire(Acquire::new(session, Locks::One(lock.into()))).await
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount(folder.path(), 48);
+    let data = disk.path.join("data");
+    let node = Node::start(NodeConfig::durable(&data)).await.unwrap();
+    let (session, _) = node.calls().open_session(60_000, "test".into()).await.unwrap();
+    let held = acquire(&node, session, "held").await.unwrap();
+
+    // Another program takes the rest of the disk: the log has its segment and the next one, and no more.
+    let filler = disk.path.join("filler");
+    std::fs::write(&filler, vec![1; 12 << 20]).unwrap();
+
+    let began = Instant::now();
+    let mut written = 0;
+    let why = loop {
+        match put(&node, &format!("k{}", written % 10)).await {
+            Ok(_) => written += 1,
+            Err(failure) => break failure,
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the disk was never full");
+    };
+    assert_eq!(why.code(), "unavailable");
+    assert!(why.to_string().contains("no space left"), "{why}");
+    assert!(why.to_string().contains("releases still work"), "{why}");
+    assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), "unavailable");
+
+    let release =
+        TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
+    assert_eq!(node.calls().command(release).await, Ok(Reply::Done), "a release still works");
+    assert_eq!(node.calls().keep_alive(session), Ok(Some(60_000)), "a keep-alive still works");
+    assert!(node.calls().lock("held").unwrap().holders.is_empty(), "a read still works");
+
+    std::fs::remove_file(&filler).unwrap();
+    let began = Instant::now();
+    let again = loop {
+        match acquire(&node, session, "held").await {
+            Ok(grant) => break grant,
+            Err(failure) => assert_eq!(failure.code(), "unavailable"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "it did not heal by itself");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(again.token > held.token);
+    node.stop().await;
+
+    let node = Node::start(NodeConfig::durable(&data)).await.unwrap();
+    assert_eq!(node.calls().lock("held").unwrap().holders[0].token, again.token);
+    assert!(node.calls().value("k0").unwrap().version > 0);
+    node.stop().await;
+}

@@ -1,0 +1,222 @@
+//! Every future is dropped at every await: no ghost holder and no ghost waiter may remain.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::*;
+use crate::engines::cell::backoff;
+
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> Boxed {
+    Box::pin(async move { drop(future.await) })
+}
+
+/// Polls a future so many times and then drops it, unless it has ended before.
+struct Dropped {
+    future: Option<Boxed>,
+    polls_left: usize,
+}
+
+impl Future for Dropped {
+    /// Whether it has ended by itself.
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
+        if self.polls_left > 0
+            && let Some(future) = &mut self.future
+        {
+            let poll = future.as_mut().poll(context);
+            self.polls_left -= 1;
+            match poll {
+                Poll::Ready(()) => return Poll::Ready(true),
+                Poll::Pending if self.polls_left > 0 => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+        self.future = None;
+        Poll::Ready(false)
+    }
+}
+
+/// Drops `make()` after 0, 1, 2, ... polls until it ends by itself; each time `check` must hold.
+async fn at_every_await(name: &str, mut make: impl AsyncFnMut() -> Boxed, mut check: impl AsyncFnMut()) {
+    for polls in 0..100 {
+        let future = make().await;
+        let ended = soon(Dropped { future: Some(future), polls_left: polls }).await;
+        check().await;
+        if ended {
+            assert!(polls > 1, "{name} never waited, so nothing was tested");
+            return;
+        }
+    }
+    panic!("{name} takes more than 100 polls");
+}
+
+/// Nobody holds these locks or waits for them, as seen by somebody else.
+async fn nothing_left(watcher: &Keeper, locks: &[&str]) {
+    for lock in locks {
+        let mut tries = 0;
+        loop {
+            let state = watcher.who(lock).await.unwrap();
+            if state.holders.is_empty() && state.waiting == 0 {
+                break;
+            }
+            tries += 1;
+            assert!(tries < 2_000, "a ghost stays in {lock}: {state:?}");
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn acquire_of_a_free_lock() {
+    let (peer, keeper) = connected(options()).await;
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        let lock = keeper.lock("a");
+        boxed(async move { lock.acquire().await.map(drop).unwrap() })
+    };
+    at_every_await("acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+}
+
+#[tokio::test]
+async fn the_first_acquire_while_its_session_is_opened() {
+    let peer = Peer::new();
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        let lock = another(&peer, options()).await.lock("a");
+        boxed(async move { lock.acquire().await.map(drop).unwrap() })
+    };
+    at_every_await("acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+}
+
+#[tokio::test]
+async fn acquire_of_a_lock_that_becomes_free() {
+    let (peer, keeper) = connected(options()).await;
+    let holder = another(&peer, options()).await;
+    for several in [false, true] {
+        let make = async || {
+            let guard = holder.lock("a").acquire().await.unwrap();
+            let (peer, keeper) = (peer.clone(), keeper.clone());
+            tokio::spawn(async move {
+                // Free it as soon as somebody waits, or after a while if nobody comes.
+                for _ in 0..20 {
+                    if peer.waiting("a") > 0 {
+                        break;
+                    }
+                    tokio::time::sleep(ms(1)).await;
+                }
+                drop(guard);
+            });
+            boxed(async move {
+                if several {
+                    keeper.lock_all(["a", "b"]).acquire().await.map(drop).unwrap()
+                } else {
+                    keeper.lock("a").acquire().await.map(drop).unwrap()
+                }
+            })
+        };
+        at_every_await("acquire", make, async || nothing_left(&holder, &["a", "b"]).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_is_dropped_leaves_the_queue_at_once() {
+    let (peer, keeper) = connected(options()).await;
+    let holder = another(&peer, options()).await;
+    let guard = holder.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = keeper.lock("a");
+        async move { lock.acquire().await }
+    });
+    until("it waits", || peer.waiting("a") == 1).await;
+    waiter.abort();
+    until("it has left", || peer.waiting("a") == 0).await;
+    guard.check().unwrap();
+    assert_eq!(peer.count("cancel"), 1);
+}
+
+#[tokio::test]
+async fn release_run_and_the_rest() {
+    let (peer, keeper) = connected(options()).await;
+    let watcher = another(&peer, options()).await;
+    let make = async || boxed(keeper.lock("a").acquire().await.unwrap().release());
+    at_every_await("release", make, async || nothing_left(&watcher, &["a"]).await).await;
+
+    let make = async || {
+        let lock = keeper.lock("a");
+        boxed(async move { lock.run(|_| tokio::time::sleep(ms(3))).await })
+    };
+    at_every_await("run", make, async || nothing_left(&watcher, &["a"]).await).await;
+
+    let make = async || {
+        let keeper = keeper.clone();
+        boxed(async move {
+            keeper.value("k").put("v").await.unwrap();
+            keeper.value("k").get().await.unwrap();
+            keeper.who("a").await.unwrap();
+            keeper.value("k").delete().await.unwrap();
+        })
+    };
+    at_every_await("calls", make, async || nothing_left(&watcher, &["a"]).await).await;
+
+    let make = async || {
+        let keeper = another(&peer, options()).await;
+        std::mem::forget(keeper.lock("a").acquire().await.unwrap());
+        boxed(async move { keeper.close().await })
+    };
+    // A close that was not even begun leaves what is held; any other closes all the same.
+    let mut first = true;
+    at_every_await("close", make, async || {
+        if std::mem::take(&mut first) {
+            assert_eq!(watcher.force_release("a", "test").await.unwrap(), 1);
+        }
+        nothing_left(&watcher, &["a"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waits_that_end_while_the_connection_is_cut_leave_nothing() {
+    let (peer, keeper) = connected(options()).await;
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        // The answer is lost, and the connection with it.
+        peer.state().mute = true;
+        let peer = peer.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(ms(3)).await;
+            peer.state().mute = false;
+            peer.cut();
+        });
+        let lock = keeper.lock("a");
+        boxed(async move { lock.acquire().await.map(drop).unwrap() })
+    };
+    let check = async || {
+        until("the cut has happened", || !peer.state().mute).await;
+        nothing_left(&watcher, &["a"]).await;
+    };
+    at_every_await("acquire", make, check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drops_at_random_moments_on_two_threads() {
+    let (peer, keeper) = connected(options()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let keeper = keeper.clone();
+        tasks.spawn(async move {
+            for _ in 0..50 {
+                let lock = keeper.lock("a");
+                let limit = Duration::from_micros(backoff::random(400));
+                let _ = tokio::time::timeout(limit, async { lock.acquire().await.map(drop) }).await;
+            }
+        });
+    }
+    while let Some(result) = soon(tasks.join_next()).await {
+        result.unwrap();
+    }
+    nothing_left(&keeper, &["a"]).await;
+    drop(peer);
+}

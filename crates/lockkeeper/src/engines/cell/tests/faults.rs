@@ -1,0 +1,274 @@
+//! Lost replies, cut connections, lost sessions, nodes that do not lead or do not answer.
+
+use lockkeeper_proto::v1;
+
+use super::*;
+use crate::error::{Error, Loss};
+use crate::events::Event;
+use crate::guard::GuardState;
+
+fn waiting(keeper: &Keeper, lock: &str) -> tokio::task::JoinHandle<Result<crate::Guard, Error>> {
+    let lock = keeper.lock(lock);
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_acquire_is_the_same_grant() {
+    let (peer, keeper) = connected(options()).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().mute = true;
+    let acquire = waiting(&keeper, "a");
+    until("it is granted", || peer.holders("a") == 1).await;
+    peer.state().mute = false;
+    peer.cut();
+    let guard = soon(acquire).await.unwrap().unwrap();
+    assert_eq!(peer.count("acquire a"), 2, "the request was repeated");
+    assert_eq!(peer.state().table.last_token(), guard.token(), "and granted once");
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(peer.holders("a"), 0);
+}
+
+#[tokio::test]
+async fn a_waiter_keeps_its_place_over_a_cut() {
+    let (peer, first) = connected(options()).await;
+    let (second, holder) = (another(&peer, options()).await, another(&peer, options()).await);
+    let guard = holder.lock("a").acquire().await.unwrap();
+    let one = waiting(&first, "a");
+    until("one waits", || peer.waiting("a") == 1).await;
+    let two = waiting(&second, "a");
+    until("two wait", || peer.waiting("a") == 2).await;
+    let mut events = first.events();
+    peer.cut();
+    loop {
+        if let Event::Connected { .. } = soon(events.next()).await.unwrap() {
+            break;
+        }
+    }
+    until("one asks again", || peer.count("acquire a") >= 4).await;
+    assert_eq!(peer.waiting("a"), 2);
+    guard.release().await.unwrap();
+    let one = soon(one).await.unwrap().unwrap();
+    assert!(!two.is_finished());
+    one.release().await.unwrap();
+    soon(two).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repeated_release_counts_as_released() {
+    let (peer, keeper) = connected(options()).await;
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    peer.state().mute = true;
+    let release = tokio::spawn(guard.release());
+    until("it is free", || peer.holders("a") == 0).await;
+    peer.state().mute = false;
+    peer.cut();
+    soon(release).await.unwrap().unwrap();
+    assert_eq!(peer.count("release a"), 2);
+}
+
+#[tokio::test]
+async fn a_write_is_never_repeated() {
+    let (peer, keeper) = connected(options()).await;
+    peer.state().mute = true;
+    let put = tokio::spawn({
+        let value = keeper.value("k").if_version(0);
+        async move { value.put("v").await }
+    });
+    until("it is written", || peer.count("put") == 1).await;
+    peer.state().mute = false;
+    peer.cut();
+    let error = soon(put).await.unwrap().unwrap_err();
+    assert!(error.may_have_happened(), "{error:?}");
+    assert_eq!(keeper.value("k").get().await.unwrap().unwrap().bytes, b"v");
+    assert_eq!(peer.count("put"), 1);
+}
+
+#[tokio::test]
+async fn reads_are_repeated() {
+    let (peer, keeper) = connected(options()).await;
+    peer.state().deaf = true;
+    let who = tokio::spawn({
+        let keeper = keeper.clone();
+        async move { keeper.who("a").await }
+    });
+    until("it was asked", || peer.count("GetLock") == 1).await;
+    peer.state().deaf = false;
+    peer.cut();
+    soon(who).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_session_loses_its_guards_and_its_waiters_ask_again() {
+    for connected_meanwhile in [true, false] {
+        let (peer, keeper) = connected(options()).await;
+        let holder = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
+        let other = holder.lock("b").acquire().await.unwrap();
+        let guard = keeper.lock("a").acquire().await.unwrap();
+        let waiter = waiting(&keeper, "b");
+        until("it waits", || peer.waiting("b") == 1).await;
+        let mut events = keeper.events();
+        if !connected_meanwhile {
+            peer.state().shut = true;
+            peer.cut();
+        }
+        // Only the keeper's own session.
+        let session = keeper.session_ids().await.unwrap().remove(0).parse().unwrap();
+        peer.state().end(session);
+        peer.state().shut = false;
+        assert_eq!(soon(guard.lost()).await, Loss::SessionExpired);
+        assert_eq!(guard.state(), GuardState::Lost);
+        loop {
+            if let Event::SessionLost { .. } = soon(events.next()).await.unwrap() {
+                break;
+            }
+        }
+        assert_eq!(guard.release().await.unwrap_err(), Error::SessionLost);
+        until("it waits again, in a new session", || peer.waiting("b") == 1).await;
+        soon(keeper.lock("a").no_wait().acquire()).await.unwrap().release().await.unwrap();
+        other.release().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().check().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_taken_away_in_our_absence_is_found_out() {
+    let (peer, keeper) = connected(options()).await;
+    let operator = another(&peer, options()).await;
+    let (gone, kept) = (keeper.lock("a").acquire().await.unwrap(), keeper.lock("b").acquire().await.unwrap());
+    let both = keeper.lock_all(["c", "d"]).acquire().await.unwrap();
+    peer.state().shut = true;
+    peer.cut();
+    peer.state().force("a");
+    peer.state().force("d");
+    peer.state().shut = false;
+    assert_eq!(soon(gone.lost()).await, Loss::TakenAway);
+    assert_eq!(soon(both.lost()).await, Loss::TakenAway);
+    kept.check().unwrap();
+    drop(both);
+    until("the other one of two is given back", || peer.holders("c") == 0).await;
+    drop(operator);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_lead_sends_us_to_the_leader() {
+    let (peer, keeper) = connected(options()).await;
+    peer.state().fails =
+        Some(v1::Error { code: "not_leader".into(), leader: "other:1".into(), ..Default::default() });
+    let acquire = waiting(&keeper, "a");
+    until("it goes to the leader", || peer.state().opened.contains(&Some("other:1".into()))).await;
+    peer.state().fails = None;
+    soon(acquire).await.unwrap().unwrap().release().await.unwrap();
+    // A write that was sent away did not happen, and goes to the leader as well.
+    peer.state().fails = Some(v1::Error { code: "not_leader".into(), ..Default::default() });
+    let put = tokio::spawn({
+        let value = keeper.value("k");
+        async move { value.put("v").await }
+    });
+    until("it is sent away", || peer.count("put") >= 1).await;
+    peer.state().fails = None;
+    soon(put).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn unavailable_is_tried_again_where_that_does_no_harm() {
+    let (peer, keeper) = connected(Options { request_timeout: ms(300), ..options() }).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().fails =
+        Some(v1::Error { code: "unavailable".into(), message: "no quorum".into(), ..Default::default() });
+    let acquire = waiting(&keeper, "a");
+    until("it is repeated", || peer.count("acquire a") >= 3).await;
+    assert_eq!(keeper.value("k").put("v").await.unwrap_err(), Error::Unavailable("no quorum".into()));
+    let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    peer.state().fails.as_mut().unwrap().may_have_happened = true;
+    assert!(keeper.value("k").put("v").await.unwrap_err().may_have_happened());
+    peer.state().fails = None;
+    let guard = soon(acquire).await.unwrap().unwrap();
+    assert_eq!(peer.waiting("a"), 0);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let peer = Peer::new();
+    peer.state().shut = true;
+    let error = super::super::start("cell", Arc::new(peer), &options()).await.err().unwrap();
+    assert_eq!(error.code(), "unavailable");
+    let text = error.to_string();
+    assert!(
+        text.contains("peer") && text.contains("lockkeeper serve") && text.contains("--engine"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn limits_hold_while_there_is_no_connection() {
+    let (peer, keeper) = connected(Options { request_timeout: ms(200), ..options() }).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().shut = true;
+    peer.cut();
+    let started = std::time::Instant::now();
+    let (no_wait, wait, who) = tokio::join!(
+        async { (keeper.lock("a").no_wait().acquire().await, started.elapsed()) },
+        async { (keeper.lock("a").wait(ms(400)).acquire().await, started.elapsed()) },
+        async { (keeper.who("a").await, started.elapsed()) },
+    );
+    assert_eq!(no_wait.0.unwrap_err().code(), "unavailable");
+    assert!(no_wait.1 >= ms(200) && no_wait.1 < ms(390), "{:?}", no_wait.1);
+    assert_eq!(wait.0.unwrap_err().code(), "unavailable");
+    assert!(wait.1 >= ms(400) && wait.1 < ms(800), "{:?}", wait.1);
+    assert_eq!(who.0.unwrap_err().code(), "unavailable");
+    peer.state().shut = false;
+    soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
+    assert_eq!((peer.holders("a"), peer.waiting("a")), (0, 0));
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_given_up_is_cancelled_later() {
+    let (peer, keeper) = connected(Options { request_timeout: ms(100), ..options() }).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().mute = true;
+    let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    assert_eq!(peer.holders("a"), 1, "it was granted, and nobody was told");
+    peer.state().mute = false;
+    until("it is given back", || peer.holders("a") == 0).await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_renewals_is_left() {
+    let (peer, keeper) = connected(Options { ttl: ms(1_500), ..options() }).await;
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    {
+        let mut state = peer.state();
+        (state.frozen, state.no_renewals) = (true, true);
+    }
+    let before = peer.state().opened.len();
+    until("another link is opened", || peer.state().opened.len() > before).await;
+    peer.state().no_renewals = false;
+    until("it is renewed", || guard.remaining() > ms(1_200)).await;
+    assert_eq!(guard.state(), GuardState::Held);
+}
+
+#[tokio::test]
+async fn callers_wait_when_the_queue_is_full() {
+    let (peer, keeper) = connected(options()).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().stalled = true;
+    let mut tasks = tokio::task::JoinSet::new();
+    const CALLERS: usize = 20_000;
+    for index in 0..CALLERS {
+        let lock = keeper.lock(format!("lock/{index}"));
+        tasks.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(peer.count("acquire lock/"), 0);
+    peer.state().stalled = false;
+    let mut ended = 0;
+    while let Some(result) = soon(tasks.join_next()).await {
+        result.unwrap().unwrap();
+        ended += 1;
+    }
+    assert_eq!(ended, CALLERS);
+}

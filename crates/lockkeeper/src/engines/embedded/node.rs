@@ -1,0 +1,135 @@
+//! The node's thread, and who shares it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
+use lockkeeper_server::{Node, NodeConfig};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+
+use crate::error::Error;
+
+/// A stream of frames to the node.
+pub(super) type Stream = (mpsc::Sender<ClientFrame>, mpsc::Receiver<ServerFrame>);
+
+/// A running node. It is stopped when this is dropped.
+pub(super) struct NodeThread {
+    opens: mpsc::Sender<oneshot::Sender<Stream>>,
+    /// True once the thread has let go of the folder.
+    ended: watch::Receiver<bool>,
+}
+
+/// A node that others may still use, or that is about to end.
+struct Known {
+    node: Weak<NodeThread>,
+    ended: watch::Receiver<bool>,
+}
+
+/// The nodes of this process, by folder.
+static NODES: Mutex<Option<HashMap<Option<PathBuf>, Known>>> = Mutex::const_new(None);
+
+/// The node for a folder, or the one in memory: shared if there is one, else started.
+pub(super) async fn shared(path: Option<PathBuf>, limit: Duration) -> Result<Arc<NodeThread>, Error> {
+    let path = path.as_deref().map(same_for_all).transpose()?;
+    let mut nodes = NODES.lock().await;
+    let nodes = nodes.get_or_insert_default();
+    nodes.retain(|_, known| known.node.strong_count() > 0 || !*known.ended.borrow());
+    if let Some(known) = nodes.get(&path) {
+        if let Some(node) = known.node.upgrade()
+            && !*node.ended.borrow()
+        {
+            return Ok(node);
+        }
+        // One that is about to end must let go of the folder first.
+        let mut ended = known.ended.clone();
+        let waited = tokio::time::timeout(limit, ended.wait_for(|ended| *ended)).await;
+        if waited.is_err() {
+            return Err(Error::unavailable("the lock table of this folder is still being closed: try again"));
+        }
+    }
+    let node = Arc::new(NodeThread::start(path.clone()).await?);
+    nodes.insert(path, Known { node: Arc::downgrade(&node), ended: node.ended.clone() });
+    Ok(node)
+}
+
+/// The same folder has one name, however it was written.
+fn same_for_all(path: &Path) -> Result<PathBuf, Error> {
+    std::fs::create_dir_all(path).and_then(|()| std::fs::canonicalize(path)).map_err(|error| {
+        Error::unavailable(format!(
+            "the folder {} cannot be used: {error}; name one that can be written to",
+            path.display()
+        ))
+    })
+}
+
+impl NodeThread {
+    async fn start(path: Option<PathBuf>) -> Result<NodeThread, Error> {
+        let (opens, requests) = mpsc::channel(16);
+        let (started, start) = oneshot::channel();
+        let (end, ended) = watch::channel(false);
+        std::thread::Builder::new()
+            .name("lockkeeper-node".to_owned())
+            .spawn(move || {
+                run(path, requests, started);
+                end.send_replace(true);
+            })
+            .map_err(|error| Error::unavailable(format!("no thread can be started: {error}")))?;
+        match start.await {
+            Ok(Ok(())) => Ok(NodeThread { opens, ended }),
+            Ok(Err(text)) => Err(Error::unavailable(text)),
+            Err(_) => {
+                Err(Error::Fatal("the thread of the lock table has ended: look at its message above".into()))
+            }
+        }
+    }
+
+    /// Opens a stream to the node.
+    pub(super) async fn open_stream(&self) -> Result<Stream, &'static str> {
+        const GONE: &str = "the lock table of this process has stopped";
+        let (reply, answer) = oneshot::channel();
+        self.opens.send(reply).await.map_err(|_| GONE)?;
+        answer.await.map_err(|_| GONE)
+    }
+}
+
+/// The thread: runs the node until nobody uses it any more.
+fn run(
+    path: Option<PathBuf>,
+    mut requests: mpsc::Receiver<oneshot::Sender<Stream>>,
+    started: oneshot::Sender<Result<(), String>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = started.send(Err(format!("no runtime for the lock table: {error}")));
+            return;
+        }
+    };
+    runtime.block_on(async move {
+        let config = path.map_or_else(NodeConfig::in_memory, NodeConfig::durable);
+        let mut node = match Node::start(config).await {
+            Ok(node) => node,
+            Err(error) => {
+                let _ = started.send(Err(error.to_string()));
+                return;
+            }
+        };
+        // If nobody waits for it any more, the queue of requests is closed, and the loop ends at once.
+        let _ = started.send(Ok(()));
+        loop {
+            tokio::select! {
+                request = requests.recv() => match request {
+                    Some(reply) => drop(reply.send(node.open_stream())),
+                    None => break,
+                },
+                why = node.ended() => {
+                    tracing::error!(%why, "the lock table of this process has stopped");
+                    break;
+                }
+            }
+        }
+        node.stop().await;
+    });
+}

@@ -1,0 +1,138 @@
+//! The client against a real node over the network.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use common::{conformance, soon, until};
+use lockkeeper::prelude::*;
+use lockkeeper::{Event, GuardState};
+use lockkeeper_server::{Node, NodeConfig};
+use tokio::sync::oneshot;
+
+/// A node on a thread of its own.
+struct TestNode {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl TestNode {
+    fn start(folder: Option<PathBuf>, address: &str) -> TestNode {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let address = address.to_owned();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let config = folder.map_or_else(NodeConfig::in_memory, NodeConfig::durable);
+                let mut node = Node::start(config).await.unwrap();
+                tell.send(node.listen(&address).await.unwrap()).unwrap();
+                let _ = stopped.await;
+                node.stop().await;
+            });
+        });
+        let address = told.recv().unwrap();
+        TestNode { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn url(&self) -> String {
+        format!("lockkeeper://{}", self.address)
+    }
+
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[tokio::test]
+async fn on_a_current_thread_runtime() {
+    let node = TestNode::start(None, "127.0.0.1:0");
+    conformance(&node.url(), "current-thread").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_multi_thread_runtime() {
+    let node = TestNode::start(None, "127.0.0.1:0");
+    conformance(&node.url(), "multi-thread").await;
+}
+
+#[tokio::test]
+async fn the_next_host_of_the_list_is_tried() {
+    let node = TestNode::start(None, "127.0.0.1:0");
+    let keeper = Keeper::connect(&format!("lockkeeper://127.0.0.1:1,{}", node.address)).await.unwrap();
+    soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let keeper = Keeper::builder().connect_timeout(300.millis()).connect("lockkeeper://127.0.0.1:1").await;
+    let error = keeper.unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    let text = error.to_string();
+    for part in ["127.0.0.1:1", "refused", "lockkeeper serve", "--engine"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_guard_and_a_waiter_survive_a_restart_of_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = TestNode::start(Some(folder.path().to_owned()), "127.0.0.1:0");
+    let (keeper, other) =
+        (Keeper::connect(&node.url()).await.unwrap(), Keeper::connect(&node.url()).await.unwrap());
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = other.lock("a");
+        async move { lock.acquire().await }
+    });
+    until(&keeper, "a", 1, 1).await;
+    let mut events = keeper.events();
+    let address = node.address.to_string();
+    tokio::task::spawn_blocking(move || {
+        node.stop();
+        TestNode::start(Some(folder.path().to_owned()), &address)
+    })
+    .await
+    .map(|node| async move {
+        loop {
+            if let Event::Connected { .. } = soon(events.next()).await.unwrap() {
+                break;
+            }
+        }
+        until(&keeper, "a", 1, 1).await;
+        assert_eq!(guard.state(), GuardState::Held);
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = soon(waiter).await.unwrap().unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+        drop(node);
+    })
+    .unwrap()
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_costs_the_guard_its_deadline() {
+    let mut node = TestNode::start(None, "127.0.0.1:0");
+    let keeper = Keeper::builder().ttl(400.millis()).grace(200.millis()).connect(&node.url()).await.unwrap();
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    let mut changes = guard.changes();
+    assert_eq!(changes.next().await, Some(GuardState::Held));
+    tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
+    assert_eq!(soon(changes.next()).await, Some(GuardState::Jeopardy));
+    assert_eq!(soon(changes.next()).await, Some(GuardState::Lost));
+    assert_eq!(soon(keeper.lock("a").wait(100.millis()).acquire()).await.unwrap_err().code(), "unavailable");
+}

@@ -1,0 +1,62 @@
+//! The embedded engine, in memory and in a folder.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{conformance, soon, until};
+use lockkeeper::prelude::*;
+
+#[tokio::test]
+async fn in_memory_on_a_current_thread_runtime() {
+    conformance("embedded:", "current-thread").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory_on_a_multi_thread_runtime() {
+    conformance("embedded:", "multi-thread").await;
+}
+
+#[tokio::test]
+async fn in_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    conformance(&format!("embedded:{}", folder.path().display()), "folder").await;
+}
+
+#[tokio::test]
+async fn tokens_and_values_survive_in_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", folder.path().display());
+    let mut last = None;
+    for round in 0..3 {
+        let keeper = Keeper::connect(&url).await.unwrap();
+        let guard = soon(keeper.lock("a").acquire()).await.unwrap();
+        assert!(last.is_none_or(|last| guard.token() > last), "round {round}");
+        last = Some(guard.token());
+        let value = keeper.value("round").get().await.unwrap();
+        assert_eq!(value.map(|value| value.bytes), (round > 0).then(|| vec![round - 1]));
+        keeper.value("round").fence(&guard).put(vec![round]).await.unwrap();
+        // Closed in one round, just dropped in the next.
+        if round == 0 {
+            keeper.close().await.unwrap();
+        }
+        drop((keeper, guard));
+    }
+}
+
+#[tokio::test]
+async fn keepers_of_one_folder_share_one_table_however_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = Keeper::connect(&format!("embedded:{}", folder.path().display())).await.unwrap();
+    let two = Keeper::connect(&format!("embedded:{}/./", folder.path().display())).await.unwrap();
+    let guard = one.lock("a").acquire().await.unwrap();
+    assert_eq!(two.lock("a").no_wait().acquire().await.unwrap_err().code(), "busy");
+    drop(guard);
+    until(&two, "a", 0, 0).await;
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_used_is_told() {
+    let error = Keeper::connect("embedded:/dev/null/x").await.unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    assert!(error.to_string().contains("/dev/null/x"), "{error}");
+}
