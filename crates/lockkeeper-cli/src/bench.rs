@@ -23,7 +23,12 @@ Examples:
   lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each")]
 pub(crate) struct Bench {
     /// Where the locks are kept
-    #[arg(long, value_name = "URL", default_value = "lockkeeper://127.0.0.1:7420", env = "LOCKKEEPER_ENGINE")]
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "lockkeeper://127.0.0.1:7420",
+        env = "LOCKKEEPER_ENGINE"
+    )]
     engine: String,
     /// A lock of its own for each client, or one lock that goes from hand to hand
     #[arg(long, value_enum, default_value = "uncontended")]

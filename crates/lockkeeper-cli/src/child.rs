@@ -33,7 +33,12 @@ pub(crate) struct Wishes {
 impl Wishes {
     pub(crate) fn words(&self) -> [String; 4] {
         let yes_no = |wish| if wish { "1" } else { "0" }.to_owned();
-        [VERB.to_owned(), self.parent.as_raw_nonzero().to_string(), yes_no(self.foreground), yes_no(self.json)]
+        [
+            VERB.to_owned(),
+            self.parent.as_raw_nonzero().to_string(),
+            yes_no(self.foreground),
+            yes_no(self.json),
+        ]
     }
 
     fn read(words: &[OsString]) -> Option<(Wishes, &[OsString])> {

@@ -15,7 +15,12 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Client {
     /// Where the locks are kept: lockkeeper://host:port, several hosts with commas
-    #[arg(long, value_name = "URL", default_value = "lockkeeper://127.0.0.1:7420", env = "LOCKKEEPER_ENGINE")]
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "lockkeeper://127.0.0.1:7420",
+        env = "LOCKKEEPER_ENGINE"
+    )]
     pub(crate) engine: String,
     /// Tables for people or JSON for programs, with the names of the HTTP API. With json, an error is one line of
     /// JSON on stderr as well: {"error": {"code", "message"}}

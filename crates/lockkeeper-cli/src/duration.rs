@@ -57,9 +57,15 @@ mod tests {
 
     #[test]
     fn reads_what_people_write() {
-        for (text, millis) in
-            [("10s", 10_000), ("500ms", 500), ("2m", 120_000), ("1h30m", 5_400_000), ("1.5s", 1_500), ("0s", 0), ("1d", 86_400_000)]
-        {
+        for (text, millis) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h30m", 5_400_000),
+            ("1.5s", 1_500),
+            ("0s", 0),
+            ("1d", 86_400_000),
+        ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(millis)), "{text}");
         }
     }

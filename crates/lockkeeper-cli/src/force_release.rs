@@ -17,11 +17,11 @@ Examples:
   lockkeeper force-release nightly-report --reason \"host db-3 is gone\"
   lockkeeper force-release nightly-report --yes
 
-The lock goes to the next who waits. The former holder is told, and its token is stale from now on: a resource that checks
-tokens refuses it. A resource that does not check them is not protected from a holder that is still at work, so end
-that one first.
+The lock goes to the next who waits. The former holder is told, and its token is
+stale from now on: a resource that checks tokens refuses it. A resource that does
+not is not protected from a holder that is still at work: end that one first.
 
-On a terminal it asks before it does anything; --yes answers. Without a terminal it does not ask.")]
+On a terminal it asks first; --yes answers. Without a terminal it does not ask.")]
 pub(crate) struct ForceRelease {
     /// The lock
     name: String,
@@ -60,7 +60,9 @@ fn text(name: &str, released: u32, last_token: u64) -> String {
     match released {
         0 => format!("nobody held \"{name}\"; tokens up to {last_token} are stale\n"),
         1 => format!("\"{name}\" was released; its former holder is stale (last token now {last_token})\n"),
-        more => format!("\"{name}\" was released; its {more} former holders are stale (last token now {last_token})\n"),
+        more => format!(
+            "\"{name}\" was released; its {more} former holders are stale (last token now {last_token})\n"
+        ),
     }
 }
 
@@ -72,7 +74,8 @@ fn ask(lock: &LockState) -> Result<(), Failure> {
             format!("held by {}{more} for {}", first.owner, words(first.held))
         }
     };
-    let failed = |error: io::Error| Failure::other(format!("the terminal cannot be asked: {error}; use --yes"));
+    let failed =
+        |error: io::Error| Failure::other(format!("the terminal cannot be asked: {error}; use --yes"));
     let mut stderr = io::stderr().lock();
     write!(stderr, "Release \"{}\" by force? It is {held}, and {} wait. [y/N] ", lock.lock, lock.waiting)
         .and_then(|()| stderr.flush())

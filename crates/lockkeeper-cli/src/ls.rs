@@ -19,7 +19,7 @@ Examples:
   lockkeeper ls orders/                        those whose names begin with orders/
   lockkeeper ls --output json | jq -r '.locks[].lock'
 
-A lock that is free and that nobody waits for is not listed: it does not exist until somebody asks for it.")]
+A lock that is free is not listed: it does not exist until somebody asks for it.")]
 pub(crate) struct Ls {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
@@ -76,11 +76,20 @@ fn table(locks: &[LockState]) -> Table {
             [] if lock.closed.is_zero() => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
             [] => (format!("(closed for {})", words(lock.closed)), "-".to_owned(), "-".to_owned()),
             [only] => (only.owner.clone(), mode(lock, only.mode), words(only.held)),
-            [first, others @ ..] => {
-                (format!("{} and {} more", first.owner, others.len()), mode(lock, first.mode), words(first.held))
-            }
+            [first, others @ ..] => (
+                format!("{} and {} more", first.owner, others.len()),
+                mode(lock, first.mode),
+                words(first.held),
+            ),
         };
-        table.row([lock.lock.clone(), owner, lock.last_token.to_string(), mode, held, lock.waiting.to_string()]);
+        table.row([
+            lock.lock.clone(),
+            owner,
+            lock.last_token.to_string(),
+            mode,
+            held,
+            lock.waiting.to_string(),
+        ]);
     }
     table
 }

@@ -109,7 +109,8 @@ fn usage(error: &clap::Error, json: bool) -> ExitCode {
 /// Whether a command line that could not be parsed asks for JSON. What is behind `--` belongs to the child.
 fn asked_for_json(words: &[std::ffi::OsString]) -> bool {
     let ours: Vec<&OsStr> = words.iter().map(AsRef::as_ref).take_while(|word| *word != "--").collect();
-    ours.contains(&OsStr::new("--output=json")) || ours.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
+    ours.contains(&OsStr::new("--output=json"))
+        || ours.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
 }
 
 #[cfg(test)]

@@ -15,15 +15,17 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockkeeper serve                                              a cell of one node, data in ./lockkeeper-data
+  lockkeeper serve                       a cell of one, data in ./lockkeeper-data
   lockkeeper serve --listen 0.0.0.0:7420 --data-dir /var/lib/lockkeeper
-  LOCKKEEPER_LOG=debug lockkeeper serve --log-format json       what is logged, and how
+  LOCKKEEPER_LOG=debug lockkeeper serve --log-format json
 
-The first line on stdout says where it listens once it is ready; port 0 takes any free one. Logs are on stderr.
-What was acknowledged is on the disk: it can be stopped and killed at any time. TERM and INT stop it with exit code 0.
+The first line on stdout says where it listens once it is ready; port 0 takes
+any free one. Logs are on stderr. What was acknowledged is on the disk: it can
+be stopped and killed at any time. TERM and INT stop it with exit code 0.
 
-It does not start (exit code 1, the reason on stderr) if the data folder is in use by another process, cannot be
-written, belongs to another node, or is damaged, or if the address is in use. It never repairs or empties a folder by itself.")]
+It does not start (exit code 1, the reason on stderr) if the data folder is in
+use by another process, cannot be written, belongs to another node or is damaged,
+or if the address is in use.")]
 pub(crate) struct Serve {
     /// Address for clients: gRPC, HTTP and the console
     #[arg(long, default_value = "127.0.0.1:7420", env = "LOCKKEEPER_LISTEN")]
@@ -65,7 +67,8 @@ impl Serve {
 
     fn start_logging(&self) {
         use tracing_subscriber::EnvFilter;
-        let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+        let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG")
+            .unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
@@ -77,6 +80,10 @@ impl Serve {
     }
 
     async fn serve(self) -> Result<(), String> {
+        // Before it says that it serves: whoever reads that may stop it at once.
+        let failed = |error: std::io::Error| format!("signals cannot be received: {error}");
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let words = |error: StartError| error.to_string();
         let config = NodeConfig {
             node_id: self.node_id,
@@ -94,9 +101,6 @@ impl Serve {
             self.data_dir.display()
         );
 
-        let failed = |error: std::io::Error| format!("signals cannot be received: {error}");
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),

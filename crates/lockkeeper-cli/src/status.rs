@@ -45,8 +45,22 @@ fn text(status: &Status) -> String {
     let lines = [
         ("cell", status.cell.clone()),
         ("leader", leader),
-        ("asked", format!("node {}, version {}, up for {}", status.node_id, status.version, words(Duration::from_millis(status.uptime_ms)))),
-        ("locks", format!("{} held, {} waiting, last token {}", status.locks_held, status.waiting, status.last_token)),
+        (
+            "asked",
+            format!(
+                "node {}, version {}, up for {}",
+                status.node_id,
+                status.version,
+                words(Duration::from_millis(status.uptime_ms))
+            ),
+        ),
+        (
+            "locks",
+            format!(
+                "{} held, {} waiting, last token {}",
+                status.locks_held, status.waiting, status.last_token
+            ),
+        ),
         ("sessions", status.sessions.to_string()),
         ("values", status.values.to_string()),
         (

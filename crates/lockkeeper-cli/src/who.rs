@@ -17,7 +17,7 @@ Examples:
   lockkeeper who nightly-report
   lockkeeper who nightly-report --output json | jq -r '.holders[].owner'
 
-A lock that nobody holds is free: that is no error, the exit code is 0. A name that nobody has ever asked for is free too.")]
+A lock that nobody holds is free: that is no error, the exit code is 0.")]
 pub(crate) struct Who {
     /// The lock
     name: String,
@@ -47,7 +47,11 @@ fn text(lock: &LockState) -> String {
         (true, true) if lock.last_token == 0 => writeln!(text, "\"{name}\" is free"),
         (true, true) => writeln!(text, "\"{name}\" is free (last token {})", lock.last_token),
         (true, false) => {
-            writeln!(text, "\"{name}\" stays closed for {} by a lock-delay: its last holder was lost", words(lock.closed))
+            writeln!(
+                text,
+                "\"{name}\" stays closed for {} by a lock-delay: its last holder was lost",
+                words(lock.closed)
+            )
         }
         (false, _) if lock.capacity > 1 => {
             let taken: u32 = lock.holders.iter().map(|holder| holder.permits).sum();

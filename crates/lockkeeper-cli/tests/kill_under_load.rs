@@ -144,8 +144,9 @@ struct Worker {
 
 impl Worker {
     fn open(number: usize, http: &mut Http, seed: u64) -> Worker {
-        let (status, opened) =
-            http.post("/v1/session/open", &json!({"ttl_ms": 3_600_000, "owner": format!("worker-{number}")})).unwrap();
+        let (status, opened) = http
+            .post("/v1/session/open", &json!({"ttl_ms": 3_600_000, "owner": format!("worker-{number}")}))
+            .unwrap();
         assert_eq!(status, 200, "{opened}");
         Worker {
             number,
@@ -194,7 +195,13 @@ impl Worker {
         }
     }
 
-    fn acquire(&mut self, http: &mut Http, chosen: usize, lock: &str, request: String) -> std::io::Result<()> {
+    fn acquire(
+        &mut self,
+        http: &mut Http,
+        chosen: usize,
+        lock: &str,
+        request: String,
+    ) -> std::io::Result<()> {
         self.locks[chosen].1 = Known::Acquiring(request.clone());
         let body = json!({"session": self.session, "lock": lock, "request": request});
         let (status, answer) = http.post("/v1/lock/acquire", &body)?;
@@ -211,7 +218,8 @@ impl Worker {
         let number = self.random.next() >> 12;
         let known = self.values.entry(key.clone()).or_default();
         known.1 = Some(number);
-        let (status, answer) = http.post("/v1/value/put", &json!({"key": key, "value": number.to_string()}))?;
+        let (status, answer) =
+            http.post("/v1/value/put", &json!({"key": key, "value": number.to_string()}))?;
         assert_eq!(status, 200, "{answer}");
         *known = (Some(number), None);
         Ok(())
@@ -225,8 +233,12 @@ impl Worker {
             let holders: Vec<u64> =
                 seen["holders"].as_array().unwrap().iter().map(|h| h["token"].as_u64().unwrap()).collect();
             match known {
-                Known::Free => assert!(holders.is_empty(), "{lock} was released, and that was acknowledged: {holders:?}"),
-                Known::Held(token) => assert_eq!(holders, [token], "{lock} was granted, and that was acknowledged"),
+                Known::Free => {
+                    assert!(holders.is_empty(), "{lock} was released, and that was acknowledged: {holders:?}")
+                }
+                Known::Held(token) => {
+                    assert_eq!(holders, [token], "{lock} was granted, and that was acknowledged")
+                }
                 Known::Releasing(token) => {
                     assert!(holders.is_empty() || holders == [token], "{lock}: {holders:?}");
                     let body = json!({"session": self.session, "lock": lock, "token": token});
@@ -240,7 +252,11 @@ impl Worker {
                     // The retry is the same request: if it was granted, it is that very grant.
                     self.acquire(http, chosen, &lock, request).unwrap();
                     if let [granted] = holders[..] {
-                        assert_eq!(self.locks[chosen].1, Known::Held(granted), "a second grant for one request");
+                        assert_eq!(
+                            self.locks[chosen].1,
+                            Known::Held(granted),
+                            "a second grant for one request"
+                        );
                     }
                 }
             }
@@ -258,9 +274,10 @@ impl Worker {
 #[test]
 fn nothing_acknowledged_is_lost_at_200_random_moments() {
     let kills: u64 = std::env::var("LOCKKEEPER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
-    let seed: u64 = std::env::var("LOCKKEEPER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
-    });
+    let seed: u64 =
+        std::env::var("LOCKKEEPER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
+        });
     println!("LOCKKEEPER_SEED={seed} LOCKKEEPER_KILLS={kills}");
     let mut random = Random(seed);
     let folder = tempfile::tempdir().unwrap();
@@ -287,7 +304,8 @@ fn nothing_acknowledged_is_lost_at_200_random_moments() {
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         server.kill();
         stop.store(true, Ordering::Relaxed);
-        workers = running.into_iter().map(|thread| thread.join().expect("no worker saw anything wrong")).collect();
+        workers =
+            running.into_iter().map(|thread| thread.join().expect("no worker saw anything wrong")).collect();
 
         server = Server::start(folder.path());
         let mut http = Http::connect(&server.address).unwrap();

@@ -242,6 +242,15 @@ impl LockTable {
                 return Err(format!("{id} counts its grants or waits wrongly"));
             }
         }
+        for ((session, number), request) in &self.settled {
+            let Some(owner) = self.sessions.get(session) else { continue };
+            if !(owner.settled_first..owner.settled_next).contains(number) {
+                return Err(format!("{session} does not count its settled request {number}"));
+            }
+            if !self.requests.contains_key(&(*session, request.clone())) {
+                return Err(format!("the answer to the settled request {request} is not remembered"));
+            }
+        }
         if self.waiters.len() != self.waits.len() {
             return Err("waits of sessions and waiters differ".into());
         }

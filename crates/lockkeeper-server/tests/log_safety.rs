@@ -1,4 +1,5 @@
 //! S10: what was acknowledged is there after a crash; what is damaged is never passed over in silence.
+#![allow(clippy::unwrap_used)]
 
 #[path = "log_support.rs"]
 mod support;

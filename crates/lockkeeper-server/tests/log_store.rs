@@ -1,4 +1,5 @@
 //! What the log does on good days and on a full disk, and openraft's own suite.
+#![allow(clippy::unwrap_used)]
 
 #[path = "log_support.rs"]
 mod support;

@@ -1,5 +1,5 @@
 //! What the tests of the log share.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::io;
 use std::sync::Arc;

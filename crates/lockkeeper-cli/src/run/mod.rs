@@ -27,7 +27,7 @@ use self::signals::Signals;
 use self::supervise::{End, Supervisor};
 use crate::client::{self, Client, Output};
 use crate::duration;
-use crate::failure::{LOST, Failure};
+use crate::failure::{Failure, LOST};
 
 /// How long the goodbye to the cell may take.
 const GOODBYE: Duration = Duration::from_secs(3);
@@ -40,37 +40,45 @@ const AFTER_HELP: &str = "\
 Examples:
   lockkeeper run nightly-report -- ./report.sh
   lockkeeper run deploy --no-wait -- ./deploy.sh || echo \"busy, or it failed\"
-  lockkeeper run encode --capacity 4 -- ffmpeg ...           at most four at once, on all machines
-  lockkeeper run db --ttl 30s -- sh -c 'psql -v token=$LOCKKEEPER_TOKEN -f update.sql'
+  lockkeeper run encode --capacity 4 -- ffmpeg ...     at most four, on all machines
+  lockkeeper run db -- sh -c 'psql -v token=$LOCKKEEPER_TOKEN -f update.sql'
 
 The command finds in its environment:
-  LOCKKEEPER_LOCK        the lock's name
-  LOCKKEEPER_TOKEN       the fencing token: greater than that of every earlier holder. Hand it to the resource with every
-                         write, and let the resource refuse a lower one than it has seen
-  LOCKKEEPER_SEQUENCER   name, mode and token in one word, which any service can have checked by the cell
-  LOCKKEEPER_ENGINE      the engine
+  LOCKKEEPER_LOCK       the lock's name
+  LOCKKEEPER_TOKEN      the fencing token: greater than that of every earlier
+                        holder. Hand it to the resource with every write, and let
+                        the resource refuse a lower one than it has seen
+  LOCKKEEPER_SEQUENCER  token, mode and name in one word, which any service can
+                        have checked by the cell
+  LOCKKEEPER_ENGINE     the engine
 
 Exit codes:
   the command's own, or 128 + n if it died of signal n
-   64  wrong usage                        75  the lock is busy (--no-wait)
-   69  no engine answers                 124  the lock did not become free in time (--wait)
-   70  the lease was lost, and the command was ended, whatever its own code was
-  126  the command cannot be executed    127  there is no such command
+   64  wrong usage
+   69  no engine answers
+   70  the lease was lost and the command was ended, whatever its own code was
+   75  the lock is busy (--no-wait)
+  124  the lock did not become free in time (--wait)
+  126  the command cannot be executed
+  127  there is no such command
   128 + n  signal n ended the wait for the lock
 
 What happens when:
-  The lease cannot be renewed: the command's whole process group gets TERM early enough that --kill-after is over before the
-    lease ends, then KILL, still before the lease can pass on.
-  The lock is taken away by force: TERM at once, KILL after --kill-after. The token is stale from the first moment.
-  The command ends: processes of its group that it left behind get TERM, then KILL after --kill-after, and only
-    then is the lock released. --keep-group leaves them alone. A process that made a session of its own (setsid) is
+  The lease cannot be renewed: the command's whole process group gets TERM, so
+    early that KILL after --kill-after still comes before the lease can pass on.
+  The lock is taken away by force: TERM at once, KILL after --kill-after. The
+    token is stale from the first moment.
+  The command ends: processes that it left behind in its group get TERM, then
+    KILL after --kill-after, and only then is the lock released. --keep-group
+    leaves them alone. A process that made a session of its own (setsid) is
     never touched.
-  A signal comes (TERM, INT, HUP, QUIT, USR1, USR2, ALRM, CONT, WINCH): it is passed on to the process group. Those that were
-    ignored at the start (nohup) stay ignored.
+  A signal comes (TERM, INT, HUP, QUIT, USR1, USR2, ALRM, CONT, WINCH): it is
+    passed on to the group. Those ignored at the start (nohup) stay ignored.
   Ctrl-Z: a stopped command would lose its lease, so it is continued at once.
-  `run` itself gets KILL: the command gets KILL from the kernel (Linux; not if it is set-user-id). Its own children may live
-    on; nobody renews the lease then, so it ends after --ttl, and the token keeps them out of whatever checks it.
-  It is process 1 of a container: orphans are reaped.
+  `run` itself gets KILL: the kernel kills the command (on Linux, and not if it
+    is set-user-id). Its children may live on; nobody renews the lease, so it
+    ends after --ttl, and the token keeps them out of whatever checks it.
+  `run` is process 1 of a container: it reaps orphans.
 
 With --output json, errors on stderr are JSON; stdout is the command's alone.";
 
@@ -133,8 +141,8 @@ impl Run {
 
     async fn run_under_lock(self, margins: Margins) -> Result<u8, Failure> {
         // Before anything else: from here on no signal is missed.
-        let mut signals =
-            Signals::listen().map_err(|error| Failure::other(format!("signals cannot be received: {error}")))?;
+        let mut signals = Signals::listen()
+            .map_err(|error| Failure::other(format!("signals cannot be received: {error}")))?;
         let builder = self.client.builder().owner(self.owner.clone().unwrap_or_else(|| self.default_owner()));
         let keeper = tokio::select! {
             keeper = builder.connect(&self.client.engine) => keeper?,

@@ -81,7 +81,11 @@ impl Supervisor {
             if self.ending.is_none() {
                 if self.code.is_some() {
                     // The command has ended; others of its group have not.
-                    self.begin_to_end(now, deadline, (!is_held).then(|| "its lease ended with the command".to_owned()));
+                    self.begin_to_end(
+                        now,
+                        deadline,
+                        (!is_held).then(|| "its lease ended with the command".to_owned()),
+                    );
                 } else if !is_held {
                     let why = guard.lost().await;
                     self.begin_to_end(now, deadline, Some(why.to_string()));

@@ -39,7 +39,9 @@ async fn tell(keeper: &Keeper, name: &str, voice: &Voice) -> std::convert::Infal
         tokio::time::sleep(pause).await;
         pause = if voice.is_terminal { FIRST_WORD } else { (pause * 2).min(PAUSE_MAX) };
         let text = match (keeper.who(name).await, keeper.session_ids().await) {
-            (Ok(lock), Ok(ours)) => format!("waiting for \"{name}\"{}{}", held_by(&lock), position(&lock, &ours)),
+            (Ok(lock), Ok(ours)) => {
+                format!("waiting for \"{name}\"{}{}", held_by(&lock), position(&lock, &ours))
+            }
             (Err(error), _) | (_, Err(error)) => format!("waiting for \"{name}\": {error}"),
         };
         voice.say(text);

@@ -38,3 +38,10 @@ fn the_command_has_a_group_of_its_own() {
     let (pid, group) = text.trim().split_once('\n').unwrap();
     assert_eq!(pid, group);
 }
+
+#[test]
+fn the_command_starts_with_no_signal_blocked() {
+    let server = Server::start();
+    let output = server.run("job", &[], "grep SigBlk /proc/self/status").output().unwrap();
+    assert_eq!(crate::support::text(&output.stdout), "SigBlk:\t0000000000000000\n");
+}

@@ -11,24 +11,31 @@ const TTL: Duration = Duration::from_secs(2);
 
 /// A command and its child that ignore TERM and write down, again and again, that they are alive.
 const STUBBORN: &str = "trap 'date +%s%N >> term' TERM; \
-    sh -c 'trap \"\" TERM; echo $$ > grandchild; while :; do date +%s%N > alive-2; sleep 0.01; done' & \
-    echo $$ > child; while :; do date +%s%N > alive-1; sleep 0.01; done";
+    sh -c 'trap \"\" TERM; echo $$ > grandchild; while :; do date +%s%N >> alive-2; sleep 0.01; done' & \
+    echo $$ > child; while :; do date +%s%N >> alive-1; sleep 0.01; done";
 
 fn nanos_now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
 }
 
-fn stamp(server: &Server, file: &str) -> u128 {
+/// The moments that were written down. The last one may have been cut short by KILL.
+fn stamps(server: &Server, file: &str) -> Vec<u128> {
     let text = std::fs::read_to_string(server.path(file)).unwrap();
-    // The last write may have been cut short by KILL; then there is nothing in it.
-    text.lines().next().and_then(|line| line.parse().ok()).unwrap_or_default()
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| line.trim().parse().unwrap())
+        .collect()
+}
+
+/// The shells of the test may have complained before us.
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap()
 }
 
 /// Takes the server away, and sees the group end before the lease can.
 fn is_ended_before_the_deadline(take_away: impl FnOnce(&mut Server)) {
     let mut server = Server::start();
-    let mut run =
-        Process::spawn(server.run("job", &["--ttl", "2s"], STUBBORN).stderr(Stdio::piped()));
+    let mut run = Process::spawn(server.run("job", &["--ttl", "2s"], STUBBORN).stderr(Stdio::piped()));
     let child = until_line(&server.path("child"));
     let grandchild = until_line(&server.path("grandchild"));
     until("signs of life", || server.path("alive-2").exists().then_some(()));
@@ -40,13 +47,18 @@ fn is_ended_before_the_deadline(take_away: impl FnOnce(&mut Server)) {
     let lease_end = gone_at + TTL.as_nanos();
     assert!(nanos_now() < lease_end + 1_000_000_000, "run ends soon after");
     for file in ["alive-1", "alive-2"] {
-        assert!(stamp(&server, file) < lease_end, "{file} was at work after the lease");
+        let last = *stamps(&server, file).last().unwrap();
+        assert!(last < lease_end, "{file} was at work after the lease");
+        assert!(last > gone_at + TTL.as_nanos() / 4, "{file} was ended long before it had to be");
     }
-    let term = stamp(&server, "term");
+    let term = stamps(&server, "term")[0];
     assert!(term > gone_at, "TERM came first");
     assert!(term < lease_end - 200_000_000, "and left time to end: {} ms", (lease_end - term) / 1_000_000);
     let stderr = run.stderr_text();
-    assert!(stderr.contains("\"job\" was lost: it could not be renewed in time; the command was ended"), "{stderr}");
+    assert!(
+        stderr.contains("\"job\" was lost: it could not be renewed in time; the command was ended"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -100,7 +112,7 @@ fn taken_away_by_force() {
     assert!(took < Duration::from_secs(10), "it does not wait for the TTL: {took:?}");
     assert!(server.path("term").exists());
     assert!(!is_alive(&child) && !is_alive(&grandchild));
-    let error: serde_json::Value = serde_json::from_str(&run.stderr_text()).unwrap();
+    let error: serde_json::Value = serde_json::from_str(last_line(&run.stderr_text())).unwrap();
     assert_eq!(error["error"]["code"], "lost");
     assert!(error["error"]["message"].as_str().unwrap().contains("taken away by force"), "{error}");
 }
@@ -108,7 +120,9 @@ fn taken_away_by_force() {
 #[test]
 fn run_is_killed() {
     let server = Server::start();
-    let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], "echo $$ > child; exec sleep 1000").stderr(Stdio::null()));
+    let mut run = Process::spawn(
+        server.run("job", &["--ttl", "1s"], "echo $$ > child; exec sleep 1000").stderr(Stdio::null()),
+    );
     let child = until_line(&server.path("child"));
     run.kill().unwrap();
     run.wait().unwrap();
@@ -127,5 +141,9 @@ fn run_sleeps_through_its_deadline() {
     run.signal(Signal::CONT);
     assert_eq!(run.code(), 70);
     assert!(!is_alive(&child));
-    assert!(began.elapsed() < Duration::from_secs(2), "no time is given after the deadline: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "no time is given after the deadline: {:?}",
+        began.elapsed()
+    );
 }

@@ -68,7 +68,18 @@ fn what_was_ignored_at_the_start_stays_ignored() {
     let script = "grep SigIgn /proc/self/status > mask; while ! [ -e go ]; do sleep 0.01; done";
     let mut shell = std::process::Command::new("sh");
     shell
-        .args(["-c", "trap '' HUP; exec \"$@\"", "sh", crate::support::BINARY, "run", "job", "--", "sh", "-c", script])
+        .args([
+            "-c",
+            "trap '' HUP; exec \"$@\"",
+            "sh",
+            crate::support::BINARY,
+            "run",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
         .env("LOCKKEEPER_ENGINE", server.engine())
         .current_dir(server.path(""));
     let mut run = Process::spawn(&mut shell);

@@ -37,7 +37,10 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// The text of a file, once it has a whole line.
 pub(crate) fn until_line(path: &Path) -> String {
     until(&format!("a line in {}", path.display()), || {
-        std::fs::read_to_string(path).ok().filter(|text| text.ends_with('\n')).map(|text| text.trim().to_owned())
+        std::fs::read_to_string(path)
+            .ok()
+            .filter(|text| text.ends_with('\n'))
+            .map(|text| text.trim().to_owned())
     })
 }
 
@@ -163,7 +166,9 @@ impl Server {
     /// Holds a lock until the process is dropped.
     pub(crate) fn hold(&self, name: &str) -> Process {
         let holder = Process::spawn(self.run(name, &[], "exec sleep 1000").stdout(Stdio::null()));
-        until("the lock to be held", || (!self.who(name)["holders"].as_array().unwrap().is_empty()).then_some(()));
+        until("the lock to be held", || {
+            (!self.who(name)["holders"].as_array().unwrap().is_empty()).then_some(())
+        });
         holder
     }
 

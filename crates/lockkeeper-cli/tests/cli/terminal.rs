@@ -38,7 +38,8 @@ impl Session<'_> {
 #[test]
 fn the_command_reads_from_the_terminal() {
     let server = Server::start();
-    let mut session = Session::start(&server, "$LK run job -- sh -c 'echo ask; read line; echo \"<$line>\"; exit 5'");
+    let mut session =
+        Session::start(&server, "$LK run job -- sh -c 'echo ask; read line; echo \"<$line>\"; exit 5'");
     session.until_shown("ask");
     session.process.write("hello\n");
     session.until_shown("<hello>");
@@ -75,8 +76,10 @@ fn ctrl_z_does_not_leave_it_hanging() {
 #[test]
 fn the_terminal_comes_back_to_the_shell() {
     let server = Server::start();
-    let mut session =
-        Session::start(&server, "$LK run job -- sh -c 'read a; echo \"<$a>\"'; echo again; read b; echo \"<$b>\"");
+    let mut session = Session::start(
+        &server,
+        "$LK run job -- sh -c 'read a; echo \"<$a>\"'; echo again; read b; echo \"<$b>\"",
+    );
     session.process.write("one\n");
     session.until_shown("<one>");
     session.until_shown("again");

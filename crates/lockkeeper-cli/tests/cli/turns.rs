@@ -8,7 +8,8 @@ use crate::support::{Process, Server, until};
 fn twenty_at_once_never_overlap() {
     let server = Server::start();
     let script = "echo start $LOCKKEEPER_TOKEN >> log; sleep 0.02; echo end $LOCKKEEPER_TOKEN >> log";
-    let mut runs: Vec<Process> = (0..20).map(|_| Process::spawn(&mut server.run("job", &[], script))).collect();
+    let mut runs: Vec<Process> =
+        (0..20).map(|_| Process::spawn(&mut server.run("job", &[], script))).collect();
     for run in &mut runs {
         assert_eq!(run.code(), 0);
     }
@@ -43,7 +44,8 @@ fn a_counted_lock_lets_in_as_many_as_it_has_permits() {
     until("two permits to be taken", || (server.who("job")["holders"][0]["permits"] == 2).then_some(()));
     let one = server.run("job", &["--capacity", "3", "--no-wait"], "true").status().unwrap();
     assert_eq!(one.code(), Some(0), "one is left");
-    let two = server.run("job", &["--capacity", "3", "--permits", "2", "--no-wait"], "true").status().unwrap();
+    let two =
+        server.run("job", &["--capacity", "3", "--permits", "2", "--no-wait"], "true").status().unwrap();
     assert_eq!(two.code(), Some(75));
     let other = server.run("job", &["--capacity", "4", "--no-wait"], "true").status().unwrap();
     assert_eq!(other.code(), Some(64), "another capacity");
@@ -52,8 +54,11 @@ fn a_counted_lock_lets_in_as_many_as_it_has_permits() {
 #[test]
 fn the_next_one_runs_when_the_first_has_ended() {
     let server = Server::start();
-    let mut first = Process::spawn(&mut server.run("job", &[], "while ! [ -e go ]; do sleep 0.01; done; echo 1 >> log"));
-    until("the first to hold it", || (!server.who("job")["holders"].as_array().unwrap().is_empty()).then_some(()));
+    let mut first =
+        Process::spawn(&mut server.run("job", &[], "while ! [ -e go ]; do sleep 0.01; done; echo 1 >> log"));
+    until("the first to hold it", || {
+        (!server.who("job")["holders"].as_array().unwrap().is_empty()).then_some(())
+    });
     let mut second = Process::spawn(&mut server.run("job", &[], "echo 2 >> log"));
     server.until_waiting("job", 1);
     std::fs::write(server.path("go"), "").unwrap();
@@ -66,11 +71,13 @@ fn a_wait_says_what_it_waits_for_when_asked_to() {
     let server = Server::start();
     let holder = server.hold("job");
     let stderr = server.path("stderr");
-    let mut second = Process::spawn(
-        server.run("job", &["-v"], "true").stderr(std::fs::File::create(&stderr).unwrap()),
-    );
+    let mut second =
+        Process::spawn(server.run("job", &["-v"], "true").stderr(std::fs::File::create(&stderr).unwrap()));
     let line = crate::support::until_line(&stderr);
-    assert!(line.starts_with("lockkeeper: waiting for \"job\", held by ") && line.contains("position 1 of 1"), "{line}");
+    assert!(
+        line.starts_with("lockkeeper: waiting for \"job\", held by ") && line.contains("position 1 of 1"),
+        "{line}"
+    );
     drop(holder);
     // The holder was killed, so its lease has to run out.
     assert_eq!(second.code(), 0);

@@ -24,8 +24,9 @@ fn has_keys(value: &serde_json::Value, wanted: &[&str]) {
 fn who_holds_and_who_waits() {
     let server = Server::start();
     let _holder = server.hold("job");
-    let _waiter =
-        Process::spawn(server.run("job", &["--owner", "a patient one", "--shared"], "true").stderr(Stdio::null()));
+    let _waiter = Process::spawn(
+        server.run("job", &["--owner", "a patient one", "--shared"], "true").stderr(Stdio::null()),
+    );
     server.until_waiting("job", 1);
 
     let lock = server.who("job");
@@ -62,7 +63,12 @@ fn ls_lists_by_prefix_and_limit() {
 
     let names = |words: &[&str]| -> Vec<String> {
         let page = server.json(words);
-        page["locks"].as_array().unwrap().iter().map(|lock| lock["lock"].as_str().unwrap().to_owned()).collect()
+        page["locks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|lock| lock["lock"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(names(&["ls"]), ["a/1", "a/2", "b/1"]);
     assert_eq!(names(&["ls", "a/"]), ["a/1", "a/2"]);
@@ -85,8 +91,14 @@ fn status_of_the_cell() {
     let server = Server::start();
     let _holder = server.hold("job");
     let status = server.json(&["status"]);
-    has_keys(&status, &["cell", "members", "leader", "term", "sessions", "locks_held", "last_token", "last_log_index"]);
-    assert_eq!((&status["leader"], &status["locks_held"], &status["sessions"]), (&1.into(), &1.into(), &1.into()));
+    has_keys(
+        &status,
+        &["cell", "members", "leader", "term", "sessions", "locks_held", "last_token", "last_log_index"],
+    );
+    assert_eq!(
+        (&status["leader"], &status["locks_held"], &status["sessions"]),
+        (&1.into(), &1.into(), &1.into())
+    );
     let shown = table(&server, &["status"]);
     for word in ["node 1, term", "1 held, 0 waiting", "MEMBER", "leader"] {
         assert!(shown.contains(word), "{word}:\n{shown}");

@@ -79,6 +79,7 @@ stories! {
     semaphore
     session_ids_come_back
     session_of_5000_locks
+    settled_requests_are_forgotten_in_turn
     shared_and_exclusive
     time_never_goes_back
     try_is_busy_when_others_wait
