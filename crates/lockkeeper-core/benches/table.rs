@@ -139,7 +139,7 @@ fn pairs(criterion: &mut Criterion<ProcessorTime>) {
             });
         });
     };
-    measure("one lock", table_with_sessions(1), 1);
+    measure("nothing else held", table_with_sessions(1), 1);
     measure("1,000,000 locks held", table_with_locks(1_000_000), 1_000);
     measure("100,000 sessions", table_with_sessions(100_000), 100_000);
     group.bench_function("with request ids", |bencher| {

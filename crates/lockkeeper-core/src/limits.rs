@@ -43,7 +43,7 @@ pub const SETTLED_PER_SESSION_MAX: u32 = 256;
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 /// Most grants and waits of ended sessions that one entry takes back. It keeps the apply of one entry
 /// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
-pub const REAPED_PER_ENTRY_MAX: usize = 1_024;
+pub const REAPED_PER_ENTRY_MAX: usize = 512;
 
 /// A name that the table can carry: not empty, not too long, no control characters.
 pub fn check_name(what: &str, name: &str) -> Result<(), Refusal> {

@@ -1,11 +1,13 @@
 //! The wire of Lockkeeper: `lockkeeper.v1` in protobuf, and the conversions to the types of the lock table.
 //! This crate alone knows the encoding.
 
+pub mod frame;
+
 /// The generated messages and services.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
-    tonic::include_proto!("lockkeeper.v1");
+    include!(concat!(env!("OUT_DIR"), "/lockkeeper.v1.rs"));
 }
 
 /// The description of the services, for gRPC reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("lockkeeper.v1");
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lockkeeper.v1.bin"));

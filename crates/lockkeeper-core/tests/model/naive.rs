@@ -166,19 +166,24 @@ impl Naive {
     }
 
     fn open(&mut self, session: SessionId, ttl_ms: u64, owner: &str) -> Answer {
-        let remains = self.holds.iter().any(|hold| hold.session == session)
-            || self.line.iter().any(|place| place.session == session)
-            || self.remembered.iter().any(|(owner, _, _)| *owner == session);
-        if self.alive(session) || remains {
+        if self.alive(session) || self.has_remains(session) {
             return Err(Refusal::invalid(""));
         }
         self.sessions.push(Alive { id: session, owner: owner.to_owned(), version: 1 });
         Ok(Reply::SessionOpened { ttl_ms, version: 1 })
     }
 
+    fn has_remains(&self, session: SessionId) -> bool {
+        self.holds.iter().any(|hold| hold.session == session)
+            || self.line.iter().any(|place| place.session == session)
+            || self.remembered.iter().any(|(owner, _, _)| *owner == session)
+    }
+
     fn end(&mut self, session: SessionId, why: SessionEnd) {
         self.sessions.retain(|alive| alive.id != session);
-        self.ended.push((session, why));
+        if self.has_remains(session) {
+            self.ended.push((session, why));
+        }
         self.effects.push(Effect::SessionEnded { session, why });
     }
 

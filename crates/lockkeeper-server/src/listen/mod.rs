@@ -1,14 +1,28 @@
 //! The port: gRPC and HTTP side by side.
 
+mod direct;
 mod grpc;
 pub mod http;
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::calls::Calls;
+
+/// A client must say something, and finish its HTTP headers, within this time.
+const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
+/// How often a silent HTTP/2 client is asked whether it is still there.
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
+/// After a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// The address cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,18 +64,47 @@ impl Listener {
         self.address
     }
 
-    /// Serves until the node stops.
+    /// Serves until the node stops; then its connections end with it.
     pub(crate) async fn serve(self, calls: Calls) {
-        use axum::serve::ListenerExt;
-        let router = grpc::router(calls.clone()).merge(http::router(calls));
-        // An answer is small and somebody waits for it: it must not wait for more to send.
-        let listener = self.listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection keeps its delay");
+        let router = grpc::router(calls.clone()).merge(http::router(calls.clone()));
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, calls.clone(), router.clone()));
+                }
+                Err(error) => {
+                    // Too many open files, most likely: those that are open are served on.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
             }
-        });
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the port was closed");
         }
+    }
+}
+
+/// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
+async fn connection(stream: TcpStream, calls: Calls, router: axum::Router) {
+    // An answer is small and somebody waits for it: it must not wait for more to send.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection keeps its delay");
+    }
+    match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(&stream)).await {
+        Ok(Ok(true)) => direct::serve(stream, calls).await,
+        Ok(Ok(false)) => {
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
+            builder.http2().timer(TokioTimer::new()).keep_alive_interval(HTTP2_PING_EVERY);
+            let service = TowerToHyperService::new(router);
+            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),
+        Err(_) => tracing::debug!("a connection sent nothing and was closed"),
     }
 }

@@ -178,10 +178,10 @@ impl Connection {
         let has_outgoing = !self.outgoing.is_empty();
         let link = async {
             match &mut self.link {
-                LinkState::Up(link) if has_outgoing => tokio::select! {
+                LinkState::Up(link) if has_outgoing || link.frames.is_behind() => tokio::select! {
                     biased;
                     frame = link.answers.next() => Event::Frame(frame),
-                    _ = link.frames.reserve() => Event::Room,
+                    () = link.frames.room() => Event::Room,
                 },
                 LinkState::Up(link) => Event::Frame(link.answers.next().await),
                 LinkState::Opening(opening) => Event::Opened(opening.await),
@@ -241,12 +241,10 @@ impl Connection {
 
     /// Gives the link all that has gathered, as one frame, if it can take one.
     fn flush(&mut self) {
-        let LinkState::Up(link) = &self.link else { return };
-        if self.outgoing.is_empty() {
-            return;
+        match &self.link {
+            LinkState::Up(link) if !self.outgoing.is_empty() && link.frames.has_room() => {}
+            _ => return,
         }
-        // A closed link is noticed at its other end, with the reason.
-        let Ok(permit) = link.frames.try_reserve() else { return };
         let count = self.frame_length();
         let operations = if count == self.outgoing.len() {
             self.outgoing_value_bytes = 0;
@@ -255,7 +253,9 @@ impl Connection {
         } else {
             self.outgoing.drain(..count).collect()
         };
-        permit.send(ClientFrame { operations });
+        if let LinkState::Up(link) = &mut self.link {
+            link.frames.send(ClientFrame { operations });
+        }
     }
 
     /// How many of the operations that have gathered fit into one frame.

@@ -13,6 +13,8 @@
 mod answer;
 mod backoff;
 mod connection;
+#[cfg(feature = "cell")]
+mod direct;
 mod intake;
 mod lock;
 #[cfg(feature = "cell")]

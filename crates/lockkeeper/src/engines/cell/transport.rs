@@ -22,9 +22,56 @@ pub(crate) trait Transport: Send + Sync + 'static {
 /// An open stream of frames in both directions.
 pub(crate) struct Link {
     pub(crate) address: SmolStr,
-    /// Holds one frame: while it is full, operations gather for the next one.
-    pub(crate) frames: mpsc::Sender<ClientFrame>,
+    pub(crate) frames: Frames,
     pub(crate) answers: Answers,
+}
+
+/// The frames that go out. Takes one at a time: while it has no room, operations gather for the next one.
+pub(crate) enum Frames {
+    /// To a node in this process; the channel holds one frame.
+    #[cfg_attr(not(any(test, feature = "embedded")), allow(dead_code))]
+    Local(mpsc::Sender<ClientFrame>),
+    /// To a node on the network.
+    #[cfg(feature = "cell")]
+    Direct(super::direct::Writer),
+}
+
+impl Frames {
+    /// Whether a frame can be sent now.
+    pub(crate) fn has_room(&self) -> bool {
+        match self {
+            Frames::Local(sender) => sender.capacity() > 0,
+            #[cfg(feature = "cell")]
+            Frames::Direct(writer) => !writer.is_behind(),
+        }
+    }
+
+    /// Sends a frame. Only with room; a closed link is noticed at its other end, with the reason.
+    pub(crate) fn send(&mut self, frame: ClientFrame) {
+        match self {
+            Frames::Local(sender) => drop(sender.try_send(frame)),
+            #[cfg(feature = "cell")]
+            Frames::Direct(writer) => writer.send(&frame),
+        }
+    }
+
+    /// Whether something has to be done for what was sent, even if nothing more is to be sent.
+    pub(crate) fn is_behind(&self) -> bool {
+        match self {
+            Frames::Local(_) => false,
+            #[cfg(feature = "cell")]
+            Frames::Direct(writer) => writer.is_behind(),
+        }
+    }
+
+    /// Waits for room. Cancel-safe.
+    pub(crate) async fn room(&mut self) {
+        match self {
+            Frames::Local(sender) => drop(sender.reserve().await),
+            #[cfg(feature = "cell")]
+            Frames::Direct(writer) => writer.catch_up().await,
+        }
+    }
 }
 
 /// The frames that come back.
@@ -34,7 +81,7 @@ pub(crate) enum Answers {
     Local(mpsc::Receiver<ServerFrame>),
     /// From a node on the network.
     #[cfg(feature = "cell")]
-    Network(Box<tonic::Streaming<ServerFrame>>),
+    Direct(super::direct::Reader),
 }
 
 impl Answers {
@@ -45,11 +92,7 @@ impl Answers {
                 receiver.recv().await.ok_or_else(|| Refused::because("the node has ended the stream"))
             }
             #[cfg(feature = "cell")]
-            Answers::Network(stream) => match stream.message().await {
-                Ok(Some(frame)) => Ok(frame),
-                Ok(None) => Err(Refused::because("the node has ended the stream")),
-                Err(status) => Err(super::network::refused(&status)),
-            },
+            Answers::Direct(reader) => reader.next().await,
         }
     }
 }

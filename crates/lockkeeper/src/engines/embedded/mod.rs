@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use self::node::NodeThread;
-use crate::engines::cell::transport::{Answers, Link, Opening, Refused, Transport};
+use crate::engines::cell::transport::{Answers, Frames, Link, Opening, Refused, Transport};
 use crate::engines::cell::{self, Cell};
 use crate::error::Error;
 use crate::options::Options;
@@ -34,7 +34,7 @@ impl Transport for Local {
         let node = Arc::clone(&self.node);
         Box::pin(async move {
             let (frames, answers) = node.open_stream().await.map_err(Refused::because)?;
-            Ok(Link { address: "embedded".into(), frames, answers: Answers::Local(answers) })
+            Ok(Link { address: "embedded".into(), frames: Frames::Local(frames), answers: Answers::Local(answers) })
         })
     }
 

@@ -14,7 +14,7 @@ use lockkeeper_proto::v1::operation::Kind as Asked;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
-use crate::engines::cell::transport::{Answers, Link, Opening, Refused, Transport};
+use crate::engines::cell::transport::{Answers, Frames, Link, Opening, Refused, Transport};
 
 /// The node. Clones share it.
 #[derive(Clone)]
@@ -123,7 +123,7 @@ impl Transport for Peer {
                 }
                 peer.state().streams.remove(&stream);
             });
-            Ok(Link { address: "peer".into(), frames, answers: Answers::Local(answers) })
+            Ok(Link { address: "peer".into(), frames: Frames::Local(frames), answers: Answers::Local(answers) })
         })
     }
 

@@ -27,13 +27,7 @@ async fn a_guard_in_jeopardy_is_held_again_after_a_renewal() {
         let mut state = peer.state();
         (state.frozen, state.no_renewals) = (true, true);
     }
-    let started = std::time::Instant::now();
     assert_eq!(soon(changes.next()).await, Some(Jeopardy));
-    assert!(
-        started.elapsed() < ms(200),
-        "the deadline is before the end of the TTL: {:?}",
-        started.elapsed()
-    );
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(guard.check().unwrap_err(), Error::Lost { lock: "a".into(), why: Loss::Deadline });
     assert_eq!(soon(guard.lost()).await, Loss::Deadline);
