@@ -33,8 +33,9 @@ pub const LOCKS_MAX: usize = 10_000_000;
 pub const GRANTS_PER_SESSION_MAX: u32 = 2_000_000;
 /// Most requests of one session that can wait.
 pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
-/// Most requests that can wait for one lock.
-pub const WAITERS_PER_LOCK_MAX: u32 = 100_000;
+/// Most requests that can wait for one lock. One release can let all of them in at once (readers), and that
+/// entry must stay short.
+pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
 /// Most values in a cell.
 pub const VALUES_MAX: usize = 1_000_000;
 /// Answers of settled requests (released or refused) that a session's retries can still ask for.

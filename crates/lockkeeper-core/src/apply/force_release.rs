@@ -5,6 +5,8 @@ use smol_str::SmolStr;
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{CellTime, LockName};
 use crate::limits;
+use crate::refusal::Refusal;
+use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
 
 impl LockTable {
@@ -23,7 +25,9 @@ impl LockTable {
         }
         for &(token, session) in &holders {
             if let Some(Some(request)) = self.free_one(session, name, token, Freed::Forced) {
-                self.note_settled(session, request);
+                // A retry must not hear of the grant as if it still held.
+                let answer = Remembered::Refused(Refusal::NotHeld { lock: name.clone(), token });
+                self.settle(session, request, answer);
             }
         }
         self.admit(std::slice::from_ref(name));

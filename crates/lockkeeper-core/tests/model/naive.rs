@@ -418,7 +418,13 @@ impl Naive {
             self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.token).collect();
         holders.sort();
         for token in &holders {
+            let hold = self.holds.iter().find(|hold| hold.token == *token).expect("it is held");
+            let (session, last, request) = (hold.session, hold.left.len() == 1, hold.request.clone());
             self.free(*token, name, Freed::Forced);
+            if last {
+                let refusal = Refusal::NotHeld { lock: name.clone(), token: Token(*token) };
+                self.remember(session, request.as_ref(), Memory::Refused(refusal));
+            }
         }
         self.admit();
         Ok(Reply::Forced { released: holders.len() as u32, last_token: Token(self.last_token_of(name)) })

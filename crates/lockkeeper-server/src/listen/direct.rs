@@ -3,13 +3,13 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use lockkeeper_proto::frame::{self, GREETING, NotAFrame};
 use lockkeeper_proto::v1;
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 
@@ -19,7 +19,7 @@ use crate::session::stream::ClientStream;
 /// Largest frame that is taken in.
 const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What is read at once.
-const READ_BYTES: usize = 16 * 1024;
+const READ_BYTES: usize = 8 * 1024;
 
 /// Whether the client greets like our library. Looks, but takes nothing away.
 pub(super) async fn is_greeting(stream: &TcpStream) -> io::Result<bool> {
@@ -50,7 +50,7 @@ pub(super) async fn serve(stream: TcpStream, calls: Calls) {
 async fn exchange(stream: TcpStream, calls: Calls) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let mut greeting = [0; GREETING.len()];
-    tokio::io::AsyncReadExt::read_exact(&mut reader, &mut greeting).await?;
+    reader.read_exact(&mut greeting).await?;
     writer.write_all(GREETING).await?;
     let inbound = Inbound { reader, buffer: BytesMut::with_capacity(READ_BYTES) };
     let mut frames = ClientStream::new(inbound, calls);
@@ -80,7 +80,7 @@ impl Stream for Inbound {
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(not_a_frame(error)))),
             }
-            match read_some(&mut this.reader, &mut this.buffer, context) {
+            match read_some(&this.reader, &mut this.buffer, context) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(None),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -91,17 +91,19 @@ impl Stream for Inbound {
 }
 
 fn read_some(
-    reader: &mut OwnedReadHalf,
+    reader: &OwnedReadHalf,
     buffer: &mut BytesMut,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    let start = buffer.len();
-    buffer.resize(start + READ_BYTES, 0);
-    let mut free = ReadBuf::new(&mut buffer[start..]);
-    let result = Pin::new(reader).poll_read(context, &mut free);
-    let count = free.filled().len();
-    buffer.truncate(start + count);
-    result.map_ok(|()| count)
+    buffer.reserve(READ_BYTES);
+    loop {
+        ready!(reader.as_ref().poll_read_ready(context))?;
+        match reader.try_read_buf(buffer) {
+            // It was not ready after all: ask again, so that somebody wakes us.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+    }
 }
 
 fn not_a_frame(error: NotAFrame) -> io::Error {

@@ -16,7 +16,9 @@ use crate::wire;
 pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
     for operation in frame.operations {
         let id = operation.id;
-        if !connection.begin() {
+        let has_room = connection.begin();
+        // What frees, ends or renews something is always taken in (S11).
+        if !has_room && operation.kind.as_ref().is_none_or(asks_for_more) {
             connection.fail(id, &Failure::Overload(format!(
                 "{OPERATIONS_OPEN_MAX} operations of this stream wait for their answer: wait for some first"
             )));
@@ -29,6 +31,29 @@ pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::
         if let Err(failure) = run(calls, connection, id, kind) {
             connection.fail(id, &failure);
         }
+    }
+}
+
+/// Whether an operation asks for something new, which a stream that is full has to wait with.
+fn asks_for_more(kind: &operation::Kind) -> bool {
+    use operation::Kind;
+    match kind {
+        Kind::Release(_)
+        | Kind::Cancel(_)
+        | Kind::CloseSession(_)
+        | Kind::KeepAlive(_)
+        | Kind::Attach(_)
+        | Kind::ForceRelease(_)
+        | Kind::DeleteValue(_) => false,
+        Kind::OpenSession(_)
+        | Kind::Acquire(_)
+        | Kind::AcquireAll(_)
+        | Kind::GetLock(_)
+        | Kind::ListLocks(_)
+        | Kind::CheckToken(_)
+        | Kind::PutValue(_)
+        | Kind::GetValue(_)
+        | Kind::Status(_) => true,
     }
 }
 
