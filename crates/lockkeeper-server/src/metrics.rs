@@ -101,17 +101,29 @@ impl Metrics {
 
     fn register(&mut self) {
         let r = &mut self.registry;
-        r.register("lock_acquire_wait_seconds", "How long granted requests waited, in cell time", self.wait_seconds.clone());
+        r.register(
+            "lock_acquire_wait_seconds",
+            "How long granted requests waited, in cell time",
+            self.wait_seconds.clone(),
+        );
         r.register("lock_hold_seconds", "How long locks were held, in cell time", self.hold_seconds.clone());
         r.register("lock_refused", "Acquires that were not granted", self.refused.clone());
         r.register("lock_lost", "Grants that were taken from their holder", self.lost.clone());
-        r.register("fenced_writes_rejected", "Writes to values with a stale token", self.stale_writes.clone());
+        r.register(
+            "fenced_writes_rejected",
+            "Writes to values with a stale token",
+            self.stale_writes.clone(),
+        );
         r.register("sessions_ended", "Sessions that ended", self.sessions_ended.clone());
         r.register("keep_alives", "Session renewals acknowledged", self.keep_alives.clone());
         r.register("proposer_batch_commands", "Commands in one log entry", self.batch_commands.clone());
         r.register("proposer_queued", "Commands that wait for the next log entry", self.queued.clone());
         r.register("snapshots", "Snapshots taken", self.snapshots.clone());
-        r.register("snapshot_seconds", "How long a snapshot took, beside the serving", self.snapshot_seconds.clone());
+        r.register(
+            "snapshot_seconds",
+            "How long a snapshot took, beside the serving",
+            self.snapshot_seconds.clone(),
+        );
         r.register("sessions", "Sessions alive", self.sessions.clone());
         r.register("locks_held", "Grants held", self.locks_held.clone());
         r.register("lock_waiters", "Requests that wait", self.waiters.clone());

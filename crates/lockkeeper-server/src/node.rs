@@ -48,10 +48,14 @@ pub enum StartError {
     #[error(transparent)]
     Raft(#[from] Failure),
     /// More than one member was named.
-    #[error("a cell of {0} nodes is not supported by this version: leave out --cell, or name this node alone")]
+    #[error(
+        "a cell of {0} nodes is not supported by this version: leave out --cell, or name this node alone"
+    )]
     Members(usize),
     /// The node is not among the members.
-    #[error("node {node_id} is not among the members of --cell: add {node_id}=host:port, or correct --node-id")]
+    #[error(
+        "node {node_id} is not among the members of --cell: add {node_id}=host:port, or correct --node-id"
+    )]
     NotAMember {
         /// The node.
         node_id: u64,
@@ -131,15 +135,9 @@ impl Node {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(StartError::Random)?;
         let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table));
-        let consensus = Consensus::start(
-            node_id,
-            config.timing,
-            store.clone(),
-            snapshots.clone(),
-            meta,
-            shared.clone(),
-        )
-        .await?;
+        let consensus =
+            Consensus::start(node_id, config.timing, store.clone(), snapshots.clone(), meta, shared.clone())
+                .await?;
         consensus.form(&members).await?;
         if members.len() == 1 {
             consensus.stand().await?;

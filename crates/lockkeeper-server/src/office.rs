@@ -60,7 +60,9 @@ impl Office {
             }
             None => Err(match &inner.leader {
                 Some(leader) => Failure::NotLeader { leader: Some(leader.clone()) },
-                None => Failure::Unavailable("the cell has no leader for the moment: try again shortly".to_owned()),
+                None => Failure::Unavailable(
+                    "the cell has no leader for the moment: try again shortly".to_owned(),
+                ),
             }),
         }
     }

@@ -85,7 +85,13 @@ impl Shared {
 
     /// Turns what follows from an entry into replies, pushes and timers. Runs inside the apply, so that a
     /// caller is registered under its ticket before any later entry can grant it.
-    pub fn dispatch(&self, sequence: Option<u64>, batch: &Batch, applied: Applied, wake_before: Option<CellTime>) {
+    pub fn dispatch(
+        &self,
+        sequence: Option<u64>,
+        batch: &Batch,
+        applied: Applied,
+        wake_before: Option<CellTime>,
+    ) {
         let callers = sequence.and_then(|sequence| self.callers.take(sequence)).unwrap_or_default();
         let mut callers = callers.into_iter();
         for (command, answer) in batch.commands.iter().zip(applied.answers) {
@@ -115,11 +121,11 @@ impl Shared {
 
     fn note(&self, command: &Command, answer: &lockkeeper_core::Answer) {
         match (command, answer) {
-            (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. })) => {
-                if self.office.term().is_some() {
-                    self.expiry.start(*session, *ttl_ms);
-                    self.timers_changed.notify_one();
-                }
+            (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. }))
+                if self.office.term().is_some() =>
+            {
+                self.expiry.start(*session, *ttl_ms);
+                self.timers_changed.notify_one();
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
             (Command::Acquire(_), Ok(Reply::Granted(_))) => self.metrics.granted_at_once(),
@@ -134,8 +140,7 @@ impl Shared {
     /// A grant that nobody is there to take must not stay: it would be a ghost holder.
     fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
         for lock in grant.locks.as_slice() {
-            let command =
-                Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
+            let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
             self.proposer.submit(command, Caller::Nobody);
         }
     }

@@ -56,9 +56,11 @@ pub fn acquire_command(request: v1::AcquireRequest) -> Result<Command, Failure> 
     refuse_scope(&request.scope, &request.policy)?;
     let asked = match request.mode {
         None => None,
-        Some(number) => Some(v1::Mode::try_from(number).map(mode).map_err(|_| {
-            Failure::Invalid("mode is neither EXCLUSIVE nor SHARED".to_owned())
-        })?),
+        Some(number) => Some(
+            v1::Mode::try_from(number)
+                .map(mode)
+                .map_err(|_| Failure::Invalid("mode is neither EXCLUSIVE nor SHARED".to_owned()))?,
+        ),
     };
     Ok(Command::Acquire(Acquire {
         session: session(&request.session)?,

@@ -66,8 +66,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     assert!(why.to_string().contains("releases still work"), "{why}");
     assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), "unavailable");
 
-    let release =
-        TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
+    let release = TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
     assert_eq!(node.calls().command(release).await, Ok(Reply::Done), "a release still works");
     assert_eq!(node.calls().keep_alive(session), Ok(Some(60_000)), "a keep-alive still works");
     assert!(node.calls().lock("held").unwrap().holders.is_empty(), "a read still works");

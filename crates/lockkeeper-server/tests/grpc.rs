@@ -1,5 +1,7 @@
 //! gRPC as another language would use it: every operation as a call, the stream, health and reflection.
 
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_proto::v1::{answer, operation};
@@ -67,7 +69,8 @@ async fn every_operation_is_a_call() {
     let stale = client.put_value(v1::PutValueRequest { if_version: None, ..put }).await.unwrap_err();
     assert_eq!((stale.code(), code(&stale)), (Code::FailedPrecondition, "stale_token"));
     assert!(!client.check_token(check).await.unwrap().into_inner().valid);
-    let not_held = v1::ReleaseRequest { session: session.clone(), lock: "db".into(), token: 1, forget: false };
+    let not_held =
+        v1::ReleaseRequest { session: session.clone(), lock: "db".into(), token: 1, forget: false };
     assert_eq!(code(&client.release(not_held).await.unwrap_err()), "not_held");
 
     let all = v1::AcquireAllRequest {

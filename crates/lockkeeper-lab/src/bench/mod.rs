@@ -106,7 +106,8 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Duration, u64)) -> 
 
 fn new_histogram() -> Result<Histogram<u64>, BenchError> {
     // Nanoseconds up to two minutes, three digits.
-    Histogram::new_with_bounds(100, 120_000_000_000, 3).map_err(|error| BenchError::Measure(error.to_string()))
+    Histogram::new_with_bounds(100, 120_000_000_000, 3)
+        .map_err(|error| BenchError::Measure(error.to_string()))
 }
 
 async fn client(

@@ -29,7 +29,8 @@ impl BareRedis {
     pub(super) async fn connect(address: &str, number: usize) -> Result<BareRedis, BenchError> {
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        let mut redis = BareRedis { stream: BufReader::new(stream), release: String::new(), number, taken: 0 };
+        let mut redis =
+            BareRedis { stream: BufReader::new(stream), release: String::new(), number, taken: 0 };
         redis.release = redis
             .command(&["SCRIPT", "LOAD", RELEASE])
             .await?
@@ -67,7 +68,8 @@ impl BareRedis {
         self.stream.get_mut().write_all(request.as_bytes()).await.map_err(failed)?;
         let mut line = String::new();
         self.stream.read_line(&mut line).await.map_err(failed)?;
-        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(|| failed("the connection was closed"))?;
+        let (kind, rest) =
+            line.trim_end().split_at_checked(1).ok_or_else(|| failed("the connection was closed"))?;
         match (kind, rest) {
             ("+" | ":", text) => Ok(Some(text.to_owned())),
             ("$", "-1") => Ok(None),

@@ -29,6 +29,8 @@ pub struct Report {
     pub acquire_p99_us: f64,
     /// 999 of 1000.
     pub acquire_p999_us: f64,
+    /// The longest.
+    pub acquire_max_us: f64,
     /// What the machine can do at best.
     pub machine: MachineLimits,
 }
@@ -58,6 +60,7 @@ impl Report {
             acquire_p50_us: at(0.5),
             acquire_p99_us: at(0.99),
             acquire_p999_us: at(0.999),
+            acquire_max_us: latencies.max() as f64 / 1_000.0,
             machine,
         }
     }
@@ -70,12 +73,16 @@ impl fmt::Display for Report {
             _ => "pairs/s",
         };
         writeln!(f, "engine        {}", self.engine)?;
-        writeln!(f, "workload      {}, {} clients, connections {}", self.workload, self.clients, self.connections)?;
+        writeln!(
+            f,
+            "workload      {}, {} clients, connections {}",
+            self.workload, self.clients, self.connections
+        )?;
         writeln!(f, "{rate:<13} {:.0}", self.pairs_per_second)?;
         writeln!(
             f,
-            "acquire       p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us",
-            self.acquire_p50_us, self.acquire_p99_us, self.acquire_p999_us
+            "acquire       p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, longest {:.0} us",
+            self.acquire_p50_us, self.acquire_p99_us, self.acquire_p999_us, self.acquire_max_us
         )?;
         write!(
             f,

@@ -89,7 +89,10 @@ type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Lockkeeper for Service {
-    async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
+    async fn open_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Answer<v1::OpenSessionResponse> {
         let request = request.into_inner();
         let (session, ttl_ms) =
             self.calls.open_session(request.ttl_ms, request.owner.into()).await.map_err(status)?;
@@ -104,7 +107,10 @@ impl Lockkeeper for Service {
         }
     }
 
-    async fn close_session(&self, request: Request<v1::CloseSessionRequest>) -> Answer<v1::CloseSessionResponse> {
+    async fn close_session(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Answer<v1::CloseSessionResponse> {
         let session = wire::session(&request.into_inner().session).map_err(status)?;
         self.command(Command::CloseSession { session }).await?;
         Ok(Response::new(v1::CloseSessionResponse {}))
@@ -144,7 +150,10 @@ impl Lockkeeper for Service {
         self.calls.check_token(&request.into_inner()).map(Response::new).map_err(status)
     }
 
-    async fn force_release(&self, request: Request<v1::ForceReleaseRequest>) -> Answer<v1::ForceReleaseResponse> {
+    async fn force_release(
+        &self,
+        request: Request<v1::ForceReleaseRequest>,
+    ) -> Answer<v1::ForceReleaseResponse> {
         match self.command(wire::force_release_command(request.into_inner())).await? {
             Reply::Forced { released, last_token } => {
                 Ok(Response::new(v1::ForceReleaseResponse { released, last_token: last_token.0 }))
@@ -164,7 +173,10 @@ impl Lockkeeper for Service {
         self.calls.value(&request.into_inner().key).map(Response::new).map_err(status)
     }
 
-    async fn delete_value(&self, request: Request<v1::DeleteValueRequest>) -> Answer<v1::DeleteValueResponse> {
+    async fn delete_value(
+        &self,
+        request: Request<v1::DeleteValueRequest>,
+    ) -> Answer<v1::DeleteValueResponse> {
         self.command(wire::delete_value_command(request.into_inner())).await?;
         Ok(Response::new(v1::DeleteValueResponse {}))
     }

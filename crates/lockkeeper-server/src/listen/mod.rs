@@ -11,6 +11,7 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -21,6 +22,8 @@ use crate::calls::Calls;
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
+/// After this silence the system asks whether the client is still there.
+const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
 /// After a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -92,6 +95,12 @@ async fn connection(stream: TcpStream, calls: Calls, router: axum::Router) {
     // An answer is small and somebody waits for it: it must not wait for more to send.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection keeps its delay");
+    }
+    // A client that has gone without a word is noticed by the system, and its connection freed.
+    if let Err(error) = sockopt::set_socket_keepalive(&stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(&stream, CLIENT_SILENT_AFTER))
+    {
+        tracing::debug!(%error, "a connection is not probed");
     }
     match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(&stream)).await {
         Ok(Ok(true)) => direct::serve(stream, calls).await,

@@ -191,7 +191,10 @@ impl SnapshotStore {
             ReadError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
         })?;
         if meta != *expected {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is another snapshot than announced"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "this is another snapshot than announced",
+            ));
         }
         self.write(&meta, &table)?;
         Ok(table)
@@ -227,7 +230,8 @@ fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
     if magic != MAGIC {
         return Err(ReadError::Damaged("it does not begin like a snapshot of this version".to_owned()));
     }
-    let number = |at: usize| u32::from_le_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
+    let number =
+        |at: usize| u32::from_le_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
     let (head_len, head_crc) = (number(0) as usize, number(4));
     if head_len > HEAD_BYTES_MAX {
         return Err(ReadError::Damaged("the length of its head is impossible".to_owned()));

@@ -25,7 +25,10 @@ pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::
             continue;
         }
         let Some(kind) = operation.kind else {
-            connection.fail(id, &Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()));
+            connection.fail(
+                id,
+                &Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()),
+            );
             continue;
         };
         if let Err(failure) = run(calls, connection, id, kind) {
@@ -57,12 +60,7 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
     }
 }
 
-fn run(
-    calls: &Calls,
-    connection: &Arc<Connection>,
-    id: u64,
-    kind: operation::Kind,
-) -> Result<(), Failure> {
+fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Kind) -> Result<(), Failure> {
     use operation::Kind;
     let command = match kind {
         Kind::OpenSession(request) => {
@@ -117,12 +115,18 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         Kind::Attach(request) => {
             let session = wire::session(&request.session)?;
             let (ttl_ms, grants) = calls.attach(session, connection)?;
-            answer::Kind::Attach(v1::AttachResponse { ttl_ms, grants: grants.iter().map(wire::grant).collect() })
+            answer::Kind::Attach(v1::AttachResponse {
+                ttl_ms,
+                grants: grants.iter().map(wire::grant).collect(),
+            })
         }
         Kind::GetLock(request) => answer::Kind::Lock(wire::lock_state(&calls.lock(&request.lock)?)),
         Kind::ListLocks(request) => {
             let (locks, more) = calls.locks(&request.prefix, &request.after, request.limit)?;
-            answer::Kind::Locks(v1::ListLocksResponse { locks: locks.iter().map(wire::lock_state).collect(), more })
+            answer::Kind::Locks(v1::ListLocksResponse {
+                locks: locks.iter().map(wire::lock_state).collect(),
+                more,
+            })
         }
         Kind::CheckToken(request) => answer::Kind::CheckToken(calls.check_token(&request)?),
         Kind::GetValue(request) => answer::Kind::Value(calls.value(&request.key)?),
@@ -135,6 +139,8 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         | Kind::Cancel(_)
         | Kind::ForceRelease(_)
         | Kind::PutValue(_)
-        | Kind::DeleteValue(_) => return Err(Failure::Invalid("this operation goes through the log".to_owned())),
+        | Kind::DeleteValue(_) => {
+            return Err(Failure::Invalid("this operation goes through the log".to_owned()));
+        }
     })
 }

@@ -45,7 +45,9 @@ where
                 break;
             }
             match Pin::new(&mut this.inbound).poll_next(context) {
-                Poll::Ready(Some(Ok(frame))) => super::operation::carry_out(&this.calls, &this.connection, frame),
+                Poll::Ready(Some(Ok(frame))) => {
+                    super::operation::carry_out(&this.calls, &this.connection, frame)
+                }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
                 Poll::Pending => break,
             }

@@ -1,10 +1,12 @@
 //! The link straight on TCP: the frames of the stream behind their length, without HTTP/2 around them.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use lockkeeper_proto::frame::{self, GREETING};
 use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
+use rustix::net::sockopt;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,11 +19,17 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// What is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
+/// When and how often a silent connection is probed.
+const SILENT_AFTER: Duration = Duration::from_secs(10);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+
 /// Connects, and makes sure that a node of ours is at the other end.
 pub(super) async fn open(host: SmolStr) -> Result<Link, Refused> {
     let failed = |error: io::Error| Refused::because(format_smolstr!("{host}: {error}"));
     let mut stream = TcpStream::connect(host.as_str()).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
+    probe_when_silent(&stream).map_err(failed)?;
     stream.write_all(GREETING).await.map_err(failed)?;
     let mut greeting = [0; GREETING.len()];
     stream.read_exact(&mut greeting).await.map_err(failed)?;
@@ -34,6 +42,15 @@ pub(super) async fn open(host: SmolStr) -> Result<Link, Refused> {
         frames: Frames::Direct(Writer { writer, unsent: BytesMut::new() }),
         answers: Answers::Direct(Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES) }),
     })
+}
+
+/// A node that has gone without a word is noticed by the system, also when nothing is asked of it.
+fn probe_when_silent(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENT_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    Ok(())
 }
 
 /// The outgoing half. What the socket does not take at once is kept, and no further frame is taken.

@@ -34,7 +34,11 @@ impl Transport for Local {
         let node = Arc::clone(&self.node);
         Box::pin(async move {
             let (frames, answers) = node.open_stream().await.map_err(Refused::because)?;
-            Ok(Link { address: "embedded".into(), frames: Frames::Local(frames), answers: Answers::Local(answers) })
+            Ok(Link {
+                address: "embedded".into(),
+                frames: Frames::Local(frames),
+                answers: Answers::Local(answers),
+            })
         })
     }
 

@@ -123,7 +123,11 @@ impl Transport for Peer {
                 }
                 peer.state().streams.remove(&stream);
             });
-            Ok(Link { address: "peer".into(), frames: Frames::Local(frames), answers: Answers::Local(answers) })
+            Ok(Link {
+                address: "peer".into(),
+                frames: Frames::Local(frames),
+                answers: Answers::Local(answers),
+            })
         })
     }
 
