@@ -61,7 +61,7 @@ fn main() {
     tables.push(table);
     let mut table = with_sessions();
     measure("a wait", &mut table, 100_000, |table, number| {
-        let lock = Locks::One("busy".into());
+        let lock = Locks::One(format!("busy/{}", number % 20).into());
         let request = Some(format!("{number:016x}").into());
         let wait = Wait::ForMs(60_000 + number);
         let asked = Acquire { request, wait, ..Acquire::new(spread(number % 1_000), lock) };

@@ -52,7 +52,7 @@ const UNBOUNDED_FOR_A_REASON: &[(&str, &str)] = &[(
 )];
 
 #[test]
-fn no_unbounded_channels() {
+fn every_channel_has_a_bound() {
     let word = concat!("unbounded", "_channel");
     let found: Vec<_> = sources("rs")
         .into_iter()
