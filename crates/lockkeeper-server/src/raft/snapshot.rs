@@ -6,7 +6,7 @@
 //! A snapshot is written under another name, made durable and then renamed: under its own name it is whole.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,8 @@ const MAGIC: &[u8; 8] = b"LKSNAP1\n";
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 const FILE_NAME: &str = "table.snapshot";
 const NEW_FILE_NAME: &str = "table.snapshot.new";
+/// So much of a snapshot goes to the disk at once.
+const SYNC_BYTES: usize = 1 << 20;
 /// After this many commands a snapshot is taken, at the earliest.
 pub const COMMANDS_BETWEEN: u64 = 500_000;
 
@@ -204,13 +206,18 @@ impl SnapshotStore {
 fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotImage> {
     let new = folder.join(NEW_FILE_NAME);
     let path = folder.join(FILE_NAME);
-    let mut file = BufWriter::with_capacity(256 * 1024, File::create(&new)?);
-    let mut len = 0;
+    let mut file = File::create(&new)?;
+    let (mut len, mut unsynced) = (0, 0);
     for chunk in chunks {
         file.write_all(&chunk)?;
         len += chunk.len() as u64;
+        unsynced += chunk.len();
+        // In small portions: the log shares the disk, and its next sync must not wait behind all of this.
+        if unsynced >= SYNC_BYTES {
+            file.sync_data()?;
+            unsynced = 0;
+        }
     }
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
     fs::rename(&new, &path)?;
     File::open(folder)?.sync_all()?;
