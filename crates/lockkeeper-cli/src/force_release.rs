@@ -38,19 +38,18 @@ pub(crate) struct ForceRelease {
 impl ForceRelease {
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let reason = self.reason.clone().unwrap_or_else(no_reason);
-        let (released, lock) = client::block_on(async {
+        let forced = client::block_on(async {
             let keeper = self.client.connect().await?;
             if !self.yes && io::stdin().is_terminal() && io::stderr().is_terminal() {
                 ask(&keeper.who(&self.name).await?)?;
             }
-            let released = keeper.force_release(&self.name, &reason).await?;
-            Ok((released, keeper.who(&self.name).await?))
+            Ok(keeper.force_release(&self.name, &reason).await?)
         })?;
         match self.client.output {
             Output::Json => client::print_json(
-                &json!({"lock": self.name, "released": released, "last_token": lock.last_token}),
+                &json!({"lock": self.name, "released": forced.holders > 0, "last_token": forced.last_token}),
             )?,
-            Output::Table => client::print(&text(&self.name, released, lock.last_token))?,
+            Output::Table => client::print(&text(&self.name, forced.holders, forced.last_token))?,
         }
         Ok(0)
     }

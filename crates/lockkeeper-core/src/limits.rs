@@ -1,6 +1,7 @@
 //! Every bound of the lock table in one place (S11). At a bound the answer is a clear refusal, and
 //! releases and keep-alives still work.
 
+use crate::command::{Command, Fence, Waiting};
 use crate::refusal::Refusal;
 
 /// Longest name of a lock or key of a value, in bytes.
@@ -45,6 +46,50 @@ pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 /// Most grants and waits of ended sessions that one entry takes back. It keeps the apply of one entry
 /// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
 pub const REAPED_PER_ENTRY_MAX: usize = 512;
+
+/// Everything in a command that has a length. The node asks before the command is queued, so that nothing
+/// oversized reaches the log; the table asks again when it applies it.
+pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
+    match command {
+        Command::OpenSession { owner, .. } => check_length("owner", owner.len(), OWNER_BYTES_MAX),
+        Command::Acquire(request) => {
+            if request.locks.as_slice().len() > LOCKS_PER_REQUEST_MAX {
+                return Err(Refusal::limit(format!(
+                    "{} locks at once are asked for; at most {LOCKS_PER_REQUEST_MAX} are allowed",
+                    request.locks.as_slice().len()
+                )));
+            }
+            let request_bytes = request.request.as_ref().map_or(0, |id| id.len());
+            check_length("request id", request_bytes, REQUEST_BYTES_MAX)?;
+            request.locks.as_slice().iter().try_for_each(|name| check_name("name of the lock", name))
+        }
+        Command::Cancel { what: Waiting::Request(id), .. } => {
+            check_length("request id", id.len(), REQUEST_BYTES_MAX)
+        }
+        Command::Release { lock, .. } => check_length("name of the lock", lock.len(), NAME_BYTES_MAX),
+        Command::ForceRelease { lock, reason } => {
+            check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
+            check_length("reason", reason.len(), REASON_BYTES_MAX)
+        }
+        Command::PutValue { key, value, fence, .. } => {
+            check_length("key", key.len(), NAME_BYTES_MAX)?;
+            check_fence(fence.as_ref())?;
+            check_length("value", value.len(), VALUE_BYTES_MAX)
+        }
+        Command::DeleteValue { key, fence, .. } => {
+            check_length("key", key.len(), NAME_BYTES_MAX)?;
+            check_fence(fence.as_ref())
+        }
+        Command::Cancel { what: Waiting::Ticket(_), .. }
+        | Command::CloseSession { .. }
+        | Command::ExpireSession { .. }
+        | Command::Tick => Ok(()),
+    }
+}
+
+fn check_fence(fence: Option<&Fence>) -> Result<(), Refusal> {
+    check_length("name of the fence's lock", fence.map_or(0, |fence| fence.lock.len()), NAME_BYTES_MAX)
+}
 
 /// A name that the table can carry: not empty, not too long, no control characters.
 pub fn check_name(what: &str, name: &str) -> Result<(), Refusal> {

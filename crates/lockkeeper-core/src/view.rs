@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use crate::command::Mode;
 use crate::effect::Grant;
-use crate::id::{CellTime, LockName, SessionId, Ticket, Token};
+use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::Lock;
 use crate::session::Session;
 use crate::table::LockTable;
@@ -110,6 +110,11 @@ impl LockTable {
             .range((session, Token::default())..)
             .take_while(move |((owner, _), _)| *owner == session)
             .map(|((_, token), held)| Grant { locks: held.locks.clone(), token: *token, mode: held.mode })
+    }
+
+    /// Requests that wait, with the ids that they were given.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (SessionId, &RequestId)> {
+        self.waiters.values().filter_map(|waiter| Some((waiter.session, waiter.request.as_ref()?)))
     }
 
     /// A value.

@@ -44,6 +44,17 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// Whether anybody is still there to be answered.
+    fn is_there(&self) -> bool {
+        match self {
+            Caller::Call(sender) => !sender.is_closed(),
+            Caller::Stream { connection, .. } => !connection.is_closed(),
+            Caller::Nobody => false,
+        }
+    }
+}
+
 /// The callers of this node.
 #[derive(Debug, Default)]
 pub struct Callers {
@@ -79,7 +90,11 @@ impl Callers {
     pub fn answer(&self, caller: Caller, answer: Answer) -> bool {
         match answer {
             Ok(Reply::Queued { ticket }) => {
-                self.inner().queued.entry(ticket).or_default().push(caller);
+                let mut inner = self.inner();
+                let waiting = inner.queued.entry(ticket).or_default();
+                // Earlier tries of a client that has come back on another connection.
+                waiting.retain(Caller::is_there);
+                waiting.push(caller);
                 true
             }
             answer => caller.deliver(answer.map_err(Failure::Refused)),

@@ -27,7 +27,7 @@ const SHOWN_OF_ONE_MAX: usize = 1_000;
 /// Holders and waiters shown of each lock in a list.
 const SHOWN_IN_LIST_MAX: usize = 10;
 /// Request ids that begin like this are the node's own.
-const OWN_REQUEST_PREFIX: &str = "~";
+pub(crate) const OWN_REQUEST_PREFIX: &str = "~";
 
 /// The operations of a node. Cheap to clone.
 #[derive(Clone)]

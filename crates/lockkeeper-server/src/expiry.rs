@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_core::{LockTable, SessionId};
 
+/// So many entries of ended sessions are not worth a sweep.
+const SWEEP_ABOVE: usize = 1_024;
+
 /// The timers of all sessions.
 #[derive(Debug, Default)]
 pub struct Expiry {
@@ -58,7 +61,13 @@ impl Expiry {
 
     /// A session has ended.
     pub fn forget(&self, session: SessionId) {
-        self.inner().sessions.remove(&session);
+        let mut inner = self.inner();
+        inner.sessions.remove(&session);
+        // Entries of sessions that have ended stay in the heap until they come up; too many are swept out.
+        if inner.due.len() > 2 * inner.sessions.len() + SWEEP_ABOVE {
+            let Inner { sessions, due } = &mut *inner;
+            due.retain(|Reverse((_, id))| sessions.contains_key(id));
+        }
     }
 
     /// Renews a session. `None` if it is lost, or about to be.

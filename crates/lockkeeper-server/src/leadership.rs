@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::{Command, Waiting};
+
+use crate::callers::Caller;
+use crate::calls::OWN_REQUEST_PREFIX;
 use crate::failure::Failure;
 use crate::raft::{Consensus, RaftStatus};
 use crate::shared::Shared;
@@ -42,7 +46,17 @@ fn take(shared: &Shared, term: u64) {
     shared.expiry.take_over(&table);
     shared.office.take(term, table.now());
     let counts = table.counts();
+    // Their callers were calls to a former leader or a former life of this node, and cannot come back for them.
+    let orphans: Vec<_> = table
+        .waiting_requests()
+        .filter(|(_, id)| id.starts_with(OWN_REQUEST_PREFIX))
+        .map(|(session, id)| (session, id.clone()))
+        .collect();
     drop(table);
+    for (session, id) in orphans {
+        let command = Command::Cancel { session, what: Waiting::Request(id) };
+        shared.proposer.submit(command, Caller::Nobody);
+    }
     shared.timers_changed.notify_one();
     tracing::info!(term, sessions = counts.sessions, locks = counts.locks, "this node leads the cell");
 }

@@ -214,6 +214,8 @@ impl Node {
         let (outbound, server) = mpsc::channel(FRAMES_BUFFERED);
         let inbound = ReceiverStream::new(inbound).map(Ok::<_, std::convert::Infallible>);
         let mut stream = ClientStream::new(inbound, self.calls.clone());
+        // Streams that have ended.
+        while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(async move {
             while let Some(frame) = stream.next().await {
                 if outbound.send(frame).await.is_err() {

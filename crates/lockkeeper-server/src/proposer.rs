@@ -26,16 +26,27 @@ const QUEUED_NEW_MAX: usize = 100_000;
 /// From this many on, nothing is taken in.
 const QUEUED_MAX: usize = 400_000;
 
+/// An entry is closed when it has grown to about this size.
+const ENTRY_BYTES_MAX: usize = 1 << 20;
+/// From this many queued bytes on, nothing new is taken in either.
+const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
 /// This much of the log's last segment is kept for releases and expiries when the disk is full.
 const RESERVED_BYTES: u64 = 4 << 20;
 
 /// The queue in front of the log.
 #[derive(Debug, Default)]
 pub struct Proposer {
-    queue: Mutex<VecDeque<(Command, Caller)>>,
+    queue: Mutex<Queue>,
     wake: Notify,
     /// Why nothing new is taken in, while the disk has no room for more.
     disk_full: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    commands: VecDeque<(Command, Caller)>,
+    // Invariant: the sum of `bytes_of` its commands.
+    bytes: usize,
 }
 
 impl Proposer {
@@ -60,13 +71,17 @@ impl Proposer {
         *disk_full = trouble;
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Command, Caller)>> {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a command. The caller is answered when it is durable and applied, or at once if the queue is
     /// full.
     pub fn submit(&self, command: Command, caller: Caller) {
+        if let Err(refusal) = lockkeeper_core::limits::check_sizes(&command) {
+            caller.deliver(Err(Failure::Refused(refusal)));
+            return;
+        }
         let mut queue = self.queue();
         let frees = frees(&command);
         if !frees && let Some(why) = self.refuses_new() {
@@ -74,29 +89,67 @@ impl Proposer {
             caller.deliver(Err(Failure::Unavailable(why)));
             return;
         }
-        let limit = if frees { QUEUED_MAX } else { QUEUED_NEW_MAX };
-        if queue.len() >= limit {
+        // What the node itself asks is bounded by what there is, and must never get lost: one tick, one expiry
+        // for each session, one give-back for each grant.
+        let full = match (&caller, frees) {
+            (Caller::Nobody, _) => false,
+            (_, true) => queue.commands.len() >= QUEUED_MAX,
+            (_, false) => queue.commands.len() >= QUEUED_NEW_MAX || queue.bytes >= QUEUED_NEW_BYTES_MAX,
+        };
+        if full {
             drop(queue);
             caller.deliver(Err(Failure::Overload(
                 "the node has more requests than it can carry: come back in a second".to_owned(),
             )));
             return;
         }
-        queue.push_back((command, caller));
-        if queue.len() == 1 {
+        queue.bytes += bytes_of(&command);
+        queue.commands.push_back((command, caller));
+        if queue.commands.len() == 1 {
             self.wake.notify_one();
         }
     }
 
     /// How many commands are queued.
     pub fn queued(&self) -> usize {
-        self.queue().len()
+        self.queue().commands.len()
     }
 
     fn take(&self) -> (Vec<Command>, Vec<Caller>) {
         let mut queue = self.queue();
-        let count = queue.len().min(COMMANDS_PER_ENTRY_MAX);
-        queue.drain(..count).unzip()
+        let (mut count, mut bytes) = (0, 0);
+        for (command, _) in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
+            if count > 0 && bytes >= ENTRY_BYTES_MAX {
+                break;
+            }
+            bytes += bytes_of(command);
+            count += 1;
+        }
+        queue.bytes -= bytes;
+        queue.commands.drain(..count).unzip()
+    }
+
+    /// The next commands for the log. While the disk is full, those that ask for something new are refused,
+    /// also if they were queued before it was noticed.
+    fn take_what_fits(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
+        loop {
+            let (commands, callers) = self.take();
+            if commands.is_empty() {
+                return None;
+            }
+            let Some(why) = self.refuses_new() else { return Some((commands, callers)) };
+            let mut kept = Vec::with_capacity(commands.len());
+            for (command, caller) in commands.into_iter().zip(callers) {
+                if frees(&command) {
+                    kept.push((command, caller));
+                } else {
+                    caller.deliver(Err(Failure::Unavailable(why.clone())));
+                }
+            }
+            if !kept.is_empty() {
+                return Some(kept.into_iter().unzip());
+            }
+        }
     }
 
     /// Proposes until the node stops.
@@ -117,10 +170,8 @@ impl Proposer {
                 }
             }
             while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
-                let (commands, callers) = shared.proposer.take();
-                if commands.is_empty() {
-                    break;
-                }
+                shared.proposer.check_space(&log);
+                let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };
                 let now = match shared.office.now() {
                     Ok(now) => now,
                     Err(failure) => {
@@ -130,7 +181,6 @@ impl Proposer {
                         continue;
                     }
                 };
-                shared.proposer.check_space(&log);
                 sequence += 1;
                 shared.metrics.batch_commands.observe(commands.len() as f64);
                 let batch = Arc::new(Batch { now, commands });
@@ -143,6 +193,24 @@ impl Proposer {
             }
         }
     }
+}
+
+/// About what a command weighs, in memory and in the log.
+fn bytes_of(command: &Command) -> usize {
+    const FIXED: usize = 96;
+    FIXED
+        + match command {
+            Command::PutValue { key, value, .. } => key.len() + value.len(),
+            Command::OpenSession { owner, .. } => owner.len(),
+            Command::Acquire(request) => request.locks.as_slice().iter().map(|name| name.len()).sum(),
+            Command::Release { lock, .. } => lock.len(),
+            Command::ForceRelease { lock, reason } => lock.len() + reason.len(),
+            Command::DeleteValue { key, .. } => key.len(),
+            Command::CloseSession { .. }
+            | Command::ExpireSession { .. }
+            | Command::Cancel { .. }
+            | Command::Tick => 0,
+        }
 }
 
 /// What frees or ends something is carried out for as long as anything can be (S11).
@@ -162,5 +230,83 @@ fn frees(command: &Command) -> bool {
 fn fail(shared: &Shared, sequence: u64, failure: Failure) {
     for caller in shared.callers.take(sequence).into_iter().flatten() {
         caller.deliver(Err(failure.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Refusal, SessionId};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::failure::Outcome;
+
+    fn ask(proposer: &Proposer, command: Command) -> oneshot::Receiver<Outcome> {
+        let (sender, answer) = oneshot::channel();
+        proposer.submit(command, Caller::Call(sender));
+        answer
+    }
+
+    fn put(bytes: usize) -> Command {
+        let value = vec![0; bytes].into();
+        Command::PutValue { key: "k".into(), value, fence: None, if_version: None }
+    }
+
+    fn close() -> Command {
+        Command::CloseSession { session: SessionId(1) }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_what_is_new_then_what_frees_and_never_the_nodes_own() {
+        let proposer = Proposer::default();
+        for _ in 0..QUEUED_NEW_MAX {
+            proposer.submit(put(1), Caller::Nobody);
+        }
+        let refused = ask(&proposer, put(1)).try_recv();
+        assert!(matches!(refused, Ok(Err(Failure::Overload(_)))), "{refused:?}");
+        assert!(ask(&proposer, close()).try_recv().is_err(), "what frees is queued");
+        while proposer.queued() < QUEUED_MAX {
+            proposer.submit(close(), Caller::Nobody);
+        }
+        assert!(matches!(ask(&proposer, close()).try_recv(), Ok(Err(Failure::Overload(_)))));
+        proposer.submit(Command::Tick, Caller::Nobody);
+        assert_eq!(proposer.queued(), QUEUED_MAX + 1, "a tick is never lost");
+    }
+
+    #[test]
+    fn an_entry_and_the_queue_are_bounded_in_bytes() {
+        let proposer = Proposer::default();
+        for _ in 0..100 {
+            drop(ask(&proposer, put(64 * 1024)));
+        }
+        let (commands, _) = proposer.take();
+        assert!(commands.len() < 20, "{} values of 64 KiB in one entry", commands.len());
+        while ask(&proposer, put(64 * 1024)).try_recv().is_err() {
+            assert!(proposer.queue().bytes <= QUEUED_NEW_BYTES_MAX + (1 << 17));
+        }
+        while !proposer.take().0.is_empty() {}
+        assert_eq!(proposer.queue().bytes, 0);
+    }
+
+    #[test]
+    fn what_is_too_large_never_reaches_the_log() {
+        let proposer = Proposer::default();
+        let refused = ask(&proposer, put(10 << 20)).try_recv();
+        assert!(matches!(refused, Ok(Err(Failure::Refused(Refusal::TooLarge(_))))), "{refused:?}");
+        assert_eq!(proposer.queued(), 0);
+    }
+
+    #[test]
+    fn a_full_disk_also_refuses_what_was_queued_before() {
+        let proposer = Proposer::default();
+        let mut new = ask(&proposer, put(1));
+        let _frees = ask(&proposer, close());
+        *proposer.disk_full.lock().expect("not poisoned") = Some("no space left".to_owned());
+        let (commands, _) = proposer.take_what_fits().expect("something frees");
+        assert_eq!(commands, [close()]);
+        assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));
+        let mut late = ask(&proposer, put(1));
+        assert!(matches!(late.try_recv(), Ok(Err(Failure::Unavailable(_)))));
+        assert!(proposer.take_what_fits().is_none());
     }
 }

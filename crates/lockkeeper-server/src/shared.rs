@@ -97,6 +97,13 @@ impl Shared {
         for (command, answer) in batch.commands.iter().zip(applied.answers) {
             self.note(command, &answer);
             let caller = callers.next().unwrap_or(Caller::Nobody);
+            if let (Caller::Stream { connection, opens: Some(session), .. }, Ok(Reply::SessionOpened { .. })) =
+                (&caller, &answer)
+                && !connection.is_closed()
+            {
+                self.callers.attach(*session, connection);
+                connection.speaks_for(*session);
+            }
             let undelivered = match (command, &answer) {
                 (Command::Acquire(request), Ok(Reply::Granted(grant))) if request.request.is_none() => {
                     Some((request.session, grant.clone()))

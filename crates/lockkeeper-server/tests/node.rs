@@ -1,5 +1,7 @@
 //! A node as its clients see it, without a network: start, serve, stop, start again.
 
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
 use std::time::Duration;
 
 use lockkeeper_proto::v1;
@@ -215,5 +217,81 @@ async fn a_newer_stream_of_a_session_closes_the_older_one() {
         other => panic!("{other:?}"),
     }
     assert_eq!(old.answers.recv().await, None, "the older stream has ended");
+    node.stop().await;
+}
+
+/// A folder with a snapshot and a log that was cut behind it.
+async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = NodeConfig { commands_between_snapshots: 200, ..NodeConfig::durable(folder.path()) };
+    let mut node = Node::start(config.clone()).await.unwrap();
+    let mut client = Client::new(&mut node);
+    let session = client.open(600_000).await;
+    let mut round = 0;
+    while node.calls().status().purged_index < 100 {
+        let lock = format!("lock-{}", round % 50);
+        let token = granted(client.acquire(&session, &lock).await);
+        client.call(release(&session, &lock, token)).await;
+        round += 1;
+        assert!(round < 50_000, "the log was never cut");
+    }
+    node.stop().await;
+    (folder, config)
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
+    let (folder, config) = folder_with_snapshot().await;
+    let path = folder.path().join("snapshot/table.snapshot");
+    let whole = std::fs::read(&path).unwrap();
+
+    let mut step = whole.len() / 97;
+    step += step.is_multiple_of(2) as usize;
+    for at in (0..whole.len()).step_by(step.max(1)) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x10;
+        std::fs::write(&path, &flipped).unwrap();
+        let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(why.contains("is damaged") && why.contains("backup"), "byte {at}: {why}");
+    }
+    for length in [0, 5, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(why.contains("is damaged"), "cut to {length} bytes: {why}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(why.contains("the log begins at entry"), "no snapshot at all: {why}");
+
+    std::fs::write(&path, &whole).unwrap();
+    Node::start(config).await.expect("the whole one is read again").stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
+    use lockkeeper_core::{Acquire, Locks, Wait};
+
+    let folder = tempfile::tempdir().unwrap();
+    let config = NodeConfig::durable(folder.path());
+    let node = Node::start(config.clone()).await.unwrap();
+    let (session, _) = node.calls().open_session(600_000, "test".into()).await.unwrap();
+    let request = move |wait| Acquire { wait, ..Acquire::new(session, Locks::One("db".into())) };
+    node.calls().acquire(request(Wait::No)).await.unwrap();
+    let calls = node.calls().clone();
+    let waiting = tokio::spawn(async move { calls.acquire(request(Wait::Forever)).await });
+    while node.calls().lock("db").unwrap().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    // The caller goes with the process: it cannot leave the queue by itself.
+    node.stop().await;
+    drop(waiting);
+
+    let node = Node::start(config).await.unwrap();
+    let gone = async {
+        while node.calls().lock("db").unwrap().waiting > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the ghost leaves the queue");
     node.stop().await;
 }

@@ -15,7 +15,7 @@ use crate::lock::Lock;
 use crate::lock_all::LockAll;
 use crate::options::{KeeperBuilder, Options};
 use crate::value::ValueHandle;
-use crate::view::{LockPage, LockState, Status, TokenCheck};
+use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// Hands out locks. Cheap to clone; all clones share one connection, and one session for each time to live.
 ///
@@ -142,7 +142,7 @@ impl<F: Fencing> Keeper<F> {
     }
 
     /// Frees a lock whoever holds it, and makes its holders' tokens stale. For operators; the reason is recorded.
-    /// Answers how many holders there were.
+    /// Answers how many holders there were, and the lock's new last token.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl<F: Fencing> Keeper<F> {
     /// # Cancel safety
     ///
     /// A dropped call may or may not have freed the lock.
-    pub async fn force_release(&self, name: &str, reason: &str) -> Result<u32, Error> {
+    pub async fn force_release(&self, name: &str, reason: &str) -> Result<ForcedRelease, Error> {
         self.shared.engine.force_release(name, reason).await
     }
 

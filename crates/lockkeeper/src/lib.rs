@@ -78,7 +78,7 @@ pub use mode::Mode;
 pub use options::KeeperBuilder;
 pub use run::Lease;
 pub use value::{Value, ValueHandle};
-pub use view::{Holder, LockPage, LockState, Member, Status, TokenCheck, Waiter};
+pub use view::{ForcedRelease, Holder, LockPage, LockState, Member, Status, TokenCheck, Waiter};
 
 /// What nearly every user needs: `use lockkeeper::prelude::*`.
 pub mod prelude {

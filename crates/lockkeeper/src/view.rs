@@ -83,6 +83,16 @@ pub struct TokenCheck {
     pub last_token: u64,
 }
 
+/// What became of a lock that was freed by force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ForcedRelease {
+    /// How many holders there were.
+    pub holders: u32,
+    /// The lock's last token, now above that of every former holder.
+    pub last_token: u64,
+}
+
 /// How the cell is, as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]

@@ -105,7 +105,7 @@ fn taken_away_by_force() {
     let grandchild = until_line(&server.path("grandchild"));
     let began = Instant::now();
     let answer = server.json(&["force-release", "job", "--reason", "a test"]);
-    assert_eq!(answer["released"], 1);
+    assert_eq!(answer["released"], true);
     assert_eq!(run.code(), 70);
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(400), "TERM had its time: {took:?}");

@@ -112,7 +112,7 @@ fn force_release_raises_the_token_and_does_not_ask_without_a_terminal() {
     let before = server.who("job")["last_token"].as_u64().unwrap();
     let answer = server.json(&["force-release", "job", "--reason", "a test"]);
     has_keys(&answer, &["lock", "released", "last_token"]);
-    assert_eq!(answer["released"], 1);
+    assert_eq!(answer["released"], true);
     assert!(answer["last_token"].as_u64().unwrap() > before);
     assert_eq!(holder.code(), 70);
     assert!(table(&server, &["force-release", "job"]).contains("nobody held \"job\""));

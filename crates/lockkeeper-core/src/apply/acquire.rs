@@ -67,7 +67,17 @@ impl LockTable {
                 Some(waiter) if waiter.locks == request.locks => Ok(Reply::Queued { ticket: *ticket }),
                 _ => other_lock(),
             },
-            Remembered::Granted(grant) if grant.locks == request.locks => Ok(Reply::Granted(grant.clone())),
+            Remembered::Granted(grant) if grant.locks == request.locks => {
+                match self.grants.get(&(request.session, grant.token)) {
+                    // Part of it was taken away or given back meanwhile: it must not pass for the whole.
+                    Some(held) if held.locks != grant.locks => {
+                        let left = held.locks.as_slice();
+                        let gone = grant.locks.as_slice().iter().find(|name| !left.contains(name));
+                        Err(Refusal::NotHeld { lock: gone.cloned().unwrap_or_default(), token: grant.token })
+                    }
+                    _ => Ok(Reply::Granted(grant.clone())),
+                }
+            }
             Remembered::Granted(_) => other_lock(),
             Remembered::Refused(refusal) => Err(refusal.clone()),
         })

@@ -222,7 +222,13 @@ impl Naive {
                 return again(*asked == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) }));
             }
             Some(Memory::Granted(asked, token, mode)) => {
-                return again(*asked == locks, Ok(Reply::Granted(grant(asked, *token, *mode))));
+                let hold = self.holds.iter().find(|hold| hold.token == *token);
+                let gone = asked.iter().find(|name| hold.is_some_and(|hold| !hold.left.contains(name)));
+                let answer = match gone {
+                    Some(name) => Err(Refusal::NotHeld { lock: name.clone(), token: Token(*token) }),
+                    None => Ok(Reply::Granted(grant(asked, *token, *mode))),
+                };
+                return again(*asked == locks, answer);
             }
             Some(Memory::Refused(refusal)) => return Err(refusal.clone()),
             None => {}

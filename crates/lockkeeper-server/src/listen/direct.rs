@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
@@ -24,6 +25,7 @@ const READ_BYTES: usize = 8 * 1024;
 /// Whether the client greets like our library. Looks, but takes nothing away.
 pub(super) async fn is_greeting(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; GREETING.len()];
+    let mut pause = Duration::from_millis(1);
     loop {
         let count = stream.peek(&mut first).await?;
         if count == 0 {
@@ -36,7 +38,8 @@ pub(super) async fn is_greeting(stream: &TcpStream) -> io::Result<bool> {
             return Ok(true);
         }
         // The rest of the greeting is on its way; there is no event for "more than before".
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 

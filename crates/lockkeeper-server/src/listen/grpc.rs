@@ -49,6 +49,8 @@ fn status(failure: Failure) -> Status {
         "unsupported" => Code::Unimplemented,
         "invalid" | "too_large" => Code::InvalidArgument,
         "limit" => Code::ResourceExhausted,
+        // Many clients repeat UNAVAILABLE by themselves, which is wrong for what may have happened.
+        _ if failure.may_have_happened() => Code::Unknown,
         _ => Code::Unavailable,
     };
     let mut status = Status::new(code, failure.to_string());

@@ -138,7 +138,7 @@ impl Consensus {
                 Ok(Err(ClientWriteError::ForwardToLeader(to))) => {
                     Err(Failure::NotLeader { leader: to.leader_node.map(|node| node.addr) })
                 }
-                Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
+                Ok(Err(error)) => Err(Failure::Unknown(error.to_string())),
                 Err(_) => Err(Failure::Unknown("the node lost its office on the way".to_owned())),
             }
         })
@@ -192,7 +192,9 @@ impl Consensus {
                 return now;
             }
             if metrics.changed().await.is_err() {
-                return RaftStatus { stopped: Some("raft has ended".to_owned()), leads: false, ..now };
+                let now = self.status();
+                let stopped = now.stopped.clone().or_else(|| Some("raft has ended".to_owned()));
+                return RaftStatus { stopped, leads: false, ..now };
             }
         }
     }

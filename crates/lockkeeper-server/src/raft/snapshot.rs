@@ -147,8 +147,10 @@ impl SnapshotStore {
 
     /// Counts commands that were applied; enough of them make a snapshot due.
     pub(crate) fn count(&self, commands: u64) {
-        let since = self.inner.commands_since.fetch_add(commands, Ordering::Relaxed) + commands;
-        if since >= self.inner.commands_between && since - commands < self.inner.commands_between {
+        let between = self.inner.commands_between.max(1);
+        let before = self.inner.commands_since.fetch_add(commands, Ordering::Relaxed);
+        // Each time the mark is passed: raft ignores a wish that comes while a snapshot is being written.
+        if (before + commands) / between > before / between {
             self.inner.due.notify_one();
         }
     }

@@ -1,17 +1,21 @@
 //! The outgoing half of a client's stream: whatever has gathered when the client can take a frame goes into
 //! that one frame.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use lockkeeper_core::{LockName, SessionEnd, SessionId, Token};
 use lockkeeper_proto::v1;
+use prost::Message;
 
 use crate::failure::{Failure, Outcome};
 use crate::wire;
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
+/// A frame is closed when it has grown to this size: stock gRPC clients take 4 MiB.
+const FRAME_BYTES_MAX: usize = 2 << 20;
 /// Most operations of one stream that wait for their answer (S11).
 pub const OPERATIONS_OPEN_MAX: usize = 100_000;
 
@@ -26,7 +30,7 @@ struct Inner {
     answers: Vec<v1::Answer>,
     events: Vec<v1::Event>,
     open: usize,
-    sessions: Vec<SessionId>,
+    sessions: HashSet<SessionId>,
     closed: bool,
     waker: Option<Waker>,
 }
@@ -63,8 +67,14 @@ impl Connection {
         }
     }
 
+    /// Whether so many answers wait to go out that nothing more should be taken in.
+    pub fn is_behind(&self) -> bool {
+        self.inner().answers.len() >= ITEMS_PER_FRAME_MAX
+    }
+
     /// The client learns that one of its sessions has ended.
     pub fn session_ended(&self, session: SessionId, why: SessionEnd) {
+        self.inner().sessions.remove(&session);
         let why = match why {
             SessionEnd::Closed => "closed",
             SessionEnd::Expired => "expired",
@@ -94,15 +104,12 @@ impl Connection {
 
     /// Remembers that this stream speaks for a session.
     pub fn speaks_for(&self, session: SessionId) {
-        let mut inner = self.inner();
-        if !inner.sessions.contains(&session) {
-            inner.sessions.push(session);
-        }
+        self.inner().sessions.insert(session);
     }
 
     /// The sessions it speaks for.
     pub fn sessions(&self) -> Vec<SessionId> {
-        self.inner().sessions.clone()
+        self.inner().sessions.iter().copied().collect()
     }
 
     /// Ends the stream: nothing more is read from it or written to it.
@@ -132,8 +139,13 @@ impl Connection {
             }
             return Poll::Pending;
         }
-        let answers = take_some(&mut inner.answers);
-        let events = take_some(&mut inner.events);
+        let mut room = FRAME_BYTES_MAX;
+        let answers = take_some(&mut inner.answers, &mut room);
+        // An event may be about an answer that is still behind, and must not overtake it.
+        let events = match inner.answers.is_empty() {
+            true => take_some(&mut inner.events, &mut room),
+            false => Vec::new(),
+        };
         Poll::Ready(Some(v1::ServerFrame { answers, events }))
     }
 }
@@ -146,10 +158,76 @@ impl Inner {
     }
 }
 
-fn take_some<T>(items: &mut Vec<T>) -> Vec<T> {
-    if items.len() <= ITEMS_PER_FRAME_MAX {
+/// As many as fit into the frame, at least one if there is one.
+fn take_some<T: Message>(items: &mut Vec<T>, room: &mut usize) -> Vec<T> {
+    let mut count = 0;
+    for item in items.iter().take(ITEMS_PER_FRAME_MAX) {
+        let bytes = item.encoded_len() + 8;
+        if count > 0 && bytes > *room {
+            break;
+        }
+        *room = room.saturating_sub(bytes);
+        count += 1;
+    }
+    if count == items.len() {
         return std::mem::take(items);
     }
-    let rest = items.split_off(ITEMS_PER_FRAME_MAX);
+    let rest = items.split_off(count);
     std::mem::replace(items, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::Token;
+
+    use super::*;
+
+    fn next_frame(connection: &Connection) -> v1::ServerFrame {
+        let mut context = Context::from_waker(Waker::noop());
+        match connection.poll_frame(&mut context) {
+            Poll::Ready(Some(frame)) => frame,
+            other => panic!("no frame: {other:?}"),
+        }
+    }
+
+    fn value(bytes: usize) -> v1::answer::Kind {
+        v1::answer::Kind::Value(v1::Value { value: vec![1; bytes], ..Default::default() })
+    }
+
+    #[test]
+    fn a_frame_stays_below_what_clients_take() {
+        let connection = Connection::default();
+        for id in 0..200 {
+            connection.send(id, value(64 * 1024));
+        }
+        let mut seen = 0;
+        while seen < 200 {
+            let frame = next_frame(&connection);
+            assert!(frame.encoded_len() <= FRAME_BYTES_MAX + 1024, "{}", frame.encoded_len());
+            assert_eq!(frame.answers[0].id, seen, "in order");
+            seen += frame.answers.len() as u64;
+        }
+    }
+
+    #[test]
+    fn an_answer_larger_than_a_frame_goes_alone() {
+        let connection = Connection::default();
+        connection.send(1, value(FRAME_BYTES_MAX + 1));
+        connection.send(2, value(1));
+        assert_eq!(next_frame(&connection).answers.len(), 1);
+        assert_eq!(next_frame(&connection).answers.len(), 1);
+    }
+
+    #[test]
+    fn an_event_does_not_overtake_the_answers_before_it() {
+        let connection = Connection::default();
+        for id in 0..(ITEMS_PER_FRAME_MAX as u64 + 1) {
+            connection.send(id, v1::answer::Kind::Done(v1::Done {}));
+        }
+        assert!(connection.is_behind());
+        connection.grant_lost(SessionId(1), &"db".into(), Token(1), "forced");
+        let (first, second) = (next_frame(&connection), next_frame(&connection));
+        assert_eq!((first.answers.len(), first.events.len()), (ITEMS_PER_FRAME_MAX, 0));
+        assert_eq!((second.answers.len(), second.events.len()), (1, 1));
+    }
 }

@@ -12,8 +12,19 @@ use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::wire;
 
+/// Most operations in one frame; our library sends a thousand at most.
+const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
+
 /// Carries out all operations of a frame.
 pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
+    if frame.operations.len() > OPERATIONS_PER_FRAME_MAX {
+        tracing::warn!(
+            operations = frame.operations.len(),
+            "a client sent too much in one frame and was cut off"
+        );
+        connection.close();
+        return;
+    }
     for operation in frame.operations {
         let id = operation.id;
         let has_room = connection.begin();
@@ -65,8 +76,6 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
     let command = match kind {
         Kind::OpenSession(request) => {
             let (session, command) = calls.open_session_command(request.ttl_ms, request.owner.into())?;
-            calls.shared().callers.attach(session, connection);
-            connection.speaks_for(session);
             let caller = Caller::Stream { connection: connection.clone(), id, opens: Some(session) };
             calls.shared().submit(command, caller);
             return Ok(());
@@ -92,6 +101,9 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
 /// On a stream a request that may wait needs an id: it is how a client that was cut off finds it again.
 fn with_request_id(command: Command) -> Result<Command, Failure> {
     match &command {
+        Command::Acquire(request) if request.request.as_ref().is_some_and(|id| id.starts_with('~')) => Err(
+            Failure::Invalid("request ids that begin with ~ are the node's own: choose another".to_owned()),
+        ),
         Command::Acquire(request)
             if request.request.is_none() && request.wait != lockkeeper_core::Wait::No =>
         {
@@ -108,7 +120,11 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         Kind::KeepAlive(request) => {
             let mut ttl_ms = Vec::with_capacity(request.sessions.len());
             for session in &request.sessions {
-                ttl_ms.push(calls.keep_alive(wire::session(session)?)?.unwrap_or(0));
+                // What cannot be a session is lost, like any other that nobody knows.
+                ttl_ms.push(match wire::session(session) {
+                    Ok(session) => calls.keep_alive(session)?.unwrap_or(0),
+                    Err(_) => 0,
+                });
             }
             answer::Kind::KeepAlive(v1::KeepAliveAllResponse { ttl_ms })
         }

@@ -40,7 +40,7 @@ where
             if this.connection.is_closed() {
                 return Poll::Ready(None);
             }
-            if turn == FRAMES_PER_TURN {
+            if turn == FRAMES_PER_TURN || this.connection.is_behind() {
                 context.waker().wake_by_ref();
                 break;
             }

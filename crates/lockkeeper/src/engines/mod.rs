@@ -21,7 +21,7 @@ use crate::mode::Mode;
 use crate::options::Options;
 use crate::url::EngineUrl;
 use crate::value::Value;
-use crate::view::{LockPage, LockState, Status, TokenCheck};
+use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// The answer of an engine, some time later.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -66,7 +66,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
         unsupported(self.name(), "check a sequencer")
     }
 
-    fn force_release<'a>(&'a self, _lock: &'a str, _reason: &'a str) -> Answer<'a, u32> {
+    fn force_release<'a>(&'a self, _lock: &'a str, _reason: &'a str) -> Answer<'a, ForcedRelease> {
         unsupported(self.name(), "release a lock by force")
     }
 

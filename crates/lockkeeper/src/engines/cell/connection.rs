@@ -146,6 +146,12 @@ impl Connection {
         while !self.is_finished() {
             self.flush();
             armed = self.arm(timer.as_mut(), armed);
+            // Under load there is always something else to do first: what is due must not wait for a quiet turn.
+            if Moment::now() >= armed {
+                self.upkeep(Moment::now());
+                self.flush();
+                armed = self.arm(timer.as_mut(), Moment::NEVER);
+            }
             match self.next_event(timer.as_mut()).await {
                 Event::Asked => self.on_requests(),
                 Event::CallersGone => {

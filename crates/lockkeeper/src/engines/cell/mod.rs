@@ -50,7 +50,7 @@ use crate::events::{EVENTS_KEPT, Events};
 use crate::grant::Grant;
 use crate::options::Options;
 use crate::value::Value;
-use crate::view::{LockPage, LockState, Status, TokenCheck};
+use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// How many requests wait for the connection to take them; then callers wait.
 const REQUESTS_MAX: usize = 1_024;
@@ -246,13 +246,14 @@ impl Engine for Cell {
         Box::pin(self.check(String::new(), 0, sequencer.to_owned()))
     }
 
-    fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, u32> {
+    fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, ForcedRelease> {
         Box::pin(async move {
             let asked = Asked::ForceRelease(v1::ForceReleaseRequest {
                 lock: lock.to_owned(),
                 reason: reason.to_owned(),
             });
-            pick!(self.call(asked, false).await?, ForceRelease).map(|answer| answer.released)
+            pick!(self.call(asked, false).await?, ForceRelease)
+                .map(|answer| ForcedRelease { holders: answer.released, last_token: answer.last_token })
         })
     }
 

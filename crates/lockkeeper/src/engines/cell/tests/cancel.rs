@@ -172,7 +172,7 @@ async fn release_run_and_the_rest() {
     let mut first = true;
     at_every_await("close", make, async || {
         if std::mem::take(&mut first) {
-            assert_eq!(watcher.force_release("a", "test").await.unwrap(), 1);
+            assert_eq!(watcher.force_release("a", "test").await.unwrap().holders, 1);
         }
         nothing_left(&watcher, &["a"]).await;
     })
