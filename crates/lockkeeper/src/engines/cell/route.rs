@@ -132,7 +132,7 @@ impl Connection {
             {
                 self.again(number, entry, false, error, now);
             }
-            Fate::Final(error) => self.on_final(entry, error, now),
+            Fate::Final(error) => self.on_final(number, entry, error, now),
         }
     }
 
@@ -152,13 +152,18 @@ impl Connection {
         }
     }
 
-    fn on_final(&mut self, entry: Entry, error: Error, now: Moment) {
+    fn on_final(&mut self, number: u64, entry: Entry, error: Error, now: Moment) {
         match (entry.work, error) {
             // The first of the two releases did it.
             (Work::Release(releasing), Error::NotHeld { .. }) if entry.resent => {
                 if let Some(reply) = releasing.reply {
                     let _ = reply.send(Ok(()));
                 }
+            }
+            // It was granted, its answer was lost, and an operator took part of it away: the rest goes back too.
+            (Work::Acquire(acquiring), error @ Error::NotHeld { .. }) => {
+                self.cancel(number, &acquiring, now);
+                let _ = acquiring.reply.send(Err(error));
             }
             // What was left of the wait when it was asked again was too short to be a wait.
             (Work::Acquire(acquiring), Error::Contended { lock })

@@ -30,6 +30,22 @@ async fn a_lost_reply_to_acquire_is_the_same_grant() {
 }
 
 #[tokio::test]
+async fn a_lost_grant_of_several_locks_that_lost_one_by_force_gives_the_others_back() {
+    let (peer, keeper) = connected(options()).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    peer.state().mute = true;
+    let both = keeper.lock_all(["a", "b"]);
+    let acquire = tokio::spawn(async move { both.acquire().await });
+    until("it is granted", || peer.holders("b") == 1).await;
+    peer.state().force("a");
+    peer.state().mute = false;
+    peer.cut();
+    let refused = soon(acquire).await.unwrap();
+    assert!(matches!(refused, Err(Error::NotHeld { .. })), "{refused:?}");
+    until("the other one is given back", || peer.holders("b") == 0).await;
+}
+
+#[tokio::test]
 async fn a_waiter_keeps_its_place_over_a_cut() {
     let (peer, first) = connected(options()).await;
     let (second, holder) = (another(&peer, options()).await, another(&peer, options()).await);
