@@ -98,8 +98,15 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Duration, u64)) -> 
     shared.stopping.store(true, Ordering::Relaxed);
 
     let mut latencies = new_histogram()?;
+    let mut ended = Vec::with_capacity(options.clients);
     for of_one in try_join_all(clients).await? {
-        latencies.add(of_one?).map_err(|error| BenchError::Measure(error.to_string()))?;
+        let (of_one, contender) = of_one?;
+        latencies.add(of_one).map_err(|error| BenchError::Measure(error.to_string()))?;
+        ended.push(contender);
+    }
+    // Only when all have ended: they may share a keeper, and closing it cuts off whoever still works.
+    for contender in ended {
+        contender.close().await;
     }
     Ok(Report::new(options, limits, took, shared.pairs.load(Ordering::Relaxed), &latencies))
 }
@@ -115,7 +122,7 @@ async fn client(
     lock: String,
     workload: Workload,
     shared: Arc<Shared>,
-) -> Result<Histogram<u64>, BenchError> {
+) -> Result<(Histogram<u64>, Contender), BenchError> {
     let mut latencies = new_histogram()?;
     while !shared.stopping.load(Ordering::Relaxed) {
         let asked = Instant::now();
@@ -127,6 +134,5 @@ async fn client(
             latencies.saturating_record(waited.as_nanos() as u64);
         }
     }
-    contender.close().await;
-    Ok(latencies)
+    Ok((latencies, contender))
 }
