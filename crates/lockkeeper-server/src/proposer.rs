@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -32,6 +33,8 @@ const ENTRY_BYTES_MAX: usize = 1 << 20;
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
 /// This much of the log's last segment is kept for releases and expiries when the disk is full.
 const RESERVED_BYTES: u64 = 4 << 20;
+/// While the disk is full, how often it is looked at again.
+const SPACE_CHECK: Duration = Duration::from_millis(200);
 
 /// The queue in front of the log.
 #[derive(Debug, Default)]
@@ -168,7 +171,10 @@ impl Proposer {
                     // Everybody who is ready to run goes first, so that what they bring fits in.
                     tokio::task::yield_now().await;
                 }
+                // What is new is refused before it is queued, so nothing else would notice that there is room.
+                () = tokio::time::sleep(SPACE_CHECK), if shared.proposer.refuses_new().is_some() => {}
             }
+            shared.proposer.check_space(&log);
             while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
                 shared.proposer.check_space(&log);
                 let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };

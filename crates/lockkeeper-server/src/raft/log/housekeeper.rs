@@ -27,6 +27,8 @@ pub(crate) struct Housekeeper {
 #[derive(Debug)]
 struct Chores {
     next: Next,
+    /// Why the last try to make the next segment failed. Stays while another try is under way.
+    trouble: Option<LogError>,
     /// Segments to be deleted, the oldest first. One that can't be deleted stays in front of the rest: without
     /// it they would look like a gap.
     remove: VecDeque<u64>,
@@ -47,7 +49,7 @@ enum Next {
     /// Durable and unused.
     Ready(Segment),
     /// It could not be made, most likely for lack of space.
-    Failed { number: u64, error: LogError },
+    Failed { number: u64 },
 }
 
 /// Where the space for further entries stands.
@@ -65,7 +67,14 @@ pub struct Space {
 impl Housekeeper {
     pub(crate) fn new(disk: Arc<dyn Disk>, sectors: u32, next: Option<Segment>, number: u64) -> Housekeeper {
         let next = next.map_or(Next::Wanted { number }, Next::Ready);
-        let chores = Chores { next, remove: VecDeque::new(), remove_again: false, ahead: false, stop: false };
+        let chores = Chores {
+            next,
+            trouble: None,
+            remove: VecDeque::new(),
+            remove_again: false,
+            ahead: false,
+            stop: false,
+        };
         Housekeeper { disk, sectors, chores: Mutex::new(chores), changed: Condvar::new() }
     }
 
@@ -76,12 +85,12 @@ impl Housekeeper {
 
     /// What is left, given what the current segment still takes.
     pub(crate) fn space(&self, current_bytes: u64) -> Space {
-        let (next_bytes, trouble) = match &self.chores().next {
-            Next::Ready(segment) => (segment.sectors as u64 * super::disk::SECTOR_BYTES as u64, None),
-            Next::Failed { error, .. } => (0, Some(error.clone())),
-            Next::Wanted { .. } | Next::InMaking => (0, None),
+        let chores = self.chores();
+        let next_bytes = match &chores.next {
+            Next::Ready(segment) => segment.sectors as u64 * super::disk::SECTOR_BYTES as u64,
+            Next::Failed { .. } | Next::Wanted { .. } | Next::InMaking => 0,
         };
-        Space { current_bytes, next_bytes, trouble }
+        Space { current_bytes, next_bytes, trouble: chores.trouble.clone() }
     }
 
     /// Hands out segment `number` with at least so many sectors, and has the one after it made.
@@ -93,10 +102,13 @@ impl Housekeeper {
         let ready = std::mem::replace(&mut chores.next, Next::InMaking);
         drop(chores);
         let segment = self.fitting(ready, number, sectors_min);
-        self.chores().next = match &segment {
+        let mut chores = self.chores();
+        chores.trouble = segment.as_ref().err().cloned();
+        chores.next = match &segment {
             Ok(_) => Next::Wanted { number: number + 1 },
-            Err(error) => Next::Failed { number, error: error.clone() },
+            Err(_) => Next::Failed { number },
         };
+        drop(chores);
         self.changed.notify_all();
         segment
     }
@@ -148,14 +160,18 @@ impl Housekeeper {
                 let made = Segment::create(&*self.disk, number, self.sectors);
                 chores = self.chores();
                 chores.next = match made {
-                    Ok(segment) => Next::Ready(segment),
+                    Ok(segment) => {
+                        chores.trouble = None;
+                        Next::Ready(segment)
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the next segment of the log can't be made, trying again");
-                        Next::Failed { number, error }
+                        chores.trouble = Some(error);
+                        Next::Failed { number }
                     }
                 };
                 self.changed.notify_all();
-            } else if let Next::Failed { number, .. } = chores.next {
+            } else if let Next::Failed { number } = chores.next {
                 let (woken, timeout) =
                     self.changed.wait_timeout(chores, RETRY).unwrap_or_else(PoisonError::into_inner);
                 chores = woken;
@@ -199,7 +215,8 @@ impl Housekeeper {
     pub(crate) fn abandon(&self) {
         let mut chores = self.chores();
         chores.ahead = false;
-        chores.next = Next::Failed { number: 0, error: LogError::Panicked };
+        chores.next = Next::Failed { number: 0 };
+        chores.trouble = Some(LogError::Panicked);
         self.changed.notify_all();
     }
 
