@@ -39,6 +39,9 @@ pub(crate) struct Serve {
     /// The members of the cell and their addresses: id=host:port,...
     #[arg(long, value_delimiter = ',', value_parser = member, env = "LOCKKEEPER_CELL")]
     cell: Vec<(u64, String)>,
+    /// Address for the other members, if they are to have a port of their own [default: the same as --listen]
+    #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_PEER_LISTEN")]
+    peer_listen: Option<String>,
     /// Logs as text or as JSON
     #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
     log_format: LogFormat,
@@ -85,14 +88,24 @@ impl Serve {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let words = |error: StartError| error.to_string();
+        let members = BTreeMap::from_iter(self.cell.iter().cloned());
+        if members.len() < self.cell.len() {
+            return Err("--cell names a node twice: each id has one address".to_owned());
+        }
         let config = NodeConfig {
             node_id: self.node_id,
-            address: self.listen.clone(),
-            members: BTreeMap::from_iter(self.cell),
+            listen: Some(self.listen.clone()),
+            peer_listen: self.peer_listen.clone(),
+            members,
             ..NodeConfig::durable(&self.data_dir)
         };
-        let mut node = Node::start(config).await.map_err(words)?;
-        let address = node.listen(&self.listen).await.map_err(words)?;
+        let node = Node::open(config).await.map_err(words)?;
+        let address = node.address().map(|address| address.to_string()).unwrap_or_default();
+        tokio::select! {
+            ready = node.ready() => ready.map_err(|failure| format!("the node cannot go on: {failure}"))?,
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
         // That nobody reads it is no reason not to serve.
         let _ = writeln!(
             std::io::stdout(),

@@ -9,5 +9,11 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/lockkeeper.v1.rs"));
 }
 
+/// How nodes speak with each other: the generated messages and service.
+#[allow(missing_docs, clippy::all)]
+pub mod peer {
+    include!(concat!(env!("OUT_DIR"), "/lockkeeper.peer.v1.rs"));
+}
+
 /// The description of the services, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lockkeeper.v1.bin"));

@@ -142,6 +142,14 @@ impl Callers {
         }
     }
 
+    /// This node no longer leads: its clients go where the leader is.
+    pub fn send_away(&self) {
+        let attached = std::mem::take(&mut self.inner().attached);
+        for connection in attached.into_values() {
+            connection.end();
+        }
+    }
+
     /// This node no longer leads: whatever was under way may or may not happen under the next leader.
     pub fn fail_all(&self, failure: &Failure) {
         let (proposed, queued) = {

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_core::{
-    Acquire, Command, Grant, LockName, LockView, Refusal, Reply, Sequencer, SessionId, Token, Wait, Waiting,
+    Acquire, CellTime, Command, Grant, LockName, LockView, Refusal, Reply, Sequencer, SessionId, Token, Wait,
+    Waiting,
 };
 use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::oneshot;
 
 use crate::callers::Caller;
+use crate::data_dir::DataDir;
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Reading;
 use crate::raft::Consensus;
 use crate::session::connection::Connection;
 use crate::shared::Shared;
+use crate::wire;
 
 /// Locks in a page, if the caller names no number.
 const PAGE_DEFAULT: usize = 100;
@@ -38,14 +41,23 @@ pub struct Calls {
 struct Inner {
     shared: Arc<Shared>,
     consensus: Consensus,
-    node_id: u64,
-    cell: String,
+    home: Arc<DataDir>,
     requests: AtomicU64,
 }
 
 impl Calls {
-    pub(crate) fn new(shared: Arc<Shared>, consensus: Consensus, node_id: u64, cell: String) -> Calls {
-        Calls { inner: Arc::new(Inner { shared, consensus, node_id, cell, requests: AtomicU64::new(0) }) }
+    pub(crate) fn new(shared: Arc<Shared>, consensus: Consensus, home: Arc<DataDir>) -> Calls {
+        Calls { inner: Arc::new(Inner { shared, consensus, home, requests: AtomicU64::new(0) }) }
+    }
+
+    /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed it so lately
+    /// that nobody else can (S3). Otherwise it might answer with what another leader has long changed.
+    fn now(&self) -> Result<CellTime, Failure> {
+        let now = self.inner.shared.office.now()?;
+        match self.inner.consensus.lease().is_valid() {
+            true => Ok(now),
+            false => Err(Failure::no_majority()),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -83,8 +95,8 @@ impl Calls {
 
     /// Renews a session. `None` if it is lost. Only in office: otherwise nobody may promise anything (S3).
     pub fn keep_alive(&self, session: SessionId) -> Result<Option<u64>, Failure> {
+        self.now()?;
         let shared = &self.inner.shared;
-        shared.office.now()?;
         let renewed = shared.expiry.renew(session);
         if renewed.is_some() {
             shared.metrics.keep_alives.inc();
@@ -141,7 +153,7 @@ impl Calls {
     /// One lock.
     pub fn lock(&self, name: &str) -> Result<LockView, Failure> {
         lockkeeper_core::limits::check_name("name of the lock", name)?;
-        let now = self.inner.shared.office.now()?;
+        let now = self.now()?;
         Ok(self.inner.shared.table().lock_view(&LockName::from(name), now, SHOWN_OF_ONE_MAX))
     }
 
@@ -151,7 +163,7 @@ impl Calls {
             0 => PAGE_DEFAULT,
             limit => (limit as usize).min(PAGE_MAX),
         };
-        let now = self.inner.shared.office.now()?;
+        let now = self.now()?;
         let table = self.inner.shared.table();
         let mut page: Vec<LockView> =
             table.lock_views(prefix, after, now, SHOWN_IN_LIST_MAX).take(limit + 1).collect();
@@ -170,7 +182,7 @@ impl Calls {
             (sequencer.lock, sequencer.token)
         };
         lockkeeper_core::limits::check_name("name of the lock", &lock)?;
-        self.inner.shared.office.now()?;
+        self.now()?;
         let table = self.inner.shared.table();
         Ok(v1::CheckTokenResponse {
             valid: table.holds(&lock, token),
@@ -181,7 +193,7 @@ impl Calls {
     /// A value; version 0 if there is none.
     pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
         lockkeeper_core::limits::check_name("key", key)?;
-        self.inner.shared.office.now()?;
+        self.now()?;
         let table = self.inner.shared.table();
         let stored = table.value(key);
         Ok(v1::Value {
@@ -200,16 +212,12 @@ impl Calls {
         let counts = table.counts();
         let now = shared.office.now().unwrap_or_else(|_| table.now());
         v1::StatusResponse {
-            node_id: self.inner.node_id,
-            cell: self.inner.cell.clone(),
+            node_id: self.inner.home.identity().node_id,
+            cell: self.inner.home.cell().unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             leader: raft.leader.unwrap_or(0),
             term: raft.term,
-            members: raft
-                .members
-                .into_iter()
-                .map(|(node_id, address, voter)| v1::Member { node_id, address, voter })
-                .collect(),
+            members: raft.members.into_iter().map(|member| wire::member(&member, raft.last_log)).collect(),
             last_log_index: raft.last_log,
             applied_index: raft.applied,
             snapshot_index: raft.snapshot,
@@ -242,12 +250,15 @@ impl Calls {
         })
     }
 
-    /// Whether the node can answer for the cell, or why not.
+    /// Whether the node can answer for the cell or knows who can, or why not.
     pub fn ready(&self) -> Result<(), Failure> {
         if let Some(why) = self.inner.consensus.status().stopped {
             return Err(Failure::Unavailable(why));
         }
-        self.inner.shared.office.now().map(|_| ())
+        match self.inner.shared.office.now() {
+            Err(Failure::NotLeader { leader: Some(_) }) => Ok(()),
+            answer => answer.map(|_| ()),
+        }
     }
 }
 

@@ -16,8 +16,10 @@ pub struct NodeConfig {
     pub node_id: Option<u64>,
     /// The members of the cell by id, with the addresses at which they are reached. Empty: this node alone.
     pub members: BTreeMap<u64, String>,
-    /// The address at which clients reach this node, shown to people when `members` is empty.
-    pub address: String,
+    /// Where to listen for clients, and for the other members too unless `peer_listen` is given. `None`: nowhere.
+    pub listen: Option<String>,
+    /// Where to listen for the other members alone.
+    pub peer_listen: Option<String>,
     /// How fast an absent leader is noticed.
     pub timing: Timing,
     /// The log on disk.
@@ -33,7 +35,8 @@ impl NodeConfig {
             data_dir: Some(data_dir.into()),
             node_id: None,
             members: BTreeMap::new(),
-            address: String::new(),
+            listen: None,
+            peer_listen: None,
             timing: Timing::default(),
             log: LogConfig::default(),
             commands_between_snapshots: COMMANDS_BETWEEN,

@@ -7,11 +7,15 @@
 //! snapshot/       the newest snapshot
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+
+use crate::raft::types::Member;
 
 const IDENTITY: &str = "identity.json";
 const LOCK: &str = "lock";
@@ -22,17 +26,31 @@ const FORMAT: u32 = 1;
 pub struct Identity {
     /// The format of the folder.
     pub format: u32,
-    /// The cell: a name drawn at random when it was formed.
+    /// The cell: a name drawn at random when it was formed. Empty until the node belongs to one.
     pub cell: String,
     /// The node.
     pub node_id: u64,
+    /// The folder itself: a number drawn at random when it was made. The other members know this node by it.
+    #[serde(default)]
+    pub folder: u64,
+    /// The members that the cell was to be formed with, on the node that founded it.
+    #[serde(default)]
+    pub founding: BTreeMap<u64, Member>,
+    /// The list of members that the folder was first used with.
+    #[serde(default)]
+    pub given: BTreeMap<u64, String>,
 }
 
-/// A folder that this process has for itself.
+/// A folder that this process has for itself; or, for a node that keeps nothing, only the identity.
 #[derive(Debug)]
 pub struct DataDir {
+    place: Option<Place>,
+    identity: Mutex<Identity>,
+}
+
+#[derive(Debug)]
+struct Place {
     path: PathBuf,
-    identity: Identity,
     /// Locked as long as it is open.
     _lock: File,
 }
@@ -104,22 +122,62 @@ impl DataDir {
         {
             return Err(DataDirError::OtherNode { path: path.to_owned(), found: identity.node_id, asked });
         }
-        Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+        let place = Some(Place { path: path.to_owned(), _lock: lock });
+        Ok(DataDir { place, identity: Mutex::new(identity) })
+    }
+
+    /// For a node that keeps nothing.
+    pub fn in_memory(node_id: u64) -> Result<DataDir, DataDirError> {
+        let error = |error| DataDirError::Io { path: PathBuf::new(), error };
+        Ok(DataDir { place: None, identity: Mutex::new(new_identity(node_id).map_err(error)?) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Identity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whose it is.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    pub fn identity(&self) -> Identity {
+        self.known().clone()
     }
 
-    /// Where the log is.
-    pub fn log(&self) -> PathBuf {
-        self.path.join("log")
+    /// The cell that the node belongs to, if it belongs to one.
+    pub fn cell(&self) -> Option<String> {
+        Some(self.known().cell.clone()).filter(|cell| !cell.is_empty())
     }
 
-    /// Where the snapshot is.
-    pub fn snapshot(&self) -> PathBuf {
-        self.path.join("snapshot")
+    /// From now on the node belongs to this cell. Durable on return.
+    pub fn join(&self, cell: &str, founding: BTreeMap<u64, Member>) -> io::Result<()> {
+        self.change(|identity| {
+            identity.cell = cell.to_owned();
+            identity.founding = founding;
+        })
+    }
+
+    /// Remembers the list of members that the folder is first used with.
+    pub fn remember_given(&self, given: &BTreeMap<u64, String>) -> io::Result<()> {
+        self.change(|identity| identity.given = given.clone())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
+        let mut known = self.known();
+        let mut identity = known.clone();
+        change(&mut identity);
+        if let Some(place) = &self.place {
+            write_identity(&place.path, &identity)?;
+        }
+        *known = identity;
+        Ok(())
+    }
+
+    /// Where the log is, if it is on a disk.
+    pub fn log(&self) -> Option<PathBuf> {
+        self.place.as_ref().map(|place| place.path.join("log"))
+    }
+
+    /// Where the snapshot is, if it is on a disk.
+    pub fn snapshot(&self) -> Option<PathBuf> {
+        self.place.as_ref().map(|place| place.path.join("snapshot"))
     }
 }
 
@@ -178,14 +236,31 @@ fn found(folder: &Path, node_id: u64) -> Result<Identity, DataDirError> {
             ),
         });
     }
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| io_error(io::Error::other(error)))?;
-    let identity = Identity { format: FORMAT, cell: format!("{:016x}", u64::from_le_bytes(random)), node_id };
-    let text = serde_json::to_vec_pretty(&identity).map_err(|error| io_error(io::Error::other(error)))?;
-    let new = folder.join("identity.json.new");
-    let mut file = File::create(&new).map_err(io_error)?;
-    file.write_all(&text).and_then(|()| file.sync_all()).map_err(io_error)?;
-    fs::rename(&new, folder.join(IDENTITY)).map_err(io_error)?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error)?;
+    let identity = new_identity(node_id).map_err(io_error)?;
+    write_identity(folder, &identity).map_err(io_error)?;
     Ok(identity)
+}
+
+fn new_identity(node_id: u64) -> io::Result<Identity> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let folder = u64::from_le_bytes(random).max(1);
+    Ok(Identity {
+        format: FORMAT,
+        cell: String::new(),
+        node_id,
+        folder,
+        founding: BTreeMap::new(),
+        given: BTreeMap::new(),
+    })
+}
+
+fn write_identity(folder: &Path, identity: &Identity) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(identity).map_err(io::Error::other)?;
+    let new = folder.join("identity.json.new");
+    let mut file = File::create(&new)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    fs::rename(&new, folder.join(IDENTITY))?;
+    File::open(folder)?.sync_all()
 }

@@ -45,6 +45,17 @@ fn where_to(leader: &Option<String>) -> String {
 }
 
 impl Failure {
+    pub(crate) fn no_leader() -> Failure {
+        Failure::Unavailable("the cell has no leader for the moment: try again shortly".to_owned())
+    }
+
+    pub(crate) fn no_majority() -> Failure {
+        Failure::Unavailable(
+            "a majority of the cell's members does not answer: nothing can be granted until they are back"
+                .to_owned(),
+        )
+    }
+
     /// The code of the public contract.
     pub fn code(&self) -> &'static str {
         match self {

@@ -13,6 +13,13 @@ use crate::shared::Shared;
 
 /// Between two tries to have the leadership confirmed.
 const CONFIRM_AGAIN: Duration = Duration::from_millis(20);
+/// How often a leader looks whether a majority still answers.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A leader that has not heard a majority for so long leaves office, so that nobody waits for it in vain. Raft
+/// keeps it as the leader, and it takes office again when they are back.
+const ALONE_AFTER: Duration = Duration::from_millis(1_000);
+/// While it hands over, a node does not take office again.
+const YIELD_FOR: Duration = Duration::from_secs(3);
 
 /// Follows raft until it ends; says why it ended.
 pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus) -> String {
@@ -22,7 +29,8 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus) -> String 
             leave(&shared, &RaftStatus { stopped: Some(why.clone()), ..RaftStatus::default() });
             return why;
         }
-        if status.leads && shared.office.term() != Some(status.term) {
+        let in_office = shared.office.term() == Some(status.term);
+        if status.leads && !in_office {
             leave(&shared, &status);
             // Before the first answer, everything of the predecessors must be applied here.
             match consensus.confirm_leadership().await {
@@ -36,15 +44,40 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus) -> String 
             }
         } else if !status.leads {
             leave(&shared, &status);
+        } else if consensus.lease().silence().is_none_or(|silence| silence > ALONE_AFTER) {
+            tracing::error!("a majority of the members does not answer: nothing can be granted");
+            leave(&shared, &status);
         }
-        status = consensus.changed(&status).await;
+        status = tokio::select! {
+            changed = consensus.changed(&status) => changed,
+            () = tokio::time::sleep(LOOK_AGAIN) => consensus.status(),
+        };
     }
+}
+
+/// Hands the leadership to another member, if this node leads and there is one. Before it asks for that, it
+/// stops answering: an election that the leader has asked for does not wait for its lease to end.
+pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<(), Failure> {
+    if !consensus.status().leads {
+        return Ok(());
+    }
+    let successor = consensus
+        .successor()
+        .ok_or_else(|| Failure::Unavailable("no other member can take over the leadership now".to_owned()))?;
+    tracing::info!(to = successor, "handing over the leadership");
+    shared.office.yield_for(YIELD_FOR);
+    leave(shared, &RaftStatus { leads: true, ..consensus.status() });
+    consensus.hand_over(successor).await
 }
 
 fn take(shared: &Shared, term: u64) {
     let table = shared.table();
     shared.expiry.take_over(&table);
-    shared.office.take(term, table.now());
+    if !shared.office.take(term, table.now()) {
+        drop(table);
+        shared.expiry.stop();
+        return;
+    }
     let counts = table.counts();
     // Their callers were calls to a former leader or a former life of this node, and cannot come back for them.
     let orphans: Vec<_> = table
@@ -62,11 +95,20 @@ fn take(shared: &Shared, term: u64) {
 }
 
 fn leave(shared: &Shared, status: &RaftStatus) {
-    if shared.office.term().is_some() {
+    let was_in_office = shared.office.term().is_some();
+    if was_in_office {
         tracing::warn!(term = status.term, leader = ?status.leader, "this node no longer leads the cell");
     }
-    shared.office.leave(status.leader_address.clone().filter(|_| !status.leads));
-    shared.expiry.stop();
-    shared.no_tick_under_way();
-    shared.callers.fail_all(&Failure::Unknown("the leader has changed".to_owned()));
+    let leader = status.leader_address.clone().filter(|_| !status.leads);
+    shared.office.leave(leader.clone());
+    if was_in_office {
+        shared.expiry.stop();
+        shared.no_tick_under_way();
+        shared.proposer.refuse_queued(&match leader {
+            Some(leader) => Failure::NotLeader { leader: Some(leader) },
+            None => Failure::no_leader(),
+        });
+        shared.callers.fail_all(&Failure::Unknown("the leader has changed".to_owned()));
+        shared.callers.send_away();
+    }
 }

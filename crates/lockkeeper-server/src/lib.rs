@@ -11,12 +11,14 @@
 //! shared    replies to callers, grants to waiters, events to streams, session timers
 //! ```
 
+mod addresses;
 pub mod callers;
 pub mod calls;
 pub mod config;
 pub mod data_dir;
 pub mod expiry;
 pub mod failure;
+pub mod formation;
 mod leadership;
 pub mod listen;
 pub mod metrics;

@@ -1,6 +1,7 @@
 //! A node: everything put together in the order of the flow.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,17 @@ use crate::calls::Calls;
 use crate::config::NodeConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::failure::Failure;
+use crate::formation::{Formation, Misfit};
 use crate::listen::{ListenError, Listener};
 use crate::proposer::Proposer;
-use crate::raft::Consensus;
-use crate::raft::log::{self, LogError, MemoryDisk, RealDisk};
+use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
+use crate::raft::network::PeerService;
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
+use crate::raft::types::{Member, SnapshotMeta};
+use crate::raft::{Consensus, Start};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
-use crate::{leadership, timers};
+use crate::{addresses, leadership, timers};
 
 /// Frames between an embedded client and the node.
 const FRAMES_BUFFERED: usize = 64;
@@ -47,11 +51,9 @@ pub enum StartError {
     /// Raft did not start.
     #[error(transparent)]
     Raft(#[from] Failure),
-    /// More than one member was named.
-    #[error(
-        "a cell of {0} nodes is not supported by this version: leave out --cell, or name this node alone"
-    )]
-    Members(usize),
+    /// The node does not fit into its cell.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
     /// The node is not among the members.
     #[error(
         "node {node_id} is not among the members of --cell: add {node_id}=host:port, or correct --node-id"
@@ -69,111 +71,112 @@ pub enum StartError {
 pub struct Node {
     calls: Calls,
     consensus: Consensus,
+    peers: PeerService,
     ended: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
-    _data_dir: Option<DataDir>,
+    address: Option<SocketAddr>,
 }
 
-/// What start-up found, for people.
-#[derive(Debug, Clone, Default)]
+/// What start-up found on the disk.
 struct Found {
-    snapshot_through: Option<u64>,
-    locks: u64,
-    sessions: u64,
+    log: LogStore,
+    snapshots: SnapshotStore,
+    snapshot_meta: Option<SnapshotMeta>,
+    table: LockTable,
 }
 
 impl Node {
-    /// Starts a node: reads the snapshot and the log, takes part in the cell, and returns when it leads.
-    /// Must be called on the runtime that is to carry it; a current-thread one is the fastest.
+    /// Starts a node and waits until its cell has a leader.
     pub async fn start(config: NodeConfig) -> Result<Node, StartError> {
         let began = Instant::now();
-        let data_dir =
-            config.data_dir.as_deref().map(|path| DataDir::open(path, config.node_id)).transpose()?;
-        let node_id = data_dir
-            .as_ref()
-            .map_or_else(|| config.node_id.unwrap_or(1), |data_dir| data_dir.identity().node_id);
-        let members = members_of(&config, node_id)?;
-        let cell = data_dir
-            .as_ref()
-            .map_or_else(|| "in-memory".to_owned(), |data_dir| data_dir.identity().cell.clone());
-
-        let (snapshots, snapshot) = SnapshotStore::open(
-            data_dir.as_ref().map(DataDir::snapshot).as_deref(),
-            config.commands_between_snapshots,
-        )?;
-        let (meta, table) = match snapshot {
-            Some((meta, table)) => (Some(meta), table),
-            None => (None, LockTable::new()),
-        };
-        let found = Found {
-            snapshot_through: meta.as_ref().and_then(|meta| meta.last_log_id).map(|id| id.index),
-            locks: table.counts().locks,
-            sessions: table.counts().sessions,
-        };
-        let disk: Arc<dyn log::Disk> = match &data_dir {
-            Some(data_dir) => {
-                let path = data_dir.log();
-                Arc::new(RealDisk::open(&path).map_err(|error| DataDirError::Io { path, error })?)
-            }
-            None => Arc::new(MemoryDisk::new()),
-        };
-        let (store, report) = log::open(disk, config.log.clone())?;
-        if let Some(first) = report.first_index
-            && first > found.snapshot_through.map_or(0, |through| through + 1)
-        {
-            return Err(StartError::DataDir(DataDirError::Strange {
-                path: config.data_dir.clone().unwrap_or_default(),
-                what: format!(
-                    "the log begins at entry {first}, but the snapshot that covers what is before it is \
-                     missing or older: put back a copy of the data folder from a backup; a member of a larger \
-                     cell can also be emptied and added again"
-                ),
-            }));
-        }
-        say_what_was_found(&config, &found, &report);
-
-        let mut nonce = [0; 8];
-        getrandom::fill(&mut nonce).map_err(StartError::Random)?;
-        let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table));
-        let consensus =
-            Consensus::start(node_id, config.timing, store.clone(), snapshots.clone(), meta, shared.clone())
-                .await?;
-        consensus.form(&members).await?;
-        if members.len() == 1 {
-            consensus.stand().await?;
-        }
-        let calls = Calls::new(shared.clone(), consensus.clone(), node_id, cell);
-        let (end, ended) = watch::channel(None);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), store.clone()));
-        tasks.spawn(timers::run(shared.clone(), store));
-        tasks.spawn({
-            let consensus = consensus.clone();
-            async move {
-                loop {
-                    snapshots.due().await;
-                    if let Err(failure) = consensus.take_snapshot().await {
-                        tracing::error!(%failure, "no snapshot was taken");
-                    }
-                }
-            }
-        });
-        tasks.spawn({
-            let (shared, consensus) = (shared.clone(), consensus.clone());
-            async move {
-                let why = leadership::follow(shared, consensus).await;
-                end.send_replace(Some(why));
-            }
-        });
-        let node = Node { calls, consensus, ended, tasks, _data_dir: data_dir };
+        let node = Node::open(config).await?;
         node.until_ready().await?;
         tracing::info!(
-            node_id,
             through = node.consensus.status().applied,
             took_ms = began.elapsed().as_millis() as u64,
             "ready"
         );
         Ok(node)
+    }
+
+    /// Opens a node: reads the snapshot and the log, opens its ports and looks for the rest of its cell. Must
+    /// be called on the runtime that is to carry it; a current-thread one is the fastest.
+    pub async fn open(config: NodeConfig) -> Result<Node, StartError> {
+        let home = Arc::new(match &config.data_dir {
+            Some(path) => DataDir::open(path, config.node_id)?,
+            None => DataDir::in_memory(config.node_id.unwrap_or(1))?,
+        });
+        let node_id = home.identity().node_id;
+        if !config.members.is_empty() && !config.members.contains_key(&node_id) {
+            return Err(StartError::NotAMember { node_id });
+        }
+        // A port that is in use is found before anything is written.
+        let listener = bind(config.listen.as_deref()).await?;
+        let peer_listener = bind(config.peer_listen.as_deref()).await?;
+        let address = listener.as_ref().map(Listener::address);
+        let own = addresses::own(
+            config.members.get(&node_id).map(String::as_str),
+            address,
+            peer_listener.as_ref().map(Listener::address),
+        );
+        let given = match config.members.is_empty() {
+            true => BTreeMap::from([(node_id, own.peer.clone())]),
+            false => config.members.clone(),
+        };
+        if home.identity().given.is_empty() {
+            let path = config.data_dir.clone().unwrap_or_default();
+            home.remember_given(&given).map_err(|error| DataDirError::Io { path, error })?;
+        }
+
+        let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce).map_err(StartError::Random)?;
+        let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table));
+        let as_member = |(id, address): (&u64, &String)| {
+            (*id, Member { client: address.clone(), peer: address.clone(), folder: 0 })
+        };
+        let (consensus, peers) = Consensus::start(Start {
+            home: home.clone(),
+            timing: config.timing,
+            log: log.clone(),
+            snapshots: snapshots.clone(),
+            snapshot_meta,
+            shared: shared.clone(),
+            own: own.clone(),
+            given: given.iter().map(as_member).collect(),
+        })
+        .await?;
+        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone());
+        let (end, ended) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
+        tasks.spawn(timers::run(shared.clone(), log));
+        tasks.spawn(take_snapshots(consensus.clone(), snapshots));
+        let lead = {
+            let (shared, consensus, end) = (shared.clone(), consensus.clone(), end.clone());
+            async move {
+                let why = leadership::follow(shared, consensus).await;
+                end.send_replace(Some(why));
+            }
+        };
+        tasks.spawn(lead);
+        if let Some(listener) = listener {
+            tasks.spawn(listener.serve(calls.clone(), peers.clone()));
+        }
+        if let Some(listener) = peer_listener {
+            tasks.spawn(listener.serve_peers(peers.clone()));
+        }
+        let formation = Formation { home, consensus: consensus.clone(), given, own };
+        // What can be known at once is said at once; what only others can tell ends the node later.
+        formation.begin().await??;
+        tasks.spawn(async move {
+            let why = match formation.run().await {
+                Ok(misfit) => misfit.to_string(),
+                Err(failure) => failure.to_string(),
+            };
+            end.send_replace(Some(why));
+        });
+        Ok(Node { calls, consensus, peers, ended, tasks, address })
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {
@@ -194,16 +197,26 @@ impl Node {
         }
     }
 
+    /// Waits until the cell has a leader that this node knows of.
+    pub async fn ready(&self) -> Result<(), Failure> {
+        self.until_ready().await
+    }
+
+    /// Where it listens for clients, if it was told to.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
     /// The operations of this node.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// Opens the port for clients.
-    pub async fn listen(&mut self, address: &str) -> Result<std::net::SocketAddr, StartError> {
+    /// Opens one more port for clients.
+    pub async fn listen(&mut self, address: &str) -> Result<SocketAddr, StartError> {
         let listener = Listener::bind(address).await?;
         let bound = listener.address();
-        self.tasks.spawn(listener.serve(self.calls.clone()));
+        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone()));
         Ok(bound)
     }
 
@@ -235,30 +248,78 @@ impl Node {
         }
     }
 
-    /// Stops the node. What was acknowledged is on the disk already.
+    /// Stops the node. What was acknowledged is on the disk already. A leader hands over first, so that the cell
+    /// is not without one until somebody notices.
     pub async fn stop(mut self) {
+        if self.consensus.successor().is_some()
+            && let Err(failure) = leadership::hand_over(self.calls.shared(), &self.consensus).await
+        {
+            tracing::info!(%failure, "the leadership was not handed over");
+        }
         self.tasks.shutdown().await;
         self.consensus.shutdown().await;
     }
 }
 
-fn members_of(config: &NodeConfig, node_id: u64) -> Result<BTreeMap<u64, String>, StartError> {
-    match config.members.len() {
-        0 => Ok(BTreeMap::from([(node_id, config.address.clone())])),
-        1 if config.members.contains_key(&node_id) => Ok(config.members.clone()),
-        1 => Err(StartError::NotAMember { node_id }),
-        count => Err(StartError::Members(count)),
+async fn bind(address: Option<&str>) -> Result<Option<Listener>, ListenError> {
+    match address {
+        Some(address) => Listener::bind(address).await.map(Some),
+        None => Ok(None),
     }
 }
 
-fn say_what_was_found(config: &NodeConfig, found: &Found, report: &log::OpenReport) {
+async fn take_snapshots(consensus: Consensus, snapshots: SnapshotStore) {
+    loop {
+        snapshots.due().await;
+        if let Err(failure) = consensus.take_snapshot().await {
+            tracing::error!(%failure, "no snapshot was taken");
+        }
+    }
+}
+
+fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
+    let (snapshots, snapshot) =
+        SnapshotStore::open(home.snapshot().as_deref(), config.commands_between_snapshots)?;
+    let (snapshot_meta, table) = match snapshot {
+        Some((meta, table)) => (Some(meta), table),
+        None => (None, LockTable::new()),
+    };
+    let through = snapshot_meta.as_ref().and_then(|meta| meta.last_log_id).map(|id| id.index);
+    let disk: Arc<dyn log::Disk> = match home.log() {
+        Some(path) => Arc::new(RealDisk::open(&path).map_err(|error| DataDirError::Io { path, error })?),
+        None => Arc::new(MemoryDisk::new()),
+    };
+    let (log, report) = log::open(disk, config.log.clone())?;
+    if let Some(first) = report.first_index
+        && first > through.map_or(0, |through| through + 1)
+    {
+        return Err(StartError::DataDir(DataDirError::Strange {
+            path: config.data_dir.clone().unwrap_or_default(),
+            what: format!(
+                "the log begins at entry {first}, but the snapshot that covers what is before it is \
+                 missing or older: put back a copy of the data folder from a backup; a member of a larger \
+                 cell can also be emptied and added again"
+            ),
+        }));
+    }
+    say_what_was_found(config, through, &table, &report);
+    Ok(Found { log, snapshots, snapshot_meta, table })
+}
+
+fn say_what_was_found(
+    config: &NodeConfig,
+    through: Option<u64>,
+    table: &LockTable,
+    report: &log::OpenReport,
+) {
     let Some(folder) = &config.data_dir else {
         tracing::info!("everything is kept in memory and gone with the process");
         return;
     };
-    match found.snapshot_through {
+    let counts = table.counts();
+    match through {
         Some(through) => tracing::info!(
-            folder = %folder.display(), through, locks = found.locks, sessions = found.sessions, "snapshot read"
+            folder = %folder.display(), through, locks = counts.locks, sessions = counts.sessions, "snapshot read"
         ),
         None => tracing::info!(folder = %folder.display(), "no snapshot yet"),
     }

@@ -4,7 +4,7 @@
 //! of the last entry plus its own monotonic clock (S2), and only while in office does it answer (S3).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::CellTime;
 
@@ -20,6 +20,8 @@ pub struct Office {
 struct Inner {
     term: Option<Term>,
     leader: Option<String>,
+    /// Until then this node does not take office: it is handing over to another one.
+    yields_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +36,21 @@ impl Office {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes office at the cell time of the last entry.
-    pub fn take(&self, number: u64, began_at: CellTime) {
-        self.inner().term = Some(Term { number, began_at, began: Instant::now() });
+    /// Takes office at the cell time of the last entry, unless it is being handed over.
+    pub fn take(&self, number: u64, began_at: CellTime) -> bool {
+        let mut inner = self.inner();
+        let began = Instant::now();
+        if inner.yields_until.is_some_and(|until| began < until) {
+            return false;
+        }
+        inner.term = Some(Term { number, began_at, began });
+        true
+    }
+
+    /// Does not take office for this long. What was promised on the lease stays true: whoever leads next gives
+    /// every session its full time.
+    pub fn yield_for(&self, time: Duration) {
+        self.inner().yields_until = Some(Instant::now() + time);
     }
 
     /// Leaves office; `leader` is who leads now, if anybody.
@@ -60,9 +74,7 @@ impl Office {
             }
             None => Err(match &inner.leader {
                 Some(leader) => Failure::NotLeader { leader: Some(leader.clone()) },
-                None => Failure::Unavailable(
-                    "the cell has no leader for the moment: try again shortly".to_owned(),
-                ),
+                None => Failure::no_leader(),
             }),
         }
     }

@@ -113,6 +113,20 @@ impl Proposer {
         }
     }
 
+    /// This node no longer leads: nothing of what is queued has happened, and nothing will. An expiry that was
+    /// decided here must not wait for another time in office, in which the session has been given its full
+    /// time again.
+    pub fn refuse_queued(&self, failure: &Failure) {
+        let commands = {
+            let mut queue = self.queue();
+            queue.bytes = 0;
+            std::mem::take(&mut queue.commands)
+        };
+        for (_, caller) in commands {
+            caller.deliver(Err(failure.clone()));
+        }
+    }
+
     /// How many commands are queued.
     pub fn queued(&self) -> usize {
         self.queue().commands.len()

@@ -8,6 +8,7 @@ use lockkeeper_proto::v1::answer;
 use smol_str::SmolStr;
 
 use crate::failure::{Failure, Outcome};
+use crate::raft::MemberStatus;
 
 /// A session id as text.
 pub fn session(text: &str) -> Result<SessionId, Failure> {
@@ -208,5 +209,18 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
                 waited_ms: waiter.waited_ms,
             })
             .collect(),
+    }
+}
+
+/// A member of the cell.
+pub fn member(member: &MemberStatus, last_log: u64) -> v1::Member {
+    v1::Member {
+        node_id: member.node_id,
+        address: member.member.client.clone(),
+        voter: member.voter,
+        peer_address: member.member.peer.clone(),
+        matched_index: member.matched,
+        lag: member.matched.map(|matched| last_log.saturating_sub(matched)),
+        silent_ms: member.silent_ms,
     }
 }

@@ -11,6 +11,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::calls::Calls;
 use crate::failure::Failure;
+use crate::raft::network::PeerService;
 use crate::session::stream::ClientStream;
 use crate::wire;
 
@@ -18,10 +19,10 @@ use crate::wire;
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The gRPC services as routes.
-pub(super) fn router(calls: Calls) -> axum::Router {
+pub(super) fn router(calls: Calls, peers: &PeerService) -> axum::Router {
     let service = LockkeeperServer::new(Service { calls }).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (health_reporter, health) = tonic_health::server::health_reporter();
-    let mut routes = tonic::service::Routes::new(service).add_service(health);
+    let mut routes = tonic::service::Routes::new(service).add_service(peers.server()).add_service(health);
     match tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

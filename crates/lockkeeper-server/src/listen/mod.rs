@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::calls::Calls;
+use crate::raft::network::PeerService;
 
 /// A client must say something, and finish its HTTP headers, within this time.
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
@@ -24,6 +25,9 @@ const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 /// After this silence the system asks whether the client is still there.
 const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
+/// What may be under way to us on one HTTP/2 stream or connection: entries and snapshots of members come in large
+/// messages.
+const WINDOW_BYTES: u32 = 2 << 20;
 /// After a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -67,9 +71,18 @@ impl Listener {
         self.address
     }
 
-    /// Serves until the node stops; then its connections end with it.
-    pub(crate) async fn serve(self, calls: Calls) {
-        let router = grpc::router(calls.clone()).merge(http::router(calls.clone()));
+    /// Serves clients and members until the node stops; then their connections end with it.
+    pub(crate) async fn serve(self, calls: Calls, peers: PeerService) {
+        let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
+        self.accept(router, Some(calls)).await;
+    }
+
+    /// Serves members alone.
+    pub(crate) async fn serve_peers(self, peers: PeerService) {
+        self.accept(tonic::service::Routes::new(peers.server()).into_axum_router(), None).await;
+    }
+
+    async fn accept(self, router: axum::Router, calls: Option<Calls>) {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -91,7 +104,7 @@ impl Listener {
 }
 
 /// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
-async fn connection(stream: TcpStream, calls: Calls, router: axum::Router) {
+async fn connection(stream: TcpStream, calls: Option<Calls>, router: axum::Router) {
     // An answer is small and somebody waits for it: it must not wait for more to send.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection keeps its delay");
@@ -103,11 +116,19 @@ async fn connection(stream: TcpStream, calls: Calls, router: axum::Router) {
         tracing::debug!(%error, "a connection is not probed");
     }
     match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(&stream)).await {
-        Ok(Ok(true)) => direct::serve(stream, calls).await,
+        Ok(Ok(true)) => match calls {
+            Some(calls) => direct::serve(stream, calls).await,
+            None => tracing::debug!("a client came to the port of the members"),
+        },
         Ok(Ok(false)) => {
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
-            builder.http2().timer(TokioTimer::new()).keep_alive_interval(HTTP2_PING_EVERY);
+            builder
+                .http2()
+                .timer(TokioTimer::new())
+                .keep_alive_interval(HTTP2_PING_EVERY)
+                .initial_stream_window_size(WINDOW_BYTES)
+                .initial_connection_window_size(WINDOW_BYTES);
             let service = TowerToHyperService::new(router);
             if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
                 tracing::debug!(%error, "a connection ended");

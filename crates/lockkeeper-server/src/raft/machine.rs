@@ -126,12 +126,12 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// One try, on a thread of its own. The outer error means that this thread is gone.
-    async fn try_to_write(&mut self) -> Result<io::Result<SnapshotImage>, io::Error> {
+    async fn try_to_write(&mut self) -> Result<io::Result<(SnapshotMeta, SnapshotImage)>, io::Error> {
         let (meta, store) = (self.meta.clone(), self.snapshots.clone());
         // The last handle on the old nodes of the table goes there, not on the thread that serves.
         let table = std::mem::take(&mut self.table);
         let (written, table) = tokio::task::spawn_blocking(move || match store.write(&meta, &table) {
-            Ok(image) => (Ok(image), LockTable::new()),
+            Ok(written) => (Ok(written), LockTable::new()),
             Err(error) => (Err(error), table),
         })
         .await
@@ -146,9 +146,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotImage>, io::Error> {
         let began = Instant::now();
-        let snapshot = loop {
+        let (meta, snapshot) = loop {
             match self.try_to_write().await? {
-                Ok(snapshot) => break snapshot,
+                Ok(written) => break written,
                 Err(error) => {
                     // The log is still whole, so this is no reason to stop: it grows until there is room.
                     tracing::error!(%error, "no snapshot could be written; trying again in a second");
@@ -159,11 +159,11 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         self.shared.metrics.snapshots.inc();
         self.shared.metrics.snapshot_seconds.observe(began.elapsed().as_secs_f64());
         tracing::info!(
-            through = self.meta.last_log_id.map_or(0, |id| id.index),
+            through = meta.last_log_id.map_or(0, |id| id.index),
             bytes = snapshot.len(),
             took_ms = began.elapsed().as_millis() as u64,
             "snapshot taken"
         );
-        Ok(openraft::Snapshot { meta: self.meta.clone(), snapshot })
+        Ok(openraft::Snapshot { meta, snapshot })
     }
 }

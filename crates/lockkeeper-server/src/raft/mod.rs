@@ -1,10 +1,13 @@
 //! Consensus: openraft with our log on disk and our lock table as its state machine.
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
+pub(crate) mod lease;
 pub mod log;
 mod machine;
-mod network;
+mod membership;
+pub mod network;
 pub mod snapshot;
+mod status;
 pub mod types;
 
 use std::collections::BTreeMap;
@@ -13,85 +16,79 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::{ClientWriteError, Fatal, RaftError};
-use openraft::impls::{BasicNode, ProgressResponder};
-use openraft::{Config, ReadPolicy, ServerState, SnapshotPolicy};
+use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
+use openraft::impls::ProgressResponder;
+use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 
+use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
-use self::network::Network;
+use self::network::{Network, PeerService};
 use self::snapshot::SnapshotStore;
-use self::types::{Proposal, StoredMembership, TypeConfig};
+pub use self::status::{MemberStatus, RaftStatus};
+use self::types::{Member, Proposal, TypeConfig};
+use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::shared::Shared;
 
-type Raft = openraft::Raft<TypeConfig, Machine>;
+pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
 /// Log entries that are kept behind a snapshot, for followers that are only a little late.
-const ENTRIES_KEPT_BEHIND_SNAPSHOT: u64 = 1_000;
+const ENTRIES_KEPT_BEHIND_SNAPSHOT: u64 = 10_000;
+/// A follower that is further behind than this gets a snapshot, if there is one that helps.
+const ENTRIES_BEHIND_MAX: u64 = 20_000;
+/// Most entries in one message; the log's reader bounds its bytes.
+const ENTRIES_PER_MESSAGE_MAX: u64 = 256;
 
 /// A node's part in the agreement.
 #[derive(Clone)]
 pub struct Consensus {
     raft: Raft,
+    node_id: u64,
+    lease: Arc<Lease>,
 }
 
-/// What raft knows about itself and the cell.
-#[derive(Debug, Clone, Default)]
-pub struct RaftStatus {
-    /// The leader's id.
-    pub leader: Option<u64>,
-    /// The leader's address.
-    pub leader_address: Option<String>,
-    /// Whether this node leads, by raft's own account.
-    pub leads: bool,
-    /// The term.
-    pub term: u64,
-    /// Index of the last entry in the log.
-    pub last_log: u64,
-    /// Index of the last entry applied.
-    pub applied: u64,
-    /// Index of the last entry that the snapshot covers.
-    pub snapshot: u64,
-    /// Index of the last entry that was removed from the log.
-    pub purged: u64,
-    /// Id, address and right to vote of each member.
-    pub members: Vec<(u64, String, bool)>,
-    /// Why raft has stopped, if it has.
-    pub stopped: Option<String>,
-}
-
-/// How fast an absent leader is noticed.
+/// How fast an absent leader is noticed. A member stands for election after a silence of `election_max` and
+/// then between `election_min` and `election_max` more; the leader's lease is `election_max`.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Between two signs of life of the leader.
     pub heartbeat: Duration,
-    /// Shortest silence after which a node stands for election.
+    /// Shortest time of chance.
     pub election_min: Duration,
-    /// Longest.
+    /// Longest time of chance, and the lease.
     pub election_max: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
         Timing {
-            heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(500),
-            election_max: Duration::from_millis(900),
+            heartbeat: Duration::from_millis(40),
+            election_min: Duration::from_millis(50),
+            election_max: Duration::from_millis(250),
         }
     }
 }
 
+/// What consensus starts with.
+pub(crate) struct Start {
+    pub(crate) home: Arc<DataDir>,
+    pub(crate) timing: Timing,
+    pub(crate) log: LogStore,
+    pub(crate) snapshots: SnapshotStore,
+    pub(crate) snapshot_meta: Option<types::SnapshotMeta>,
+    pub(crate) shared: Arc<Shared>,
+    /// How the others should know this node.
+    pub(crate) own: Member,
+    /// The members it was started with.
+    pub(crate) given: Vec<(u64, Member)>,
+}
+
 impl Consensus {
-    /// Starts raft on what the log and the snapshot hold.
-    pub(crate) async fn start(
-        node_id: u64,
-        timing: Timing,
-        log: LogStore,
-        snapshots: SnapshotStore,
-        snapshot_meta: Option<types::SnapshotMeta>,
-        shared: Arc<Shared>,
-    ) -> Result<Consensus, Failure> {
+    /// Starts raft on what the log and the snapshot hold. Returns the service for the other members with it.
+    pub(crate) async fn start(start: Start) -> Result<(Consensus, PeerService), Failure> {
+        let Start { home, timing, log, snapshots, snapshot_meta, shared, own, given } = start;
+        let node_id = home.identity().node_id;
         let config = Config {
             cluster_name: "lockkeeper".to_owned(),
             heartbeat_interval: timing.heartbeat.as_millis() as u64,
@@ -100,24 +97,56 @@ impl Consensus {
             // Snapshots are asked for by the number of commands, not of entries.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: ENTRIES_KEPT_BEHIND_SNAPSHOT,
+            replication_lag_threshold: ENTRIES_BEHIND_MAX,
+            max_payload_entries: ENTRIES_PER_MESSAGE_MAX,
             enable_leader_restore: Some(false),
+            // A node that was cut off must not depose a leader whom the others follow.
+            enable_pre_vote: Some(true),
+            // The office is handed over before a leader is removed.
+            removed_leader_step_down: StepDownPolicy::Never,
             ..Config::default()
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
-        let machine = Machine::new(shared, snapshots, snapshot_meta);
-        let raft =
-            Raft::new(node_id, Arc::new(config), Network, log, machine).await.map_err(|f| stopped(&f))?;
-        Ok(Consensus { raft })
+        let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
+        let raft = Raft::new(node_id, Arc::new(config), Network::new(home.clone()), log, machine)
+            .await
+            .map_err(|f| stopped(&f))?;
+        let lease = Arc::new(Lease::new(raft.metrics(), timing.election_max));
+        let consensus = Consensus { raft, node_id, lease };
+        // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
+        // as it could still hold, this node neither votes nor stands.
+        let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
+        let silent_for = if had_a_life { timing.election_max } else { Duration::ZERO };
+        if had_a_life {
+            consensus.raft.runtime_config().elect(false);
+            let raft = consensus.raft.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(silent_for).await;
+                raft.runtime_config().elect(true);
+            });
+        }
+        let service = PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, silent_for);
+        Ok((consensus, service))
+    }
+
+    /// Whether this node is the only one that votes.
+    pub(crate) fn is_alone(&self) -> bool {
+        let members = self.status().members;
+        let mut voters = members.iter().filter(|member| member.voter);
+        voters.next().is_some_and(|voter| voter.node_id == self.node_id) && voters.next().is_none()
+    }
+
+    /// Whether this node has ever been part of a cell.
+    pub(crate) async fn is_formed(&self) -> Result<bool, Failure> {
+        self.raft.is_initialized().await.map_err(|f| stopped(&f))
     }
 
     /// Forms the cell with these members, if this node has never been part of one.
-    pub(crate) async fn form(&self, members: &BTreeMap<u64, String>) -> Result<(), Failure> {
-        if self.raft.is_initialized().await.map_err(|f| stopped(&f))? {
+    pub(crate) async fn form(&self, members: BTreeMap<u64, Member>) -> Result<(), Failure> {
+        if self.is_formed().await? {
             return Ok(());
         }
-        let nodes: BTreeMap<u64, BasicNode> =
-            members.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
-        self.raft.initialize(nodes).await.map_err(|error| Failure::Unavailable(error.to_string()))
+        self.raft.initialize(members).await.map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
     /// Stands for election without waiting for the silence of a leader: right for a cell of one.
@@ -135,9 +164,11 @@ impl Consensus {
         Ok(async move {
             match done.await {
                 Ok(Ok(_)) => Ok(()),
-                Ok(Err(ClientWriteError::ForwardToLeader(to))) => {
-                    Err(Failure::NotLeader { leader: to.leader_node.map(|node| node.addr) })
-                }
+                // It never got into the log.
+                Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(match to.reason {
+                    ForwardReason::LeaseExpired => Failure::no_majority(),
+                    _ => Failure::NotLeader { leader: to.leader_node.map(|member| member.client) },
+                }),
                 Ok(Err(error)) => Err(Failure::Unknown(error.to_string())),
                 Err(_) => Err(Failure::Unknown("the node lost its office on the way".to_owned())),
             }
@@ -153,6 +184,11 @@ impl Consensus {
         }
     }
 
+    /// The right to answer without asking.
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
     /// Has a snapshot taken, so that the log can be cut.
     pub(crate) async fn take_snapshot(&self) -> Result<(), Failure> {
         self.raft.trigger().snapshot().await.map_err(|f| stopped(&f))
@@ -161,23 +197,8 @@ impl Consensus {
     /// What raft knows.
     pub fn status(&self) -> RaftStatus {
         let metrics = self.raft.metrics();
-        let m = metrics.borrow_watched();
-        let members = members_of(&m.membership_config);
-        RaftStatus {
-            leader: m.current_leader,
-            leader_address: m
-                .current_leader
-                .and_then(|leader| members.iter().find(|(id, ..)| *id == leader))
-                .map(|(_, address, _)| address.clone()),
-            leads: m.state == ServerState::Leader,
-            term: m.current_term,
-            last_log: m.last_log_index.unwrap_or(0),
-            applied: m.last_applied.map_or(0, |id| id.index),
-            snapshot: m.snapshot.map_or(0, |id| id.index),
-            purged: m.purged.map_or(0, |id| id.index),
-            members,
-            stopped: m.running_state.as_ref().err().map(ToString::to_string),
-        }
+        let metrics = metrics.borrow_watched();
+        status::of(&metrics)
     }
 
     /// Waits until the leader, the term or the health of raft changes.
@@ -205,11 +226,6 @@ impl Consensus {
             tracing::warn!(%error, "raft did not stop cleanly");
         }
     }
-}
-
-fn members_of(membership: &StoredMembership) -> Vec<(u64, String, bool)> {
-    let voters: Vec<u64> = membership.membership().voter_ids().collect();
-    membership.nodes().map(|(id, node)| (*id, node.addr.clone(), voters.contains(id))).collect()
 }
 
 fn stopped(fatal: &Fatal<TypeConfig>) -> Failure {

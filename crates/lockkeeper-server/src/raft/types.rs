@@ -12,8 +12,20 @@ openraft::declare_raft_types!(
         D = Proposal,
         R = (),
         NodeId = u64,
-        Node = openraft::impls::BasicNode,
+        Node = Member,
 );
+
+/// A member of the cell, as all members know it. Part of the replicated membership.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Where clients reach it.
+    pub client: String,
+    /// Where the other members reach it.
+    pub peer: String,
+    /// The data folder it votes from. A node that comes back with an empty folder has another one, and no
+    /// longer counts as this member: it may have forgotten votes and entries that others rely on.
+    pub folder: u64,
+}
 
 /// What one log entry carries. Cloning is cheap: the log, replication and the lock table share the batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

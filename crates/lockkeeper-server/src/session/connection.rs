@@ -32,6 +32,8 @@ struct Inner {
     open: usize,
     sessions: HashSet<SessionId>,
     closed: bool,
+    /// Nothing more is read; when all that has gathered is written, it is closed.
+    ending: bool,
     waker: Option<Waker>,
 }
 
@@ -121,6 +123,18 @@ impl Connection {
         inner.wake();
     }
 
+    /// Ends the stream when all that has gathered is written; nothing more is read from it.
+    pub fn end(&self) {
+        let mut inner = self.inner();
+        inner.ending = true;
+        inner.wake();
+    }
+
+    /// Whether it is about to be ended from this side.
+    pub fn is_ending(&self) -> bool {
+        self.inner().ending
+    }
+
     /// Whether it was ended from this side.
     pub fn is_closed(&self) -> bool {
         self.inner().closed
@@ -133,6 +147,10 @@ impl Connection {
             return Poll::Ready(None);
         }
         if inner.answers.is_empty() && inner.events.is_empty() {
+            if inner.ending {
+                inner.closed = true;
+                return Poll::Ready(None);
+            }
             match &inner.waker {
                 Some(waker) if waker.will_wake(context.waker()) => {}
                 _ => inner.waker = Some(context.waker().clone()),

@@ -40,6 +40,9 @@ where
             if this.connection.is_closed() {
                 return Poll::Ready(None);
             }
+            if this.connection.is_ending() {
+                break;
+            }
             if turn == FRAMES_PER_TURN || this.connection.is_behind() {
                 context.waker().wake_by_ref();
                 break;

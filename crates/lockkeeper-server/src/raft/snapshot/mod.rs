@@ -5,8 +5,10 @@
 //! ```
 //! A snapshot is written under another name, made durable and then renamed: under its own name it is whole.
 
+pub(crate) mod incoming;
+
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lockkeeper_core::{LockTable, Restore};
 use tokio::sync::Notify;
 
+use self::incoming::Incoming;
 use super::types::SnapshotMeta;
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
@@ -30,6 +33,8 @@ pub const COMMANDS_BETWEEN: u64 = 500_000;
 pub struct SnapshotImage {
     place: Place,
     len: u64,
+    /// What it holds, if it has just been read.
+    content: Option<Arc<(SnapshotMeta, LockTable)>>,
 }
 
 #[derive(Debug, Clone)]
@@ -49,10 +54,23 @@ impl SnapshotImage {
         self.len == 0
     }
 
-    fn open(&self) -> io::Result<Box<dyn Read>> {
+    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        self.open_at(0)
+    }
+
+    /// Its bytes from here on.
+    pub(crate) fn open_at(&self, offset: u64) -> io::Result<Box<dyn Read + Send>> {
         match &self.place {
-            Place::File(path) => Ok(Box::new(BufReader::with_capacity(256 * 1024, File::open(path)?))),
-            Place::Memory(bytes) => Ok(Box::new(io::Cursor::new(SharedBytes(bytes.clone())))),
+            Place::File(path) => {
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(offset))?;
+                Ok(Box::new(BufReader::with_capacity(256 * 1024, file)))
+            }
+            Place::Memory(bytes) => {
+                let mut cursor = io::Cursor::new(SharedBytes(bytes.clone()));
+                cursor.set_position(offset);
+                Ok(Box::new(cursor))
+            }
         }
     }
 }
@@ -135,13 +153,13 @@ impl SnapshotStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((store, None)),
             Err(error) => return Err(io_error(error)),
         };
-        let image = SnapshotImage { place: Place::File(path.clone()), len };
+        let image = SnapshotImage { place: Place::File(path.clone()), len, content: None };
         let (meta, table) = match read(&image) {
             Ok(found) => found,
             Err(ReadError::Io(error)) => return Err(io_error(error)),
             Err(ReadError::Damaged(what)) => return Err(SnapshotReadError::Damaged { path, what }),
         };
-        store.set_current(meta.clone(), image);
+        *store.inner.current.lock().unwrap_or_else(PoisonError::into_inner) = Some((meta.clone(), image));
         Ok((store, Some((meta, table))))
     }
 
@@ -164,12 +182,12 @@ impl SnapshotStore {
         self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_current(&self, meta: SnapshotMeta, image: SnapshotImage) {
-        *self.inner.current.lock().unwrap_or_else(PoisonError::into_inner) = Some((meta, image));
-    }
-
-    /// Writes a snapshot and makes it the current one.
-    pub(crate) fn write(&self, meta: &SnapshotMeta, table: &LockTable) -> io::Result<SnapshotImage> {
+    /// Writes a snapshot and makes it the current one. Returns the current one.
+    pub(crate) fn write(
+        &self,
+        meta: &SnapshotMeta,
+        table: &LockTable,
+    ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
         self.inner.commands_since.store(0, Ordering::Relaxed);
         let head = postcard::to_stdvec(meta).map_err(io::Error::other)?;
         let mut start = MAGIC.to_vec();
@@ -177,38 +195,73 @@ impl SnapshotStore {
         start.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
         start.extend_from_slice(&head);
         let chunks = std::iter::once(start).chain(table.snapshot());
-        let image = match &self.inner.folder {
+        match &self.inner.folder {
             None => {
                 let bytes: Vec<u8> = chunks.flatten().collect();
-                SnapshotImage { len: bytes.len() as u64, place: Place::Memory(Arc::new(bytes)) }
+                let len = bytes.len() as u64;
+                self.put(meta, SnapshotImage { place: Place::Memory(Arc::new(bytes)), len, content: None })
             }
-            Some(folder) => write_file(folder, chunks)?,
-        };
-        self.set_current(meta.clone(), image.clone());
-        Ok(image)
+            Some(folder) => self.put(meta, write_file(folder, chunks)?),
+        }
+    }
+
+    /// Makes a snapshot the current one, if it is the newest: one that was being written while a newer one
+    /// came from another member must not take its place, because the log goes on behind the newer one.
+    fn put(
+        &self,
+        meta: &SnapshotMeta,
+        mut image: SnapshotImage,
+    ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
+        image.content = None;
+        let mut current = self.inner.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((newer, there)) = &*current
+            && newer.last_log_id > meta.last_log_id
+        {
+            if let Place::File(path) = &image.place {
+                fs::remove_file(path)?;
+            }
+            return Ok((newer.clone(), there.clone()));
+        }
+        if let (Place::File(written), Some(folder)) = (&image.place, &self.inner.folder) {
+            // It is durable already: only its name is not.
+            let path = folder.join(FILE_NAME);
+            fs::rename(written, &path)?;
+            File::open(folder)?.sync_all()?;
+            image.place = Place::File(path);
+        }
+        *current = Some((meta.clone(), image.clone()));
+        Ok((meta.clone(), image))
+    }
+
+    /// Where a snapshot of another member arrives.
+    pub(crate) fn incoming(&self) -> Incoming {
+        Incoming::new(self.inner.folder.clone())
     }
 
     /// Takes over a snapshot that came from elsewhere, if it is whole and the one that was announced.
     pub(crate) fn install(&self, expected: &SnapshotMeta, image: &SnapshotImage) -> io::Result<LockTable> {
-        let (meta, table) = read(image).map_err(|error| match error {
-            ReadError::Io(error) => error,
-            ReadError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
-        })?;
+        let (meta, table) = match &image.content {
+            Some(content) => (**content).clone(),
+            None => read(image).map_err(|error| match error {
+                ReadError::Io(error) => error,
+                ReadError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
+            })?,
+        };
         if meta != *expected {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "this is another snapshot than announced",
             ));
         }
-        self.write(&meta, &table)?;
+        self.inner.commands_since.store(0, Ordering::Relaxed);
+        self.put(&meta, image.clone())?;
         Ok(table)
     }
 }
 
 fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotImage> {
-    let new = folder.join(NEW_FILE_NAME);
-    let path = folder.join(FILE_NAME);
-    let mut file = File::create(&new)?;
+    let path = folder.join(NEW_FILE_NAME);
+    let mut file = File::create(&path)?;
     let (mut len, mut unsynced) = (0, 0);
     for chunk in chunks {
         file.write_all(&chunk)?;
@@ -221,9 +274,7 @@ fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Resul
         }
     }
     file.sync_all()?;
-    fs::rename(&new, &path)?;
-    File::open(folder)?.sync_all()?;
-    Ok(SnapshotImage { place: Place::File(path), len })
+    Ok(SnapshotImage { place: Place::File(path), len, content: None })
 }
 
 enum ReadError {

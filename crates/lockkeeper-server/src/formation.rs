@@ -1,0 +1,336 @@
+//! How a cell comes about: its nodes find each other, and one of them founds it.
+//!
+//! Nodes that are started with the same `--cell` and empty folders say hello to each other. When all have
+//! answered, the one with the lowest id draws the cell's name, writes down who belongs to it and by which
+//! data folder, and starts the first election; the others belong to the cell from its first message on. That all
+//! must be there this once makes sure that a node which comes back with an empty folder cannot help to found a
+//! second cell in place of the first.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use crate::data_dir::DataDir;
+use crate::failure::Failure;
+use crate::raft::Consensus;
+use crate::raft::network::{Introduction, PeerInfo, hello};
+use crate::raft::types::Member;
+
+/// Between two rounds of hello.
+const SAY_AGAIN: Duration = Duration::from_millis(100);
+/// How long one hello may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is said what the node waits for.
+const SAY_WHY_EVERY: Duration = Duration::from_secs(10);
+
+/// A node does not fit into its cell. Each text says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Its data is another cell's.
+    #[error(
+        "the data folder belongs to cell {own}, but node {node_id} at {address} belongs to cell {theirs}: start \
+         this node with its own folder (--data-dir), or correct the addresses in --cell"
+    )]
+    OtherCell {
+        /// The cell of the folder.
+        own: String,
+        /// The cell of the other node.
+        theirs: String,
+        /// The other node.
+        node_id: u64,
+        /// Its address.
+        address: String,
+    },
+    /// Somebody else is at that address.
+    #[error(
+        "--cell says that node {expected} is at {address}, but the node there is node {found}: correct --cell or \
+         --node-id"
+    )]
+    OtherNode {
+        /// Who should be there.
+        expected: u64,
+        /// Who is there.
+        found: u64,
+        /// The address.
+        address: String,
+    },
+    /// Two nodes have different lists.
+    #[error(
+        "node {node_id} at {address} was started with --cell {theirs}, this node with --cell {own}: start all nodes \
+         of a new cell with the same list"
+    )]
+    OtherList {
+        /// The list of this node.
+        own: String,
+        /// The list of the other node.
+        theirs: String,
+        /// The other node.
+        node_id: u64,
+        /// Its address.
+        address: String,
+    },
+    /// The node was started with a list that is not its cell's.
+    #[error(
+        "this node belongs to cell {cell} with the members {members}, but --cell says {given}: leave out --cell or \
+         correct it; members are changed with lockkeeper member add and remove"
+    )]
+    NotTheMembers {
+        /// The cell.
+        cell: String,
+        /// Its members.
+        members: String,
+        /// What `--cell` says.
+        given: String,
+    },
+    /// The folder is empty, but the cell knows this node.
+    #[error(
+        "the cell {cell} knows node {node_id} with another data folder, and this one is empty: bring the old folder \
+         back; if it is lost, remove the node from the cell (lockkeeper member remove {node_id} --engine \
+         lockkeeper://{address}), start it with an empty folder and add it again (lockkeeper member add \
+         {node_id}={own} --engine lockkeeper://{address})"
+    )]
+    LostData {
+        /// The cell.
+        cell: String,
+        /// This node.
+        node_id: u64,
+        /// A member that can be asked.
+        address: String,
+        /// The address of this node.
+        own: String,
+    },
+}
+
+/// What a node has to know about itself to find its cell.
+pub(crate) struct Formation {
+    pub(crate) home: Arc<DataDir>,
+    pub(crate) consensus: Consensus,
+    /// The members of `--cell` and their addresses, this node among them.
+    pub(crate) given: BTreeMap<u64, String>,
+    pub(crate) own: Member,
+}
+
+impl Formation {
+    /// What can be settled without the others, or quickly.
+    pub(crate) async fn begin(&self) -> Result<Result<(), Misfit>, Failure> {
+        let own = self.home.identity();
+        if self.consensus.is_formed().await? {
+            if let Err(misfit) = self.check_list().await {
+                return Ok(Err(misfit));
+            }
+        } else if !own.founding.is_empty() {
+            // It was cut short after the name was drawn.
+            self.consensus.form(own.founding).await?;
+        } else if own.cell.is_empty() && self.given.len() == 1 {
+            let alone = Member { folder: own.folder, ..self.own.clone() };
+            self.found(BTreeMap::from([(own.node_id, alone)])).await?;
+        }
+        if self.consensus.is_alone() {
+            self.consensus.stand().await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Finds the cell, if the node belongs to none yet, and then makes sure that the others belong to the same.
+    /// Ends only if they do not.
+    pub(crate) async fn run(&self) -> Result<Misfit, Failure> {
+        if self.home.cell().is_none()
+            && let Err(misfit) = self.find_the_others().await?
+        {
+            return Ok(misfit);
+        }
+        Ok(self.check_neighbours().await)
+    }
+
+    async fn find_the_others(&self) -> Result<Result<(), Misfit>, Failure> {
+        let own = self.home.identity();
+        let mut said = None::<Instant>;
+        loop {
+            if self.home.cell().is_some() {
+                return Ok(Ok(()));
+            }
+            let answers = self.ask_all().await;
+            let found = match self.judge(&answers) {
+                Ok(found) => found,
+                Err(misfit) => return Ok(Err(misfit)),
+            };
+            let waits_for = match found {
+                Found::Everybody(mut members) if self.given.keys().next() == Some(&own.node_id) => {
+                    members.insert(own.node_id, Member { folder: own.folder, ..self.own.clone() });
+                    self.found(members).await?;
+                    return Ok(Ok(()));
+                }
+                Found::Everybody(_) => {
+                    format!("node {} to found the cell", self.given.keys().next().unwrap_or(&0))
+                }
+                Found::Known => "the leader of the cell to send the first entries".to_owned(),
+                Found::Stranger { address } => format!(
+                    "being added to the cell: lockkeeper member add {}={} --engine lockkeeper://{address}",
+                    own.node_id, self.own.client
+                ),
+                Found::Absent(who) => format!(
+                    "{}: a cell is formed when all of its nodes are there for the first time",
+                    who.join(", ")
+                ),
+            };
+            if said.is_none_or(|said| said.elapsed() > SAY_WHY_EVERY) {
+                said = Some(Instant::now());
+                tracing::info!("waiting for {waits_for}");
+            }
+            tokio::time::sleep(SAY_AGAIN).await;
+        }
+    }
+
+    async fn found(&self, members: BTreeMap<u64, Member>) -> Result<(), Failure> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+        let cell = format!("{:016x}", u64::from_le_bytes(random));
+        self.home
+            .join(&cell, members.clone())
+            .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
+        tracing::info!(cell, members = members.len(), "founding a cell");
+        self.consensus.form(members).await
+    }
+
+    async fn ask_all(&self) -> Vec<(u64, String, Result<PeerInfo, String>)> {
+        let own = self.home.identity();
+        let introduction =
+            Introduction { node_id: own.node_id, cell: Some(own.cell).filter(|cell| !cell.is_empty()) };
+        let others = self.given.iter().filter(|(id, _)| **id != own.node_id);
+        join_all(others.map(|(id, address)| {
+            let introduction = &introduction;
+            async move { (*id, address.clone(), hello(address, introduction, ANSWER_WITHIN).await) }
+        }))
+        .await
+    }
+
+    /// What the answers of the others mean for a node that belongs to no cell yet.
+    fn judge(&self, answers: &[(u64, String, Result<PeerInfo, String>)]) -> Result<Found, Misfit> {
+        let own = self.home.identity();
+        let mut everybody = BTreeMap::new();
+        let mut absent = Vec::new();
+        let mut stranger = None;
+        for (id, address, answer) in answers {
+            let peer = match answer {
+                Ok(peer) => peer,
+                Err(why) => {
+                    absent.push(format!("node {id} at {address} ({why})"));
+                    continue;
+                }
+            };
+            right_node(*id, address, peer)?;
+            let Some(cell) = &peer.cell else {
+                let theirs = peer.members.iter().map(|(id, member)| (*id, member.peer.clone()));
+                let theirs: BTreeMap<u64, String> = theirs.collect();
+                if theirs != self.given {
+                    return Err(Misfit::OtherList {
+                        own: list(&self.given),
+                        theirs: list(&theirs),
+                        node_id: *id,
+                        address: address.clone(),
+                    });
+                }
+                everybody.insert(*id, peer.member.clone());
+                continue;
+            };
+            match peer.members.iter().find(|(id, _)| *id == own.node_id) {
+                Some((_, known)) if known.folder == own.folder => return Ok(Found::Known),
+                Some(_) => {
+                    return Err(Misfit::LostData {
+                        cell: cell.clone(),
+                        node_id: own.node_id,
+                        address: peer.member.client.clone(),
+                        own: self.own.client.clone(),
+                    });
+                }
+                None => stranger = Some(peer.member.client.clone()),
+            }
+        }
+        Ok(match stranger {
+            Some(address) => Found::Stranger { address },
+            None if absent.is_empty() => Found::Everybody(everybody),
+            None => Found::Absent(absent),
+        })
+    }
+
+    /// A node with data keeps to the members of its cell. `--cell` may be left out, name them as they are now,
+    /// or as they were when the folder was first used: members have come and gone since then.
+    async fn check_list(&self) -> Result<(), Misfit> {
+        let own = self.home.identity();
+        if self.given.len() <= 1 || self.given == own.given {
+            return Ok(());
+        }
+        let known: Vec<_> =
+            self.consensus.status().members.into_iter().map(|m| (m.node_id, m.member)).collect();
+        if known.is_empty() || names(&self.given, &known) {
+            return Ok(());
+        }
+        // It may have been away while members came and went: the others know.
+        let answers = self.ask_all().await;
+        let mut peers = answers.iter().filter_map(|(_, _, answer)| answer.as_ref().ok());
+        if peers.any(|peer| peer.cell.as_ref() == Some(&own.cell) && names(&self.given, &peer.members)) {
+            return Ok(());
+        }
+        let members = known.into_iter().map(|(id, member)| (id, member.client)).collect();
+        Err(Misfit::NotTheMembers { cell: own.cell, members: list(&members), given: list(&self.given) })
+    }
+
+    /// For a node with data: asks the others until all have answered once, whether this is their cell.
+    pub(crate) async fn check_neighbours(&self) -> Misfit {
+        let own = self.home.identity();
+        let mut unknown = self.given.clone();
+        unknown.remove(&own.node_id);
+        loop {
+            for (id, address, answer) in self.ask_all().await {
+                let Ok(peer) = answer else { continue };
+                unknown.remove(&id);
+                if let Err(misfit) = right_node(id, &address, &peer) {
+                    return misfit;
+                }
+                if let (Some(own), Some(theirs)) = (self.home.cell(), peer.cell)
+                    && own != theirs
+                {
+                    return Misfit::OtherCell { own, theirs, node_id: id, address };
+                }
+            }
+            if unknown.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(ANSWER_WITHIN).await;
+        }
+    }
+}
+
+/// What a node without a cell has found.
+enum Found {
+    /// All are there, and none belongs to a cell.
+    Everybody(BTreeMap<u64, Member>),
+    /// There is a cell, and it knows this node.
+    Known,
+    /// There is a cell, and it does not know this node.
+    Stranger { address: String },
+    /// Some have not answered.
+    Absent(Vec<String>),
+}
+
+fn right_node(expected: u64, address: &str, peer: &PeerInfo) -> Result<(), Misfit> {
+    if peer.node_id == expected {
+        return Ok(());
+    }
+    Err(Misfit::OtherNode { expected, found: peer.node_id, address: address.to_owned() })
+}
+
+/// Whether the list of `--cell` names just these members.
+fn names(given: &BTreeMap<u64, String>, members: &[(u64, Member)]) -> bool {
+    given.len() == members.len()
+        && members.iter().all(|(id, member)| {
+            given.get(id).is_some_and(|address| *address == member.client || *address == member.peer)
+        })
+}
+
+fn list(members: &BTreeMap<u64, String>) -> String {
+    members.iter().map(|(id, address)| format!("{id}={address}")).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,261 @@
+//! The way to one member, as openraft uses it: each replication, heartbeat and election has its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use lockkeeper_proto::peer;
+use lockkeeper_proto::peer::peer_client::PeerClient as Grpc;
+use openraft::OptionalSend;
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::error::Unreachable;
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError};
+use openraft::network::{Backoff, RPCOption, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::SnapshotOf;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::{FORMAT, MESSAGE_BYTES_MAX, codec, transfer};
+use crate::data_dir::DataDir;
+use crate::raft::snapshot::SnapshotImage;
+use crate::raft::types::{Member, TypeConfig, Vote};
+
+type Result<T> = std::result::Result<T, RPCError<TypeConfig>>;
+
+/// How long a connection may take to come about.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// A stream on which entries are out and nothing has come back for so long is given up: the way may be cut,
+/// and a new connection finds out sooner than an old one. Long enough for a disk that is slow.
+const STALLED_AFTER: Duration = Duration::from_secs(3);
+/// Between two tries to reach a member: short at first, because a node that was restarted is soon back.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LONGEST: Duration = Duration::from_millis(500);
+/// What may be under way on one stream and on one connection.
+const WINDOW_BYTES: u32 = 8 << 20;
+
+/// The way to one member.
+#[derive(Debug)]
+pub(crate) struct PeerClient {
+    home: Arc<DataDir>,
+    target: u64,
+    member: Member,
+    grpc: Option<Grpc<Channel>>,
+}
+
+/// A connection to the node at this address, in the making.
+pub(super) fn endpoint(address: &str) -> std::result::Result<Endpoint, String> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| format!("{address} is no address: {error}"))?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(STALLED_AFTER)
+        .keep_alive_while_idle(true))
+}
+
+impl PeerClient {
+    pub(crate) fn new(home: Arc<DataDir>, target: u64, member: Member) -> PeerClient {
+        PeerClient { home, target, member, grpc: None }
+    }
+
+    pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
+        let text = format!("node {} at {}: {why}", self.target, self.member.peer);
+        Unreachable::new(&std::io::Error::other(text))
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> RPCError<TypeConfig> {
+        RPCError::Unreachable(self.unreachable(why))
+    }
+
+    /// The member did not do what was asked.
+    pub(super) fn refused(&self, status: &Status) -> Unreachable<TypeConfig> {
+        if status.code() == Code::FailedPrecondition {
+            // Not a matter of time: somebody has to do something.
+            tracing::error!(node = self.target, address = %self.member.peer, why = status.message(),
+                "a member refuses to speak with this node");
+        }
+        self.unreachable(status.message())
+    }
+
+    pub(super) fn grpc(&mut self) -> std::result::Result<Grpc<Channel>, Unreachable<TypeConfig>> {
+        if let Some(grpc) = &self.grpc {
+            return Ok(grpc.clone());
+        }
+        let endpoint = endpoint(&self.member.peer).map_err(|why| self.unreachable(why))?;
+        // Connects when it is used, and again when the connection was lost.
+        let grpc = Grpc::new(endpoint.connect_lazy())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        self.grpc = Some(grpc.clone());
+        Ok(grpc)
+    }
+
+    pub(super) fn header(&self) -> peer::Header {
+        let own = self.home.identity();
+        peer::Header {
+            format: FORMAT,
+            cell: own.cell,
+            from: own.node_id,
+            to: self.target,
+            to_folder: self.member.folder,
+        }
+    }
+
+    /// One question and its answer.
+    async fn call<Request, Answer>(
+        &mut self,
+        request: &Request,
+        option: &RPCOption,
+        kind: Kind,
+    ) -> Result<Answer>
+    where
+        Request: Serialize,
+        Answer: DeserializeOwned,
+    {
+        let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
+        let body = codec::encode(request).map_err(|why| self.failed(why))?;
+        let call = peer::Call { header: Some(self.header()), body };
+        let ask = async {
+            match kind {
+                Kind::Heartbeat => grpc.heartbeat(call).await,
+                Kind::Vote => grpc.vote(call).await,
+                Kind::PreVote => grpc.pre_vote(call).await,
+                Kind::TransferLeader => grpc.transfer_leader(call).await,
+            }
+        };
+        let limit = option.hard_ttl();
+        let answer = match timeout(limit, ask).await {
+            Ok(answer) => answer.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
+            Err(_) => return Err(self.failed(format!("no answer within {limit:?}"))),
+        };
+        codec::decode(&answer.into_inner().body).map_err(|why| self.failed(why))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Heartbeat,
+    Vote,
+    PreVote,
+    TransferLeader,
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerClient {
+    type SnapshotData = SnapshotImage;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>> {
+        self.call(&request, &option, Kind::Heartbeat).await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>>>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
+            let under_way = Arc::new(AtomicU64::new(0));
+            let mut header = Some(self.header());
+            let sent = under_way.clone();
+            let requests = input.filter_map(move |request| {
+                // An entry that was once read from the log can always be encoded; if not, the stream stalls,
+                // is given up and the reason is in the log.
+                let request = match codec::encode(&request) {
+                    Ok(body) => {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        Some(peer::AppendRequest { header: header.take(), body })
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "entries cannot be replicated");
+                        None
+                    }
+                };
+                std::future::ready(request)
+            });
+            let answers = match timeout(STALLED_AFTER, grpc.append(requests)).await {
+                Ok(answers) => answers.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
+                Err(_) => return Err(self.failed(format!("no answer within {STALLED_AFTER:?}"))),
+            };
+            let state = Some((answers.into_inner(), under_way, &*self));
+            let results = futures_util::stream::unfold(state, |state| async move {
+                let (mut answers, under_way, way) = state?;
+                loop {
+                    let result = match timeout(STALLED_AFTER, answers.message()).await {
+                        Ok(Ok(Some(answer))) => {
+                            under_way.fetch_sub(1, Ordering::Relaxed);
+                            codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body)
+                                .map_err(|why| way.failed(why))
+                        }
+                        Ok(Ok(None)) => return None,
+                        Ok(Err(status)) => Err(RPCError::Unreachable(way.refused(&status))),
+                        Err(_) if under_way.load(Ordering::Relaxed) == 0 => continue,
+                        Err(_) => Err(way.failed(format!("nothing acknowledged for {STALLED_AFTER:?}"))),
+                    };
+                    let goes_on = matches!(result, Ok(Ok(_)));
+                    return Some((result, goes_on.then_some((answers, under_way, way))));
+                }
+            });
+            let results: BoxStream<'s, _> = Box::pin(results);
+            Ok(results)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>> {
+        self.call(&request, &option, Kind::Vote).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>> {
+        self.call(&request, &option, Kind::PreVote).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotImage>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> std::result::Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            sent = transfer::send(self, vote, snapshot) => sent.map_err(StreamingError::Unreachable),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>> {
+        self.call(&request, &option, Kind::TransferLeader).await
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        let pauses = std::iter::successors(Some(RETRY_FIRST), |pause| Some((*pause * 2).min(RETRY_LONGEST)));
+        Some(Backoff::new(pauses))
+    }
+}

@@ -1,0 +1,79 @@
+//! Hello: who is there? Asked by a node that starts, and before a member is added.
+
+use std::time::Duration;
+
+use lockkeeper_proto::peer;
+use lockkeeper_proto::peer::peer_client::PeerClient;
+
+use super::FORMAT;
+use crate::raft::types::Member;
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Introduction {
+    /// The node that asks.
+    pub node_id: u64,
+    /// Its cell, if it belongs to one.
+    pub cell: Option<String>,
+}
+
+/// What a node says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its id.
+    pub node_id: u64,
+    /// How the others should know it.
+    pub member: Member,
+    /// Its cell, if it belongs to one.
+    pub cell: Option<String>,
+    /// The members of its cell; or those it was started with, if it belongs to none.
+    pub members: Vec<(u64, Member)>,
+}
+
+/// Asks the node at this address who it is.
+pub async fn hello(address: &str, own: &Introduction, limit: Duration) -> Result<PeerInfo, String> {
+    let request = peer::HelloRequest {
+        format: FORMAT,
+        node_id: own.node_id,
+        cell: own.cell.clone().unwrap_or_default(),
+    };
+    let ask = async {
+        let endpoint = super::client::endpoint(address)?;
+        let mut client = PeerClient::new(endpoint.connect().await.map_err(|error| innermost(&error))?);
+        client.hello(request).await.map_err(|status| status.message().to_owned())
+    };
+    let answer = match tokio::time::timeout(limit, ask).await {
+        Ok(answer) => answer?.into_inner(),
+        Err(_) => return Err(format!("no answer within {limit:?}")),
+    };
+    if answer.format != FORMAT {
+        return Err(format!(
+            "it speaks format {} with other members, this node format {FORMAT}: run the same version on all",
+            answer.format
+        ));
+    }
+    let member = answer.member.ok_or_else(|| "it does not say who it is".to_owned())?;
+    Ok(PeerInfo {
+        node_id: member.node_id,
+        member: from_wire(member).1,
+        cell: Some(answer.cell).filter(|cell| !cell.is_empty()),
+        members: answer.members.into_iter().map(from_wire).collect(),
+    })
+}
+
+fn from_wire(member: peer::Member) -> (u64, Member) {
+    (member.node_id, Member { client: member.client, peer: member.peer, folder: member.folder })
+}
+
+pub(super) fn to_wire(node_id: u64, member: &Member) -> peer::Member {
+    peer::Member { node_id, client: member.client.clone(), peer: member.peer.clone(), folder: member.folder }
+}
+
+/// What really went wrong: transport errors wrap it several times.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

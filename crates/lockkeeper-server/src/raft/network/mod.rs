@@ -1,0 +1,45 @@
+//! The way between members: openraft's messages over our gRPC service `lockkeeper.peer.v1`.
+//!
+//! Every message says for which cell, which node and which data folder it is meant. A node answers only what
+//! is meant for it, so that neither a wrong address nor a node that lost its data can do any harm.
+
+mod client;
+mod codec;
+mod hello;
+mod service;
+mod transfer;
+
+use std::sync::Arc;
+
+use openraft::network::RaftNetworkFactory;
+
+pub(crate) use self::client::PeerClient;
+pub use self::hello::{Introduction, PeerInfo, hello};
+pub use self::service::PeerService;
+use super::types::{Member, TypeConfig};
+use crate::data_dir::DataDir;
+
+/// Which messages these are. Nodes of different formats do not form a cell.
+pub const FORMAT: u32 = 1;
+/// Largest message: the entries of one append are bounded by the log's reader, and one entry by the proposer.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Makes the ways to other members.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    home: Arc<DataDir>,
+}
+
+impl Network {
+    pub(crate) fn new(home: Arc<DataDir>) -> Network {
+        Network { home }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerClient;
+
+    async fn new_client(&mut self, target: u64, member: &Member) -> PeerClient {
+        PeerClient::new(self.home.clone(), target, member.clone())
+    }
+}

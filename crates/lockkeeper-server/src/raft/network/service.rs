@@ -1,0 +1,269 @@
+//! The members' questions to this node.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt};
+use lockkeeper_proto::peer;
+use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
+use openraft::async_runtime::WatchReceiver;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
+use crate::data_dir::DataDir;
+use crate::raft::Raft;
+use crate::raft::snapshot::SnapshotStore;
+use crate::raft::snapshot::incoming::Incoming;
+use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
+
+type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
+type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
+type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
+
+/// Answers the other members.
+#[derive(Clone)]
+pub struct PeerService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raft: Raft,
+    home: Arc<DataDir>,
+    /// How the others should know this node.
+    own: Member,
+    /// The members it was started with.
+    given: Vec<(u64, Member)>,
+    incoming: tokio::sync::Mutex<Incoming>,
+    /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
+    votes_from: Instant,
+}
+
+impl PeerService {
+    pub(crate) fn new(
+        raft: Raft,
+        home: Arc<DataDir>,
+        own: Member,
+        given: Vec<(u64, Member)>,
+        snapshots: &SnapshotStore,
+        silent_for: Duration,
+    ) -> PeerService {
+        let incoming = tokio::sync::Mutex::new(snapshots.incoming());
+        let votes_from = Instant::now() + silent_for;
+        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, votes_from }) }
+    }
+
+    pub(crate) fn server(&self) -> PeerServer<PeerService> {
+        PeerServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+impl Inner {
+    /// Whether a message is meant for this node.
+    fn admit(&self, header: Option<&peer::Header>) -> Result<(), Status> {
+        let header = header.ok_or_else(|| Status::invalid_argument("the message has no header"))?;
+        let own = self.home.identity();
+        let refuse = |why: String| Err(Status::failed_precondition(why));
+        if header.format != FORMAT {
+            return refuse(format!(
+                "this node speaks format {FORMAT}, the message has format {}: run the same version on all nodes",
+                header.format
+            ));
+        }
+        if header.to != own.node_id {
+            return refuse(format!(
+                "this is node {}, the message is for node {}: correct the address of one of them in --cell",
+                own.node_id, header.to
+            ));
+        }
+        if header.to_folder != own.folder {
+            return refuse(format!(
+                "node {} has another data folder than the cell knows it by, and could have forgotten what it \
+                 promised: remove it from the cell (lockkeeper member remove {0}) and add it again \
+                 (lockkeeper member add {0}={1}), or bring its old folder back",
+                own.node_id, self.own.client
+            ));
+        }
+        if own.cell.is_empty() {
+            tracing::info!(cell = header.cell, by = header.from, "this node now belongs to a cell");
+            return self
+                .home
+                .join(&header.cell, Default::default())
+                .map_err(|error| Status::unavailable(format!("the identity cannot be written: {error}")));
+        }
+        if header.cell != own.cell {
+            return refuse(format!(
+                "this node belongs to cell {}, the message is from cell {}: correct the addresses in --cell, or \
+                 give the node an empty folder",
+                own.cell, header.cell
+            ));
+        }
+        Ok(())
+    }
+
+    fn open<T: DeserializeOwned>(&self, request: Request<peer::Call>) -> Result<T, Status> {
+        let call = request.into_inner();
+        self.admit(call.header.as_ref())?;
+        codec::decode(&call.body).map_err(Status::invalid_argument)
+    }
+
+    fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
+        // The leader itself has asked for that election.
+        if request.leadership_transfer || Instant::now() >= self.votes_from {
+            return Ok(());
+        }
+        Err(Status::unavailable("this node has just been started and does not vote yet"))
+    }
+}
+
+fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
+    Ok(Response::new(peer::Answer { body: codec::encode(message).map_err(Status::internal)? }))
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    async fn hello(
+        &self,
+        _request: Request<peer::HelloRequest>,
+    ) -> Result<Response<peer::HelloResponse>, Status> {
+        let own = self.inner.home.identity();
+        let members = match own.cell.is_empty() {
+            true => self.inner.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
+            false => {
+                let metrics = self.inner.raft.metrics();
+                let metrics = metrics.borrow_watched();
+                metrics.membership_config.nodes().map(|(id, member)| hello::to_wire(*id, member)).collect()
+            }
+        };
+        Ok(Response::new(peer::HelloResponse {
+            format: FORMAT,
+            member: Some(hello::to_wire(
+                own.node_id,
+                &Member { folder: own.folder, ..self.inner.own.clone() },
+            )),
+            cell: own.cell,
+            members,
+        }))
+    }
+
+    type AppendStream = Pin<Box<dyn Stream<Item = Result<peer::AppendAnswer, Status>> + Send>>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<peer::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        // Why the requests ended before the leader ended them.
+        let broken = Arc::new(Mutex::new(None));
+        let requests = {
+            let (inner, broken) = (self.inner.clone(), broken.clone());
+            futures_util::stream::unfold((request.into_inner(), true), move |(mut inbound, first)| {
+                let (inner, broken) = (inner.clone(), broken.clone());
+                async move {
+                    let request = match inbound.message().await {
+                        Ok(request) => request?,
+                        // The connection is gone: there is nobody to tell.
+                        Err(_) => return None,
+                    };
+                    let opened = match first {
+                        true => inner.admit(request.header.as_ref()),
+                        false => Ok(()),
+                    };
+                    let opened = opened.and_then(|()| {
+                        codec::decode::<AppendEntriesRequest>(&request.body).map_err(Status::invalid_argument)
+                    });
+                    match opened {
+                        Ok(request) => Some((request, (inbound, false))),
+                        Err(status) => {
+                            *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+                            None
+                        }
+                    }
+                }
+            })
+        };
+        let answers = self.inner.raft.stream_append(requests).map(|result| {
+            let body = codec::encode(&result.map_err(stopped)?).map_err(Status::internal)?;
+            Ok(peer::AppendAnswer { body })
+        });
+        let end = futures_util::stream::once(async move {
+            broken.lock().unwrap_or_else(PoisonError::into_inner).take().map(Err)
+        });
+        Ok(Response::new(Box::pin(answers.chain(end.filter_map(std::future::ready)))))
+    }
+
+    async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
+        let request: AppendEntriesRequest = self.inner.open(request)?;
+        answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)
+    }
+
+    async fn vote(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
+        let request: VoteRequest = self.inner.open(request)?;
+        self.inner.may_vote(&request)?;
+        answer(&self.inner.raft.vote(request).await.map_err(stopped)?)
+    }
+
+    async fn pre_vote(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
+        let request: VoteRequest = self.inner.open(request)?;
+        self.inner.may_vote(&request)?;
+        answer(&self.inner.raft.pre_vote(request).await.map_err(stopped)?)
+    }
+
+    async fn transfer_leader(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
+        let request: TransferLeaderRequest = self.inner.open(request)?;
+        answer(&self.inner.raft.handle_transfer_leader(request).await.map_err(stopped)?)
+    }
+
+    async fn snapshot_offer(
+        &self,
+        request: Request<peer::SnapshotOfferRequest>,
+    ) -> Result<Response<peer::SnapshotOfferResponse>, Status> {
+        let request = request.into_inner();
+        self.inner.admit(request.header.as_ref())?;
+        let bytes_there = self.inner.incoming.lock().await.begin(request.id, request.bytes).map_err(disk)?;
+        Ok(Response::new(peer::SnapshotOfferResponse { bytes_there }))
+    }
+
+    async fn snapshot_send(
+        &self,
+        request: Request<Streaming<peer::SnapshotPart>>,
+    ) -> Result<Response<peer::Answer>, Status> {
+        let mut parts = request.into_inner();
+        let first =
+            parts.message().await?.ok_or_else(|| Status::invalid_argument("no part of a snapshot"))?;
+        self.inner.admit(first.header.as_ref())?;
+        if first.id != transfer::snapshot_id(&first.meta, first.bytes) {
+            return Err(Status::invalid_argument("the snapshot's name does not fit what it is"));
+        }
+        let vote: Vote = codec::decode(&first.vote).map_err(Status::invalid_argument)?;
+        let meta: SnapshotMeta = codec::decode(&first.meta).map_err(Status::invalid_argument)?;
+        let (id, bytes) = (first.id, first.bytes);
+        // One transfer at a time: a second one waits here, and then goes on where the first one ended.
+        let mut incoming = self.inner.incoming.lock().await;
+        incoming.begin(id, bytes).map_err(disk)?;
+        let mut next = Some(first);
+        while let Some(part) = next {
+            if crc32fast::hash(&part.data) != part.crc {
+                return Err(Status::data_loss("a part of the snapshot was damaged on the way"));
+            }
+            incoming.push(part.offset, &part.data).map_err(disk)?;
+            next = parts.message().await?;
+        }
+        let image = incoming.finish().await.map_err(disk)?;
+        let snapshot = openraft::Snapshot { meta, snapshot: image };
+        let installed = self.inner.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        tracing::info!(bytes, "a snapshot of another member was installed");
+        answer(&installed)
+    }
+}
+
+fn disk(error: std::io::Error) -> Status {
+    Status::unavailable(format!("the snapshot cannot be stored: {error}"))
+}

@@ -1,0 +1,90 @@
+//! Sends a snapshot to a member that is too far behind: from where the last try ended, in parts with a checksum
+//! each.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use lockkeeper_proto::peer;
+use openraft::error::Unreachable;
+use openraft::raft::SnapshotResponse;
+use openraft::type_config::alias::SnapshotOf;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::client::PeerClient;
+use super::codec;
+use crate::raft::snapshot::SnapshotImage;
+use crate::raft::types::{TypeConfig, Vote};
+
+/// So much goes into one message.
+const PART_BYTES: usize = 256 * 1024;
+/// Parts that are read ahead.
+const PARTS_AHEAD: usize = 4;
+
+/// Names a snapshot among all others. The same state of the table is the same bytes on every member, so a
+/// transfer goes on where it was even if another leader takes over.
+pub(super) fn snapshot_id(meta: &[u8], bytes: u64) -> u64 {
+    u64::from(crc32fast::hash(meta)) << 32 | (bytes & 0xffff_ffff)
+}
+
+/// Sends the snapshot and waits until it is installed.
+pub(super) async fn send(
+    way: &mut PeerClient,
+    vote: Vote,
+    snapshot: SnapshotOf<TypeConfig, SnapshotImage>,
+) -> Result<SnapshotResponse<TypeConfig>, Unreachable<TypeConfig>> {
+    let mut grpc = way.grpc()?;
+    let meta = codec::encode(&snapshot.meta).map_err(|why| way.unreachable(why))?;
+    let vote = codec::encode(&vote).map_err(|why| way.unreachable(why))?;
+    let bytes = snapshot.snapshot.len();
+    let id = snapshot_id(&meta, bytes);
+    let header = way.header();
+    let offer = peer::SnapshotOfferRequest { header: Some(header.clone()), id, bytes };
+    let there = grpc.snapshot_offer(offer).await.map_err(|status| way.refused(&status))?.into_inner();
+    let from = there.bytes_there.min(bytes);
+    tracing::info!(bytes, from, "sending a snapshot to a member that is behind");
+
+    let first = peer::SnapshotPart { header: Some(header), id, bytes, vote, meta, ..Default::default() };
+    let (parts, outgoing) = mpsc::channel(PARTS_AHEAD);
+    let reading = tokio::task::spawn_blocking(move || read(&snapshot.snapshot, from, first, &parts));
+    let sent = grpc.snapshot_send(ReceiverStream::new(outgoing)).await;
+    match reading.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(way.unreachable(format!("the snapshot cannot be read: {error}"))),
+        Err(error) => return Err(way.unreachable(error)),
+    }
+    let answer = sent.map_err(|status| way.refused(&status))?;
+    codec::decode(&answer.into_inner().body).map_err(|why| way.unreachable(why))
+}
+
+/// Hands over the parts, until all are there or nobody wants them any more.
+fn read(
+    image: &SnapshotImage,
+    from: u64,
+    first: peer::SnapshotPart,
+    parts: &mpsc::Sender<peer::SnapshotPart>,
+) -> std::io::Result<()> {
+    let mut file = image.open_at(from)?;
+    let mut offset = from;
+    let mut next = first;
+    loop {
+        let mut data = vec![0; PART_BYTES];
+        let mut filled = 0;
+        while filled < data.len() {
+            match file.read(&mut data[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        data.truncate(filled);
+        next.offset = offset;
+        next.crc = crc32fast::hash(&data);
+        next.data = Bytes::from(data);
+        offset += filled as u64;
+        // The first part goes out in any case: it says which snapshot it is.
+        if parts.blocking_send(next).is_err() || filled < PART_BYTES {
+            return Ok(());
+        }
+        next = peer::SnapshotPart::default();
+    }
+}

@@ -1,0 +1,89 @@
+//! What raft knows about itself and the cell, in our words.
+
+use openraft::metrics::RaftMetrics;
+use openraft::{Instant as _, ServerState};
+
+use super::types::{Member, TypeConfig};
+
+/// What raft knows about itself and the cell.
+#[derive(Debug, Clone, Default)]
+pub struct RaftStatus {
+    /// The leader's id.
+    pub leader: Option<u64>,
+    /// The leader's address.
+    pub leader_address: Option<String>,
+    /// Whether this node leads, by raft's own account.
+    pub leads: bool,
+    /// The term.
+    pub term: u64,
+    /// Index of the last entry in the log.
+    pub last_log: u64,
+    /// Index of the last entry applied.
+    pub applied: u64,
+    /// Index of the last entry that the snapshot covers.
+    pub snapshot: u64,
+    /// Index of the last entry that was removed from the log.
+    pub purged: u64,
+    /// The members.
+    pub members: Vec<MemberStatus>,
+    /// Why raft has stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+/// One member.
+#[derive(Debug, Clone)]
+pub struct MemberStatus {
+    /// Its id.
+    pub node_id: u64,
+    /// Where it is.
+    pub member: Member,
+    /// Whether it votes; otherwise it only learns.
+    pub voter: bool,
+    /// On the leader: the last entry that it has.
+    pub matched: Option<u64>,
+    /// On the leader: for how long it has not answered.
+    pub silent_ms: Option<u64>,
+}
+
+pub(super) fn of(m: &RaftMetrics<TypeConfig>) -> RaftStatus {
+    let voters: Vec<u64> = m.membership_config.membership().voter_ids().collect();
+    let last_log = m.last_log_index.unwrap_or(0);
+    let members: Vec<MemberStatus> =
+        m.membership_config
+            .nodes()
+            .map(|(id, member)| {
+                let is_self = *id == m.id;
+                let matched =
+                    m.replication.as_ref().and_then(|all| all.get(id)).map(|last| {
+                        if is_self { last_log } else { last.as_ref().map_or(0, |last| last.index) }
+                    });
+                let silent = m
+                    .heartbeat
+                    .as_ref()
+                    .and_then(|all| all.get(id))
+                    .and_then(|heard| heard.map(|heard| heard.into_inner().elapsed().as_millis() as u64));
+                MemberStatus {
+                    node_id: *id,
+                    member: member.clone(),
+                    voter: voters.contains(id),
+                    matched,
+                    silent_ms: if is_self { matched.map(|_| 0) } else { silent },
+                }
+            })
+            .collect();
+    RaftStatus {
+        leader: m.current_leader,
+        leader_address: m
+            .current_leader
+            .and_then(|leader| members.iter().find(|member| member.node_id == leader))
+            .map(|member| member.member.client.clone()),
+        leads: m.state == ServerState::Leader,
+        term: m.current_term,
+        last_log,
+        applied: m.last_applied.map_or(0, |id| id.index),
+        snapshot: m.snapshot.map_or(0, |id| id.index),
+        purged: m.purged.map_or(0, |id| id.index),
+        members,
+        stopped: m.running_state.as_ref().err().map(ToString::to_string),
+    }
+}
