@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin;
 mod bench;
 mod child;
 mod client;
@@ -12,8 +13,10 @@ mod duration;
 mod failure;
 mod force_release;
 mod ls;
+mod member;
 mod run;
 mod serve;
+mod snapshot;
 mod status;
 mod table;
 mod who;
@@ -58,6 +61,10 @@ enum Verb {
     Status(status::StatusVerb),
     /// Free a lock, whoever holds it; its holder becomes stale at every gate
     ForceRelease(force_release::ForceRelease),
+    /// Show, add and remove the members of a cell
+    Member(member::MemberVerb),
+    /// Save the whole state of a cell, and make a new cell from it
+    Snapshot(snapshot::SnapshotVerb),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
 }
@@ -79,6 +86,8 @@ fn main() -> ExitCode {
         Verb::Who(verb) => (verb.client.output, verb.run()),
         Verb::Status(verb) => (verb.client.output, verb.run()),
         Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
+        Verb::Member(verb) => (verb.output(), verb.run()),
+        Verb::Snapshot(verb) => (verb.output(), verb.run()),
         Verb::Bench(verb) => (verb.output, verb.run()),
     };
     match result {

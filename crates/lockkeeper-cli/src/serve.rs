@@ -19,6 +19,13 @@ Examples:
   lockkeeper serve --listen 0.0.0.0:7420 --data-dir /var/lib/lockkeeper
   LOCKKEEPER_LOG=debug lockkeeper serve --log-format json
 
+A cell of three, which goes on when one node is lost; the same list on each machine,
+in any order:
+  lockkeeper serve --node-id 1 --listen 0.0.0.0:7420 \\
+      --cell 1=10.0.0.1:7420,2=10.0.0.2:7420,3=10.0.0.3:7420
+The first time, all of them must be there. Afterwards members are changed with
+`lockkeeper member`, and --cell may be left out.
+
 The first line on stdout says where it listens once it is ready; port 0 takes
 any free one. Logs are on stderr. What was acknowledged is on the disk: it can
 be stopped and killed at any time. TERM and INT stop it with exit code 0.
@@ -53,7 +60,7 @@ enum LogFormat {
     Json,
 }
 
-fn member(text: &str) -> Result<(u64, String), String> {
+pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
     let (id, address) = text.split_once('=').ok_or("a member is id=host:port, such as 1=10.0.0.1:7420")?;
     let id = id.parse().map_err(|_| format!("{id} is no node id: take a number such as 1"))?;
     Ok((id, address.to_owned()))

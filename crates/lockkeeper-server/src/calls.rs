@@ -17,6 +17,7 @@ use crate::data_dir::DataDir;
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Reading;
 use crate::raft::Consensus;
+use crate::raft::snapshot::SnapshotStore;
 use crate::session::connection::Connection;
 use crate::shared::Shared;
 use crate::wire;
@@ -42,12 +43,31 @@ struct Inner {
     shared: Arc<Shared>,
     consensus: Consensus,
     home: Arc<DataDir>,
+    snapshots: SnapshotStore,
     requests: AtomicU64,
 }
 
 impl Calls {
-    pub(crate) fn new(shared: Arc<Shared>, consensus: Consensus, home: Arc<DataDir>) -> Calls {
-        Calls { inner: Arc::new(Inner { shared, consensus, home, requests: AtomicU64::new(0) }) }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        consensus: Consensus,
+        home: Arc<DataDir>,
+        snapshots: SnapshotStore,
+    ) -> Calls {
+        let requests = AtomicU64::new(0);
+        Calls { inner: Arc::new(Inner { shared, consensus, home, snapshots, requests }) }
+    }
+
+    pub(crate) fn consensus(&self) -> &Consensus {
+        &self.inner.consensus
+    }
+
+    pub(crate) fn home(&self) -> &DataDir {
+        &self.inner.home
+    }
+
+    pub(crate) fn snapshots(&self) -> &SnapshotStore {
+        &self.inner.snapshots
     }
 
     /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed it so lately
@@ -250,15 +270,12 @@ impl Calls {
         })
     }
 
-    /// Whether the node can answer for the cell or knows who can, or why not.
+    /// Whether the node can answer for the cell, or why not.
     pub fn ready(&self) -> Result<(), Failure> {
         if let Some(why) = self.inner.consensus.status().stopped {
             return Err(Failure::Unavailable(why));
         }
-        match self.inner.shared.office.now() {
-            Err(Failure::NotLeader { leader: Some(_) }) => Ok(()),
-            answer => answer.map(|_| ()),
-        }
+        self.inner.shared.office.now().map(|_| ())
     }
 }
 

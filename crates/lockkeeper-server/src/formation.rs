@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
+use crate::backup;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::raft::Consensus;
@@ -136,12 +137,35 @@ impl Formation {
     /// Finds the cell, if the node belongs to none yet, and then makes sure that the others belong to the same.
     /// Ends only if they do not.
     pub(crate) async fn run(&self) -> Result<Misfit, Failure> {
+        if self.consensus.is_alone() {
+            self.tell_address().await?;
+        }
         if self.home.cell().is_none()
             && let Err(misfit) = self.find_the_others().await?
         {
             return Ok(misfit);
         }
         Ok(self.check_neighbours().await)
+    }
+
+    /// A cell of one may be started at another address, or come from a backup, which has none.
+    async fn tell_address(&self) -> Result<(), Failure> {
+        let own = self.home.identity();
+        let member = Member { folder: own.folder, ..self.own.clone() };
+        loop {
+            let status = self.consensus.status();
+            let known = status.members.iter().find(|known| known.node_id == own.node_id);
+            if member.client.is_empty() || known.is_some_and(|known| known.member == member) {
+                return Ok(());
+            }
+            if status.leads {
+                match self.consensus.move_member(own.node_id, member.clone()).await {
+                    Ok(()) => return Ok(()),
+                    Err(failure) => tracing::debug!(%failure, "the address is not known to the cell yet"),
+                }
+            }
+            tokio::time::sleep(SAY_AGAIN).await;
+        }
     }
 
     async fn find_the_others(&self) -> Result<Result<(), Misfit>, Failure> {
@@ -184,10 +208,8 @@ impl Formation {
     }
 
     async fn found(&self, members: BTreeMap<u64, Member>) -> Result<(), Failure> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random)
+        let cell = backup::new_cell()
             .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
-        let cell = format!("{:016x}", u64::from_le_bytes(random));
         self.home
             .join(&cell, members.clone())
             .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;

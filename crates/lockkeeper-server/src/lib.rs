@@ -12,6 +12,8 @@
 //! ```
 
 mod addresses;
+mod admin;
+pub mod backup;
 pub mod callers;
 pub mod calls;
 pub mod config;

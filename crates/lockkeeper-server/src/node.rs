@@ -146,7 +146,7 @@ impl Node {
             given: given.iter().map(as_member).collect(),
         })
         .await?;
-        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone());
+        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone());
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
@@ -183,7 +183,7 @@ impl Node {
         let began = Instant::now();
         let mut said = false;
         loop {
-            if self.calls.ready().is_ok() {
+            if matches!(self.calls.ready(), Ok(()) | Err(Failure::NotLeader { leader: Some(_) })) {
                 return Ok(());
             }
             if let Some(why) = self.ended.borrow().clone() {

@@ -200,6 +200,33 @@ impl Lockkeeper for Service {
         Ok(Response::new(self.calls.status()))
     }
 
+    async fn list_members(&self, _: Request<v1::ListMembersRequest>) -> Answer<v1::MembersResponse> {
+        Ok(Response::new(v1::MembersResponse { members: self.calls.status().members }))
+    }
+
+    async fn add_member(&self, request: Request<v1::AddMemberRequest>) -> Answer<v1::MembersResponse> {
+        let request = request.into_inner();
+        let members = self.calls.add_member(request.node_id, &request.address).await.map_err(status)?;
+        Ok(Response::new(v1::MembersResponse { members }))
+    }
+
+    async fn remove_member(&self, request: Request<v1::RemoveMemberRequest>) -> Answer<v1::MembersResponse> {
+        let members = self.calls.remove_member(request.into_inner().node_id).await.map_err(status)?;
+        Ok(Response::new(v1::MembersResponse { members }))
+    }
+
+    type SaveSnapshotStream = Pin<Box<dyn Stream<Item = Result<v1::SnapshotChunk, Status>> + Send>>;
+
+    async fn save_snapshot(&self, _: Request<v1::SaveSnapshotRequest>) -> Answer<Self::SaveSnapshotStream> {
+        let backup = self.calls.backup().await.map_err(status)?;
+        let (total_bytes, index) = (backup.bytes, backup.through);
+        let chunks = backup.chunks.map(move |data| match data {
+            Ok(data) => Ok(v1::SnapshotChunk { data: data.into(), total_bytes, index }),
+            Err(error) => Err(Status::unavailable(format!("the snapshot cannot be read: {error}"))),
+        });
+        Ok(Response::new(Box::pin(chunks)))
+    }
+
     type StreamStream = Pin<Box<dyn Stream<Item = Result<v1::ServerFrame, Status>> + Send>>;
 
     async fn stream(&self, request: Request<Streaming<v1::ClientFrame>>) -> Answer<Self::StreamStream> {

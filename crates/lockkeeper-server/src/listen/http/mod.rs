@@ -10,12 +10,14 @@ mod console;
 mod election;
 mod error;
 mod lock;
+mod member;
 mod metrics;
 mod openapi;
 mod origin;
 mod query;
 mod rate;
 mod session;
+mod snapshot;
 mod status;
 mod token;
 mod value;
@@ -80,6 +82,10 @@ fn routes() -> Vec<Route> {
         get("/v1/election/observe", election::observe),
         post("/v1/rate/take", rate::take),
         get("/v1/status", status::status),
+        get("/v1/members", member::list),
+        post("/v1/member/add", member::add),
+        post("/v1/member/remove", member::remove),
+        get("/v1/snapshot", snapshot::save),
         get("/livez", status::alive),
         get("/readyz", status::ready),
         get("/health", status::ready),

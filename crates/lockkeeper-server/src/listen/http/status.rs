@@ -32,10 +32,29 @@ pub(super) struct Status {
 }
 
 #[derive(Serialize)]
-struct Member {
+pub(super) struct Member {
     node_id: u64,
     address: String,
+    peer_address: String,
     voter: bool,
+    /// The leader alone knows these of the others.
+    matched_index: Option<u64>,
+    lag: Option<u64>,
+    silent_ms: Option<u64>,
+}
+
+impl From<lockkeeper_proto::v1::Member> for Member {
+    fn from(member: lockkeeper_proto::v1::Member) -> Member {
+        Member {
+            node_id: member.node_id,
+            address: member.address,
+            peer_address: member.peer_address,
+            voter: member.voter,
+            matched_index: member.matched_index,
+            lag: member.lag,
+            silent_ms: member.silent_ms,
+        }
+    }
 }
 
 pub(super) async fn status(State(calls): State<Calls>) -> Json<Status> {
@@ -46,11 +65,7 @@ pub(super) async fn status(State(calls): State<Calls>) -> Json<Status> {
         version: status.version,
         leader: (status.leader != 0).then_some(status.leader),
         term: status.term,
-        members: status
-            .members
-            .into_iter()
-            .map(|member| Member { node_id: member.node_id, address: member.address, voter: member.voter })
-            .collect(),
+        members: status.members.into_iter().map(Member::from).collect(),
         last_log_index: status.last_log_index,
         applied_index: status.applied_index,
         snapshot_index: status.snapshot_index,

@@ -7,6 +7,7 @@
 
 pub(crate) mod incoming;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -14,10 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lockkeeper_core::{LockTable, Restore};
+use openraft::Membership;
 use tokio::sync::Notify;
 
 use self::incoming::Incoming;
-use super::types::SnapshotMeta;
+use super::types::{Member, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
@@ -118,6 +120,14 @@ pub enum SnapshotReadError {
         path.display()
     )]
     Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A backup is damaged, or none at all.
+    #[error("{} is no backup that can be used ({what}): take another one", path.display())]
+    NoBackup {
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -231,6 +241,34 @@ impl SnapshotStore {
         }
         *current = Some((meta.clone(), image.clone()));
         Ok((meta.clone(), image))
+    }
+
+    /// Reads and checks a backup.
+    pub(crate) fn read_backup(path: &Path) -> Result<(SnapshotMeta, LockTable), SnapshotReadError> {
+        let io_error = |error| SnapshotReadError::Io { path: path.to_owned(), error };
+        let len = fs::metadata(path).map_err(io_error)?.len();
+        read(&SnapshotImage { place: Place::File(path.to_owned()), len, content: None }).map_err(|error| {
+            match error {
+                ReadError::Io(error) => io_error(error),
+                ReadError::Damaged(what) => SnapshotReadError::NoBackup { path: path.to_owned(), what },
+            }
+        })
+    }
+
+    /// Writes the table for a cell of which this node is the only member.
+    pub(crate) fn write_alone(
+        &self,
+        meta: &SnapshotMeta,
+        table: &LockTable,
+        node_id: u64,
+        member: Member,
+    ) -> io::Result<()> {
+        let membership =
+            Membership::new(vec![BTreeSet::from([node_id])], BTreeMap::from([(node_id, member)]))
+                .map_err(io::Error::other)?;
+        let last_membership = StoredMembership::new(meta.last_log_id, membership);
+        self.write(&SnapshotMeta { last_membership, ..meta.clone() }, table)?;
+        Ok(())
     }
 
     /// Where a snapshot of another member arrives.

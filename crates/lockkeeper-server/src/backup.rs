@@ -1,0 +1,96 @@
+//! A new cell from a backup. It must never give a token that the old cell has given, not even one that was given
+//! after the backup was taken: so its tokens go on far above (S1).
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::data_dir::{DataDir, DataDirError};
+use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
+use crate::raft::types::Member;
+
+/// So far above the backup's last token the new cell begins.
+pub const TOKENS_RAISED_BY: u64 = 1_000_000_000_000;
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The name of the new cell.
+    pub cell: String,
+    /// The node it starts with.
+    pub node_id: u64,
+    /// The last token in the backup.
+    pub backup_token: u64,
+    /// The last token of the new cell: all that it gives are above.
+    pub last_token: u64,
+    /// The locks in it.
+    pub locks: u64,
+    /// The sessions in it.
+    pub sessions: u64,
+    /// The values in it.
+    pub values: u64,
+}
+
+/// Why nothing was restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be used.
+    #[error(transparent)]
+    Backup(#[from] SnapshotReadError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// There is something in the folder already.
+    #[error("the folder {} is not empty: choose one that is new, so that nothing is lost", .0.display())]
+    NotEmpty(PathBuf),
+    /// It could not be written.
+    #[error("the folder {} cannot be written: {error}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Makes a new cell of one node out of a backup. Further nodes are added to it when it runs.
+pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored, RestoreError> {
+    let failed = |error| RestoreError::Io { path: data_dir.to_owned(), error };
+    // The whole of the backup is read and checked before anything is written.
+    let (meta, mut table) = SnapshotStore::read_backup(backup)?;
+    match std::fs::read_dir(data_dir).map(Iterator::count) {
+        Ok(0) => {}
+        Ok(_) => return Err(RestoreError::NotEmpty(data_dir.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let backup_token = table.last_token().0;
+    table.raise_tokens(TOKENS_RAISED_BY);
+    let home = DataDir::open(data_dir, Some(node_id))?;
+    let own = home.identity();
+    // Its addresses become known when it is started.
+    let member = Member { folder: own.folder, ..Member::default() };
+    let (snapshots, _) = SnapshotStore::open(home.snapshot().as_deref(), 1)?;
+    snapshots.write_alone(&meta, &table, node_id, member).map_err(failed)?;
+    let cell = new_cell().map_err(failed)?;
+    // Last: a folder without a cell's name is not taken for one.
+    home.join(&cell, Default::default()).map_err(failed)?;
+    File::open(data_dir).and_then(|folder| folder.sync_all()).map_err(failed)?;
+    let counts = table.counts();
+    Ok(Restored {
+        cell,
+        node_id,
+        backup_token,
+        last_token: table.last_token().0,
+        locks: counts.locks,
+        sessions: counts.sessions,
+        values: counts.values,
+    })
+}
+
+/// The name of a new cell, drawn at random.
+pub(crate) fn new_cell() -> io::Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(format!("{:016x}", u64::from_le_bytes(random)))
+}

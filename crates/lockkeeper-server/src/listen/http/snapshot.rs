@@ -1,0 +1,19 @@
+//! The whole state, for `lockkeeper snapshot restore`.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+
+use super::error::Error;
+use crate::calls::Calls;
+
+pub(super) async fn save(State(calls): State<Calls>) -> Result<Response, Error> {
+    let backup = calls.backup().await?;
+    let headers = [
+        (CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (CONTENT_LENGTH, backup.bytes.to_string()),
+        (CONTENT_DISPOSITION, format!("attachment; filename=\"lockkeeper-{}.snapshot\"", backup.through)),
+    ];
+    Ok((headers, Body::from_stream(backup.chunks)).into_response())
+}
