@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(25);
+pub(super) const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// The pause before an attempt: 25 ms doubled each time up to 2 s, of which a random half is waited.
