@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::{GuardState, Keeper};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::harness::cell::Cell;
 use crate::harness::client::{Load, acquire, keep_alive, open_session, token};
-use crate::harness::until;
+use crate::harness::{LONG, until};
 
 /// A small file system of its own, which takes root to mount; unmounted at the end.
 struct SmallDisk(PathBuf);
@@ -48,21 +49,29 @@ async fn the_leaders_disk_is_full() {
     // Another program takes the rest of the leader's disk: the log has its segment and the next one, and no more.
     let filler = disks[leader as usize - 1].0.join("filler");
     std::fs::write(&filler, vec![1; 24 << 20]).unwrap();
-    let value = "x".repeat(60_000);
     let began = Instant::now();
-    let mut written = 0;
-    let why = until("the disk to be full", async || {
-        let answer = cell
-            .post(leader, "/v1/value/put", json!({"key": format!("k{}", written % 10), "value": value}))
-            .await;
-        written += 1;
-        (answer.status != 200).then_some(answer)
-    })
-    .await;
-    println!("{written} values of 60 KB until the disk was full, {:?}", began.elapsed());
-    assert_eq!((why.status, why.code()), (503, "unavailable"), "{why:?}");
-    let words = why.body["error"]["message"].as_str().unwrap();
-    assert!(words.contains("no space left") && words.contains("releases still work"), "{words}");
+    let mut writers = JoinSet::new();
+    for number in 0..8 {
+        let keeper = keeper.clone();
+        writers.spawn(async move {
+            let mut written = 0;
+            while began.elapsed() < LONG {
+                match keeper.value(format!("k{number}")).put(vec![b'x'; 60_000]).await {
+                    Ok(_) => written += 1,
+                    Err(error) => return (written, error),
+                }
+            }
+            panic!("the disk was never full");
+        });
+    }
+    let ended = writers.join_all().await;
+    let written: u32 = ended.iter().map(|(written, _)| written).sum();
+    println!("{written} values of 60 KB until the disk was full, {} ms", began.elapsed().as_millis());
+    for (_, error) in ended {
+        let words = error.to_string();
+        assert_eq!(error.code(), "unavailable", "{words}");
+        assert!(words.contains("no space left") && words.contains("releases still work"), "{words}");
+    }
 
     // Nothing new, but nobody loses anything, and what frees goes on.
     let full = Instant::now();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::cell::{Cell, text};
 use crate::harness::client::{Load, acquire, open_session};
+use crate::harness::http::{self, Http};
 use crate::harness::until;
 
 /// Starts a node with an empty folder and adds it.
@@ -77,14 +78,14 @@ async fn a_dead_node_is_replaced() {
     // The dead one comes back with its folder. It is no member any more, and harms nobody.
     let leader = cell.leader().await;
     let term = cell.node(leader).status().await.unwrap()["term"].clone();
-    cell.spawn(dead);
+    cell.spawn_with(dead, &[]);
     let began = Instant::now();
     let session = open_session(&cell, leader, 60_000).await;
     while began.elapsed() < Duration::from_secs(2) {
         let answer = acquire(&cell, leader, &session, &format!("l{}", began.elapsed().as_micros())).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        if !cell.node_mut(dead).has_ended() {
-            let answer = cell.post(dead, "/v1/session/open", json!({"ttl_ms": 10_000})).await;
+        let body = json!({"ttl_ms": 10_000});
+        if let Ok(answer) = http::post(&cell.node(dead).listens, "/v1/session/open", &body).await {
             assert_ne!(answer.status, 200, "a former member granted something: {answer:?}");
         }
     }
@@ -157,10 +158,12 @@ async fn a_learner_does_not_count_before_it_has_caught_up() {
     let mut cell = Cell::start_with_network(3).await;
     let leader = cell.leader().await;
     let session = open_session(&cell, leader, 60_000).await;
-    // Something to learn.
-    let value = "x".repeat(60_000);
-    for number in 0..60 {
-        cell.post(leader, "/v1/value/put", json!({"key": format!("k{number}"), "value": value})).await.ok();
+    // Something to learn: so many entries that it does not count as close behind, and so large that they take time.
+    let value = "x".repeat(3_000);
+    let mut http = Http::connect(&cell.node(leader).listens).await.unwrap();
+    for number in 0..800 {
+        let body = json!({"key": format!("k{}", number % 10), "value": value});
+        http.post("/v1/value/put", &body).await.unwrap().ok();
     }
     cell.plan_node_with_network(4).await;
     cell.spawn(4);

@@ -101,8 +101,10 @@ impl Network {
     }
 
     async fn carry(&self, inbound: TcpStream, peer: SocketAddr, to: u64, real: &str) -> io::Result<()> {
-        let from = self.sender(peer, inbound.local_addr()?);
         let outbound = TcpStream::connect(real).await?;
+        // Looking through the sockets of a whole machine takes a while.
+        let (network, local) = (self.clone(), inbound.local_addr()?);
+        let from = tokio::task::spawn_blocking(move || network.sender(peer, local)).await?;
         inbound.set_nodelay(true)?;
         outbound.set_nodelay(true)?;
         let (in_read, in_write) = inbound.into_split();

@@ -5,12 +5,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{BINARY, http, until};
+
+/// What nodes write to their logs, unless LOCKKEEPER_NODE_LOG says more.
+const LOGGED: &str = "info,openraft=error";
 
 /// A node, whether it runs or not.
 pub struct Node {
@@ -59,7 +61,7 @@ impl Node {
             .args(["serve", "--node-id", &self.id.to_string(), "--listen", &self.listens, "--data-dir"])
             .arg(&self.data)
             .args(words)
-            .env("LOCKKEEPER_LOG", "info,openraft=error")
+            .env("LOCKKEEPER_LOG", std::env::var("LOCKKEEPER_NODE_LOG").as_deref().unwrap_or(LOGGED))
             .stdout(Stdio::null())
             .stderr(log);
         command
@@ -149,9 +151,4 @@ impl Drop for Node {
             }
         }
     }
-}
-
-/// A moment in which nothing is expected to happen.
-pub async fn pause(time: Duration) {
-    tokio::time::sleep(time).await;
 }
