@@ -186,12 +186,15 @@ async fn a_learner_does_not_count_before_it_has_caught_up() {
     let began = Instant::now();
     let mut granted = 0;
     while began.elapsed() < Duration::from_secs(4) {
-        acquire(&cell, leader, &session, &format!("lock-{granted}")).await.ok();
-        granted += 1;
+        let answer = acquire(&cell, leader, &session, &format!("lock-{granted}")).await;
+        // On a busy machine the one that is left may be late for a moment.
+        assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+        granted += u32::from(answer.status == 200);
         let seen = learner().await.unwrap();
         assert_eq!(seen["voter"], false, "it has {} entries to go: {seen}", seen["lag"]);
     }
     println!("{granted} grants while the learner learned and one of three stood still");
+    assert!(granted > 10, "the cell stood still");
     assert!(adding.try_wait().unwrap().is_none(), "it is still being added");
 
     cell.network.heal();
