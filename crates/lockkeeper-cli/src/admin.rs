@@ -1,6 +1,7 @@
 //! Calls that only a cell has: its members and its backups. They go to the node that can answer.
 
 use std::future::Future;
+use std::time::{Duration, Instant};
 
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
 use tonic::transport::{Channel, Endpoint};
@@ -11,6 +12,8 @@ use crate::failure::{Failure, OTHER, UNAVAILABLE, USAGE};
 
 /// So often a call follows a node that points at another one: a leader that was just removed, and some more.
 const HOPS_MAX: usize = 10;
+/// After all have been asked in vain.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 const DEFAULT_PORT: u16 = 7420;
 
 /// A node of the cell.
@@ -25,10 +28,11 @@ where
     Answer: Future<Output = Result<Response<T>, Status>>,
 {
     let hosts = hosts(&client.engine)?;
+    let began = Instant::now();
     let mut host = hosts[0].clone();
     let mut next = 1;
-    let mut last = None;
-    for _ in 0..HOPS_MAX.max(hosts.len()) {
+    let mut hops = 0;
+    loop {
         let status = match connect(client, &host).await {
             Ok(admin) => match ask(admin).await {
                 Ok(answer) => return Ok(answer.into_inner()),
@@ -40,17 +44,22 @@ where
             return Err(failure(&status));
         }
         let leader = status.metadata().get("lockkeeper-leader").and_then(|leader| leader.to_str().ok());
+        hops += 1;
         match leader {
-            Some(leader) => host = leader.to_owned(),
-            None if next < hosts.len() => {
+            Some(leader) if hops < HOPS_MAX => host = leader.to_owned(),
+            _ if next < hosts.len() => {
                 host = hosts[next].clone();
                 next += 1;
             }
-            None => return Err(failure(&status)),
+            // A new leader takes a moment: whoever asks all of them in between must not be told that there is none.
+            _ if began.elapsed() < client.connect_timeout => {
+                tokio::time::sleep(ASK_AGAIN).await;
+                host = hosts[0].clone();
+                (next, hops) = (1, 0);
+            }
+            _ => return Err(failure(&status)),
         }
-        last = Some(status);
     }
-    Err(last.map_or_else(|| Failure::other("no node answers"), |status| failure(&status)))
 }
 
 async fn connect(client: &Client, host: &str) -> Result<Admin, Status> {

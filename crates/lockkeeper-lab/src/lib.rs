@@ -1,3 +1,4 @@
 //! The lab of Lockkeeper: benchmarks, faults and proofs against real servers.
 
 pub mod bench;
+pub mod checkers;

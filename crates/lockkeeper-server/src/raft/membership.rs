@@ -57,7 +57,9 @@ impl Consensus {
         Ok(())
     }
 
+    /// It has all that there was when it was added, and little is missing of what has come since.
     async fn until_close_behind(&self, node_id: u64) -> Result<(), Failure> {
+        let at_least = self.status().last_log;
         let mut best = None;
         let mut progress = Instant::now();
         loop {
@@ -70,7 +72,9 @@ impl Consensus {
                 .iter()
                 .find(|member| member.node_id == node_id)
                 .and_then(|member| member.matched.filter(|_| member.silent_ms.is_some()));
-            if matched.is_some_and(|matched| status.last_log.saturating_sub(matched) <= CLOSE_BEHIND) {
+            let is_close =
+                |matched| matched >= at_least && status.last_log.saturating_sub(matched) <= CLOSE_BEHIND;
+            if matched.is_some_and(is_close) {
                 return Ok(());
             }
             if matched > best {

@@ -1,6 +1,7 @@
 //! Consensus: openraft with our log on disk and our lock table as its state machine.
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
+pub(crate) mod heard;
 pub(crate) mod lease;
 pub mod log;
 mod machine;
@@ -20,6 +21,7 @@ use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 
+use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
@@ -46,6 +48,7 @@ pub struct Consensus {
     raft: Raft,
     node_id: u64,
     lease: Arc<Lease>,
+    heard: Arc<Heard>,
 }
 
 /// How fast an absent leader is noticed. A member stands for election after a silence of `election_max` and
@@ -112,7 +115,8 @@ impl Consensus {
             .await
             .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), timing.election_max));
-        let consensus = Consensus { raft, node_id, lease };
+        let heard = Arc::new(Heard::default());
+        let consensus = Consensus { raft, node_id, lease, heard: heard.clone() };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
@@ -125,7 +129,8 @@ impl Consensus {
                 raft.runtime_config().elect(true);
             });
         }
-        let service = PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, silent_for);
+        let service =
+            PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, heard, silent_for);
         Ok((consensus, service))
     }
 
@@ -197,8 +202,11 @@ impl Consensus {
     /// What raft knows.
     pub fn status(&self) -> RaftStatus {
         let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        status::of(&metrics)
+        let mut status = status::of(&metrics.borrow_watched());
+        if !status.leads && !self.heard.lately() {
+            (status.leader, status.leader_address) = (None, None);
+        }
+        status
     }
 
     /// Waits until the leader, the term or the health of raft changes.

@@ -1,4 +1,4 @@
-//! The way to one member, as openraft uses it: each replication, heartbeat and election has its own.
+//! The way to one member, as openraft uses it: each replication and heartbeat has its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,8 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::{FORMAT, MESSAGE_BYTES_MAX, codec, transfer};
+use super::ways::{self, Ways};
+use super::{FORMAT, codec, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{Member, TypeConfig, Vote};
@@ -45,6 +46,8 @@ const WINDOW_BYTES: u32 = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct PeerClient {
     home: Arc<DataDir>,
+    /// What all clients of this node share, for elections.
+    ways: Arc<Ways>,
     target: u64,
     member: Member,
     grpc: Option<Grpc<Channel>>,
@@ -64,8 +67,8 @@ pub(super) fn endpoint(address: &str) -> std::result::Result<Endpoint, String> {
 }
 
 impl PeerClient {
-    pub(crate) fn new(home: Arc<DataDir>, target: u64, member: Member) -> PeerClient {
-        PeerClient { home, target, member, grpc: None }
+    pub(super) fn new(home: Arc<DataDir>, ways: Arc<Ways>, target: u64, member: Member) -> PeerClient {
+        PeerClient { home, ways, target, member, grpc: None }
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
@@ -91,11 +94,7 @@ impl PeerClient {
         if let Some(grpc) = &self.grpc {
             return Ok(grpc.clone());
         }
-        let endpoint = endpoint(&self.member.peer).map_err(|why| self.unreachable(why))?;
-        // Connects when it is used, and again when the connection was lost.
-        let grpc = Grpc::new(endpoint.connect_lazy())
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let grpc = ways::connect(&self.member.peer).map_err(|why| self.unreachable(why))?;
         self.grpc = Some(grpc.clone());
         Ok(grpc)
     }
@@ -122,7 +121,12 @@ impl PeerClient {
         Request: Serialize,
         Answer: DeserializeOwned,
     {
-        let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
+        let mut grpc = match kind {
+            Kind::Heartbeat => self.grpc().map_err(RPCError::Unreachable)?,
+            Kind::Vote | Kind::PreVote | Kind::TransferLeader => {
+                self.ways.ask(&self.member.peer).map_err(|why| self.failed(why))?
+            }
+        };
         let body = codec::encode(request).map_err(|why| self.failed(why))?;
         let call = peer::Call { header: Some(self.header()), body };
         let ask = async {
@@ -138,6 +142,9 @@ impl PeerClient {
             Ok(answer) => answer.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
             Err(_) => return Err(self.failed(format!("no answer within {limit:?}"))),
         };
+        if !matches!(kind, Kind::Heartbeat) {
+            self.ways.answered(&self.member.peer);
+        }
         codec::decode(&answer.into_inner().body).map_err(|why| self.failed(why))
     }
 }

@@ -8,6 +8,7 @@ mod codec;
 mod hello;
 mod service;
 mod transfer;
+mod ways;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use openraft::network::RaftNetworkFactory;
 pub(crate) use self::client::PeerClient;
 pub use self::hello::{Introduction, PeerInfo, hello};
 pub use self::service::PeerService;
+use self::ways::Ways;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
 
@@ -28,11 +30,12 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
     home: Arc<DataDir>,
+    ways: Arc<Ways>,
 }
 
 impl Network {
     pub(crate) fn new(home: Arc<DataDir>) -> Network {
-        Network { home }
+        Network { home, ways: Arc::default() }
     }
 }
 
@@ -40,6 +43,6 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: u64, member: &Member) -> PeerClient {
-        PeerClient::new(self.home.clone(), target, member.clone())
+        PeerClient::new(self.home.clone(), self.ways.clone(), target, member.clone())
     }
 }

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::Raft;
+use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
@@ -41,6 +42,7 @@ struct Inner {
     /// The members it was started with.
     given: Vec<(u64, Member)>,
     incoming: tokio::sync::Mutex<Incoming>,
+    heard: Arc<Heard>,
     /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
     votes_from: Instant,
 }
@@ -52,11 +54,12 @@ impl PeerService {
         own: Member,
         given: Vec<(u64, Member)>,
         snapshots: &SnapshotStore,
+        heard: Arc<Heard>,
         silent_for: Duration,
     ) -> PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, votes_from }) }
+        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from }) }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -205,7 +208,10 @@ impl Peer for PeerService {
                         codec::decode::<AppendEntriesRequest>(&request.body).map_err(Status::invalid_argument)
                     });
                     match opened {
-                        Ok(request) => Some((request, (inbound, from))),
+                        Ok(request) => {
+                            inner.heard.now();
+                            Some((request, (inbound, from)))
+                        }
                         Err(status) => {
                             *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
                             None
@@ -226,6 +232,7 @@ impl Peer for PeerService {
 
     async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
         let request: AppendEntriesRequest = self.inner.open(request)?;
+        self.inner.heard.now();
         answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)
     }
 

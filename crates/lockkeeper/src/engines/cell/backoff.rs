@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(10);
+pub(super) const FIRST: Duration = Duration::from_millis(10);
 /// A fail-over is over soon: as long as it may be one, nobody waits longer than this.
 const LONGEST_AT_FIRST: Duration = Duration::from_millis(80);
 const SOON_ATTEMPTS: usize = 50;

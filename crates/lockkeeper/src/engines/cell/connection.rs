@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockkeeper_proto::v1::operation::Kind as Asked;
 use lockkeeper_proto::v1::{ClientFrame, Operation, ServerFrame};
@@ -14,6 +15,7 @@ use super::backoff;
 use super::scout::{Doubt, Verdict};
 use super::session::Sessions;
 use super::transport::{Link, Opening, Refused, Transport};
+use super::upkeep::PATIENCE_MIN;
 use super::work::{ByNumber, Entry, Held, Request, Work};
 use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
@@ -78,6 +80,8 @@ pub(super) struct Connection {
     /// Which node to try next, and how often it went wrong since the last good answer.
     next_host: usize,
     pub(super) failures: usize,
+    /// How many nodes in a row have named another one as the leader.
+    pub(super) redirects: usize,
     /// Another node leads: go there once the present frame is dealt with.
     pub(super) moved: Option<Option<SmolStr>>,
     leader: Option<SmolStr>,
@@ -129,6 +133,7 @@ impl Connection {
             link: LinkState::Up(link),
             next_host: 0,
             failures: 0,
+            redirects: 0,
             moved: None,
             leader: None,
             node: None,
@@ -342,10 +347,11 @@ impl Connection {
     fn on_refused(&mut self, refused: &Refused, now: Moment) {
         self.failures += 1;
         self.leader = refused.leader.clone();
+        self.redirects = if self.leader.is_some() { self.redirects + 1 } else { 0 };
         let pause = match &self.leader {
             // To the leader at once; but two nodes that point at each other must not keep us spinning.
-            Some(_) if self.failures <= 2 => std::time::Duration::ZERO,
-            _ => backoff::pause(self.failures),
+            Some(_) if self.redirects <= 2 => Duration::ZERO,
+            _ => self.at_most_half_a_renewal(backoff::pause(self.failures)),
         };
         if self.leader.is_none() {
             self.next_host += 1;
@@ -353,9 +359,21 @@ impl Connection {
         self.link = LinkState::Down { until: now.plus(pause) };
     }
 
-    /// Tries the next node.
+    /// A cell that is back gives every session its full time once: whoever rests for longer comes too late.
+    fn at_most_half_a_renewal(&self, pause: Duration) -> Duration {
+        match self.sessions.renewal_interval() {
+            Some(interval) => pause.min((interval / 2).max(backoff::FIRST)),
+            None => pause,
+        }
+    }
+
+    /// Tries the next node. With sessions to renew there is no time to wait long for one that does not answer.
     pub(super) fn open_link(&mut self) {
-        self.link = LinkState::Opening(self.transport.open(self.next_host, self.leader.take()));
+        let opening = self.transport.open(self.next_host, self.leader.take());
+        self.link = LinkState::Opening(match self.sessions.renewal_interval() {
+            Some(interval) => within(interval.max(PATIENCE_MIN), opening),
+            None => opening,
+        });
     }
 
     /// There is a link: speak for our sessions first, then send all that waits.
@@ -380,4 +398,13 @@ impl Connection {
             None => false,
         }
     }
+}
+
+fn within(limit: Duration, opening: Opening) -> Opening {
+    Box::pin(async move {
+        match tokio::time::timeout(limit, opening).await {
+            Ok(result) => result,
+            Err(_) => Err(Refused::because(smol_str::format_smolstr!("no answer within {limit:?}"))),
+        }
+    })
 }

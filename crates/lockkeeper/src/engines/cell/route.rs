@@ -62,6 +62,7 @@ impl Connection {
             Some(Answered::Error(error)) => self.on_error(number, entry, error, now),
             Some(kind) => {
                 self.failures = 0;
+                self.redirects = 0;
                 self.on_success(number, entry, kind, now);
             }
             None => finish(entry.work, strange()),

@@ -15,7 +15,7 @@ use crate::error::{Error, Loss};
 use crate::events::Event as KeeperEvent;
 
 /// A link is not given up for slow renewals earlier than this.
-const PATIENCE_MIN: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
 impl Connection {
     /// The next moment at which something is due.

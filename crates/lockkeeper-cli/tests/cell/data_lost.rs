@@ -1,0 +1,93 @@
+//! One node's folder is gone. It may have voted and promised things that it does not remember, so it must not come
+//! back as the one it was.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::cell::{Cell, text};
+use crate::harness::client::{Load, acquire, open_session};
+
+fn members(list: &Value) -> Vec<(u64, bool)> {
+    let members = list["members"].as_array().unwrap();
+    members.iter().map(|m| (m["node_id"].as_u64().unwrap(), m["voter"].as_bool().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let lost = cell.others(leader)[0];
+    let session = open_session(&cell, leader, 60_000).await;
+    let granted = acquire(&cell, leader, &session, "job").await.ok();
+    let mut load = Load::start(&cell, 2).await;
+    cell.kill(lost);
+    std::fs::remove_dir_all(&cell.node(lost).data).unwrap();
+
+    cell.node(lost).empty_log();
+    cell.spawn(lost);
+    let ended = cell.node_mut(lost).ended().await;
+    let log = cell.node(lost).log_text();
+    let said = log.lines().last().unwrap_or_default();
+    assert_eq!(ended.code(), Some(1), "{log}");
+    let (id, address) = (lost, cell.node(lost).address.clone());
+    for words in [
+        format!("knows node {id} with another data folder, and this one is empty"),
+        "bring the old folder back".to_owned(),
+        format!("lockkeeper member remove {id}"),
+        format!("lockkeeper member add {id}={address}"),
+    ] {
+        assert!(said.contains(&words), "\"{words}\" is not in: {said}");
+    }
+
+    // What the message says to do.
+    let output = cell.cli(&["member", "remove", &id.to_string()]).await;
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(members(&cell.json(&["member", "list"]).await).len(), 2);
+    cell.spawn(id);
+    cell.node(id).until_log("member add").await;
+    let output = cell.cli(&["member", "add", &format!("{id}={address}")]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(members(&cell.json(&["member", "list"]).await), [(1, true), (2, true), (3, true)]);
+    load.until_more(50).await;
+    println!("{} pairs of acquire and release, none failed", load.end().await);
+    cell.until_even(&[1, 2, 3]).await;
+
+    // It carries the cell with one other.
+    let leader = cell.leader().await;
+    let other = (1..=3).find(|other| *other != id && *other != leader).unwrap_or(id);
+    if other != id {
+        cell.kill(other);
+    }
+    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    assert_eq!(seen["holders"][0]["token"], granted["token"]);
+    acquire(&cell, leader, &session, "after").await.ok();
+}
+
+/// The same, but the node cannot ask anybody whether it is known: what the others send must not be taken either.
+#[tokio::test]
+async fn a_node_without_its_folder_takes_no_message_that_was_meant_for_the_old_one() {
+    let mut cell = Cell::start_with_network(3).await;
+    let leader = cell.leader().await;
+    let lost = cell.others(leader)[0];
+    let session = open_session(&cell, leader, 60_000).await;
+    cell.kill(lost);
+    std::fs::remove_dir_all(&cell.node(lost).data).unwrap();
+    for other in cell.others(lost) {
+        cell.network.cut(lost, other);
+    }
+    cell.spawn(lost);
+    cell.node(lost).until_log("waiting for").await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        acquire(&cell, leader, &session, &format!("lock-{}", began.elapsed().as_micros())).await.ok();
+        let status = cell.node(lost).status().await.expect("it answers");
+        assert_eq!(status["cell"], "", "it joined by a message for the folder that is gone: {status}");
+        assert_eq!(status["applied_index"], 0, "{status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // When it can ask again, it learns why.
+    cell.network.heal();
+    assert_eq!(cell.node_mut(lost).ended().await.code(), Some(1));
+    assert!(cell.node(lost).log_text().contains("with another data folder, and this one is empty"));
+}

@@ -1,0 +1,143 @@
+//! The leader's disk is full, or slow.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lockkeeper::{GuardState, Keeper};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::harness::cell::Cell;
+use crate::harness::client::{Load, acquire, keep_alive, open_session, token};
+use crate::harness::{LONG, until};
+
+/// A small file system of its own, which takes root to mount; unmounted at the end.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: &Path, mebibytes: u32) -> SmallDisk {
+        std::fs::create_dir_all(path).unwrap();
+        let size = format!("size={mebibytes}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(path).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "this test mounts a tmpfs and needs root");
+        SmallDisk(path.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn the_leaders_disk_is_full() {
+    let mut cell = Cell::plan(3);
+    let mut disks = Vec::new();
+    for node in &mut cell.nodes {
+        disks.push(SmallDisk::mount(&node.data, 60));
+        node.data = node.data.join("data");
+    }
+    cell.spawn_all();
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, 60_000).await;
+    let held = token(&acquire(&cell, leader, &session, "held").await.ok());
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+
+    // Another program takes the rest of the leader's disk: the log has its segment and the next one, and no more.
+    let filler = disks[leader as usize - 1].0.join("filler");
+    std::fs::write(&filler, vec![1; 24 << 20]).unwrap();
+    let began = Instant::now();
+    let mut writers = JoinSet::new();
+    for number in 0..8 {
+        let keeper = keeper.clone();
+        writers.spawn(async move {
+            let mut written = 0;
+            while began.elapsed() < LONG {
+                match keeper.value(format!("k{number}")).put(vec![b'x'; 60_000]).await {
+                    Ok(_) => written += 1,
+                    Err(error) if error.to_string().contains("no space left") => return (written, error),
+                    // A busy machine.
+                    Err(error) => println!("{error}"),
+                }
+            }
+            panic!("the disk was never full");
+        });
+    }
+    let ended = writers.join_all().await;
+    let written: u32 = ended.iter().map(|(written, _)| written).sum();
+    println!("{written} values of 60 KB until the disk was full, {} ms", began.elapsed().as_millis());
+    for (_, error) in ended {
+        let words = error.to_string();
+        assert_eq!(error.code(), "unavailable", "{words}");
+        assert!(words.contains("releases still work"), "{words}");
+    }
+
+    // Nothing new, but nobody loses anything, and what frees goes on.
+    let full = Instant::now();
+    while full.elapsed() < Duration::from_secs(1) {
+        assert_eq!(acquire(&cell, leader, &session, "new").await.code(), "unavailable");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    keep_alive(&cell, leader, &session).await.ok();
+    let release = json!({"session": session, "lock": "held", "token": held});
+    cell.post(leader, "/v1/lock/release", release).await.ok();
+    assert_eq!(guard.state(), GuardState::Held);
+
+    // It heals by itself when there is room.
+    std::fs::remove_file(&filler).unwrap();
+    let again = until("there to be room", async || {
+        let answer = acquire(&cell, leader, &session, "held").await;
+        (answer.status == 200).then_some(answer)
+    })
+    .await;
+    assert!(token(&again.body) > held);
+    assert_eq!(guard.state(), GuardState::Held);
+    cell.until_even(&[1, 2, 3]).await;
+
+    // And all of it is on all disks.
+    guard.release().await.unwrap();
+    for id in 1..=3 {
+        assert_eq!(cell.node_mut(id).term().await.code(), Some(0));
+    }
+    cell.spawn_all();
+    let leader = cell.leader().await;
+    let seen = cell.get(leader, "/v1/lock?name=held").await.ok();
+    assert_eq!(seen["holders"][0]["token"], again.body["token"]);
+    for id in 1..=3 {
+        cell.kill(id);
+    }
+}
+
+/// A stand-in for a slow disk and a machine that is too busy: the leader stands still for 60 ms of every 120 ms, so that
+/// every sync and every message of it takes its time. That is less than its lease: it goes on leading, or another one
+/// takes over; in both cases no request fails.
+#[tokio::test]
+async fn the_leader_is_slow() {
+    let cell = Cell::start(3).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(&cell, 3).await;
+    let leader = cell.leader().await;
+    let before = load.done();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        cell.stop(leader);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        cell.go_on(leader);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert_eq!(guard.state(), GuardState::Held);
+    }
+    let slow = load.done() - before;
+    assert!(slow > 0, "nothing was granted while the leader was slow");
+    load.until_more(50).await;
+    let leads = cell.leader().await;
+    println!(
+        "{slow} pairs in 5 s with a slow leader, {} in all; {leader} led before, {leads} after",
+        load.end().await
+    );
+    guard.release().await.unwrap();
+    cell.until_even(&[1, 2, 3]).await;
+}

@@ -1,0 +1,155 @@
+//! A node dies: what its clients notice.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lockkeeper::{Event, Guard, GuardState, Keeper};
+use tokio::task::JoinSet;
+
+use crate::harness::cell::Cell;
+use crate::harness::client::{Load, acquire, keep_alive, open_session};
+use crate::harness::until;
+
+/// Generous: a busy machine with two processors. The figure itself is printed.
+const NEW_GRANT_WITHIN: Duration = Duration::from_secs(3);
+const WAITERS: usize = 5;
+
+async fn owners_in_queue(cell: &Cell, leader: u64, lock: &str) -> Vec<String> {
+    let seen = cell.get(leader, &format!("/v1/lock?name={lock}")).await.ok();
+    let queue = seen["queue"].as_array().unwrap();
+    queue.iter().map(|waiter| waiter["owner"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What happens to a client must not include these.
+async fn nothing_was_lost(mut events: lockkeeper::Events) {
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::ZERO, events.next()).await {
+        let lost = matches!(
+            event,
+            Event::Jeopardy { .. } | Event::SessionLost { .. } | Event::GrantLost { .. } | Event::Missed(_)
+        );
+        assert!(!lost, "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_leader_is_killed_and_nobody_loses_anything() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let ttl = Duration::from_secs(5);
+    let client = |name: String| Keeper::builder().owner(name).ttl(ttl);
+    let holder = cell.keeper(client("holder".to_owned())).await;
+    let events = holder.events();
+    let guard = holder.lock("queue").acquire().await.unwrap();
+    let kept = holder.lock("kept").acquire().await.unwrap();
+    let prober = cell.keeper(client("prober".to_owned())).await;
+
+    // They come one after the other, so their order is known.
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = JoinSet::new();
+    for number in 0..WAITERS {
+        let keeper = cell.keeper(client(format!("waiter-{number}"))).await;
+        let served = served.clone();
+        waiters.spawn(async move {
+            let guard = keeper.lock("queue").acquire().await.unwrap();
+            served.lock().unwrap().push((number, guard.token().0));
+            guard.release().await.unwrap();
+            keeper.close().await.unwrap();
+        });
+        until("the next one to wait", async || {
+            (owners_in_queue(&cell, leader, "queue").await.len() == number + 1).then_some(())
+        })
+        .await;
+    }
+    let before = owners_in_queue(&cell, leader, "queue").await;
+
+    let killed = Instant::now();
+    cell.kill(leader);
+    prober.lock("new").acquire().await.unwrap().release().await.unwrap();
+    let took = killed.elapsed();
+    println!("first new grant {} ms after the leader was killed", took.as_millis());
+    assert!(took < NEW_GRANT_WITHIN, "{took:?}");
+
+    let leader = cell.leader().await;
+    assert_eq!(owners_in_queue(&cell, leader, "queue").await, before, "everybody has kept their place");
+    // Longer than a lease: who lives, keeps what it has.
+    while killed.elapsed() < ttl * 3 / 2 {
+        assert_eq!((guard.state(), kept.state()), (GuardState::Held, GuardState::Held));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let held = cell.get(leader, "/v1/lock?name=queue").await.ok();
+    assert_eq!(held["holders"][0]["token"], guard.token().0);
+    assert_eq!(held["waiting"], WAITERS, "{held}");
+
+    guard.release().await.unwrap();
+    while let Some(ended) = waiters.join_next().await {
+        ended.unwrap();
+    }
+    let served = served.lock().unwrap().clone();
+    assert_eq!(
+        served.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        (0..WAITERS).collect::<Vec<_>>()
+    );
+    assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens rise: {served:?}");
+    assert_eq!(kept.state(), GuardState::Held);
+    nothing_was_lost(events).await;
+    kept.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_leader_gives_every_session_its_full_time() {
+    let ttl = Duration::from_millis(4_000);
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, ttl.as_millis() as u64).await;
+    acquire(&cell, leader, &session, "job").await.ok();
+    let kept = open_session(&cell, leader, 60_000).await;
+    // Nobody renews it, and most of its time is over when the leader dies.
+    tokio::time::sleep(ttl * 3 / 4).await;
+    let killed = Instant::now();
+    cell.kill(leader);
+    let leader = cell.leader().await;
+
+    let holders =
+        async || cell.get(leader, "/v1/lock?name=job").await.ok()["holders"].as_array().unwrap().len();
+    // The new leader took office after the kill.
+    while killed.elapsed() < ttl * 9 / 10 {
+        let seen = holders().await;
+        assert!(seen == 1 || killed.elapsed() >= ttl * 9 / 10, "it was ended {:?} after", killed.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // And then it ends: a full time to live, not more.
+    until("the session to end", async || (holders().await == 0).then_some(())).await;
+    assert_eq!(keep_alive(&cell, leader, &session).await.code(), "session_lost");
+    assert_eq!(keep_alive(&cell, leader, &kept).await.ok()["ttl_ms"], 60_000);
+}
+
+#[tokio::test]
+async fn a_follower_is_killed_and_nobody_notices() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let term = cell.node(leader).status().await.unwrap()["term"].clone();
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(3))).await;
+    let events = keeper.events();
+    let guard: Guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(&cell, 3).await;
+
+    let follower = cell.others(leader)[0];
+    cell.kill(follower);
+    load.until_more(300).await;
+    cell.spawn(follower);
+    load.until_more(100).await;
+    let done = load.end().await;
+    cell.until_even(&[1, 2, 3]).await;
+
+    assert_eq!(cell.leader().await, leader, "nobody else had to lead");
+    assert_eq!(cell.node(leader).status().await.unwrap()["term"], term, "there was no election");
+    assert_eq!(guard.state(), GuardState::Held);
+    nothing_was_lost(events).await;
+    println!("{done} pairs of acquire and release, none failed");
+
+    // It has caught up: it can lead, with all there is.
+    cell.stop(cell.others(leader).into_iter().find(|other| *other != follower).unwrap());
+    let seen = cell.get(leader, "/v1/lock?name=kept").await.ok();
+    assert_eq!(seen["holders"][0]["token"], guard.token().0, "two of three go on: {seen}");
+    guard.release().await.unwrap();
+}

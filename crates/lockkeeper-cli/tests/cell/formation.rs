@@ -1,0 +1,113 @@
+//! A cell comes about by itself.
+
+use std::collections::BTreeSet;
+
+use crate::harness::cell::Cell;
+use crate::harness::client::{acquire, open_session};
+use crate::harness::http;
+use crate::harness::until;
+
+#[tokio::test]
+async fn a_cell_forms_in_any_order_of_start() {
+    for order in [[3, 1, 2], [2, 3, 1]] {
+        let mut cell = Cell::plan(3);
+        for id in &order[..2] {
+            cell.spawn(*id);
+            cell.node(*id).until_log("waiting for").await;
+            let answer = cell.get(*id, "/readyz").await;
+            assert_eq!(answer.status, 503, "{}", answer.body);
+            let answer = cell.post(*id, "/v1/session/open", serde_json::json!({"ttl_ms": 10_000})).await;
+            assert_eq!(
+                (answer.status, answer.code()),
+                (503, "unavailable"),
+                "no cell without all of its nodes"
+            );
+        }
+        cell.spawn(order[2]);
+        let leader = cell.leader().await;
+
+        let session = open_session(&cell, leader, 10_000).await;
+        acquire(&cell, leader, &session, "first").await.ok();
+        cell.until_even(&order).await;
+        let mut names = BTreeSet::new();
+        for id in order {
+            let status = cell.node(id).status().await.unwrap();
+            assert_eq!(status["leader"], leader);
+            assert_eq!(status["members"].as_array().unwrap().len(), 3);
+            assert!(status["members"].as_array().unwrap().iter().all(|member| member["voter"] == true));
+            names.insert(status["cell"].as_str().unwrap().to_owned());
+        }
+        assert_eq!(names.len(), 1, "one cell");
+        assert!(!names.contains(""));
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_was_down_comes_back_without_its_list() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, 60_000).await;
+    let granted = acquire(&cell, leader, &session, "job").await.ok();
+    for id in 1..=3 {
+        cell.kill(id);
+    }
+    for id in [2, 3, 1] {
+        cell.spawn_with(id, &[]);
+    }
+    let leader = cell.leader().await;
+    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    assert_eq!(seen["holders"][0]["token"], granted["token"], "{seen}");
+}
+
+#[tokio::test]
+async fn members_may_have_a_port_of_their_own() {
+    let mut cell = Cell::plan(3);
+    let ports: Vec<_> = cell.nodes.iter().map(|node| node.listens.replace(":74", ":75")).collect();
+    // The list may name the port of the members or that of the clients; for a new cell it is the same on all nodes.
+    let list = (1..=3).map(|id| format!("{id}={}", ports[id - 1])).collect::<Vec<_>>().join(",");
+    for id in [1, 2, 3] {
+        cell.spawn_with(id, &["--cell", &list, "--peer-listen", &ports[id as usize - 1]]);
+    }
+    let leader = cell.leader().await;
+    let status = cell.node(leader).status().await.unwrap();
+    for (node, peer) in cell.nodes.iter().zip(&ports) {
+        let member = &status["members"][node.id as usize - 1];
+        assert_eq!(
+            (member["address"].as_str(), member["peer_address"].as_str()),
+            (Some(&*node.listens), Some(&**peer))
+        );
+        // Clients have no business there.
+        let answer = http::get(peer, "/v1/status").await;
+        assert!(
+            answer.is_err() || answer.is_ok_and(|answer| answer.status != 200),
+            "a client is served on {peer}"
+        );
+    }
+    let follower = cell.others(leader)[0];
+    let answer = cell.get(follower, "/v1/lock?name=a").await;
+    assert_eq!(answer.body["error"]["leader"], cell.node(leader).listens, "{}", answer.body);
+    // A cell works on: the load goes over one port, the agreement over the other.
+    cell.kill(leader);
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, 10_000).await;
+    acquire(&cell, leader, &session, "a").await.ok();
+}
+
+#[tokio::test]
+async fn a_node_that_waits_can_be_stopped() {
+    let mut cell = Cell::plan(2);
+    cell.plan_node(3);
+    cell.spawn(1);
+    cell.node(1).until_log("waiting for").await;
+    assert_eq!(cell.node_mut(1).term().await.code(), Some(0));
+    // And goes on waiting when it is started again.
+    cell.spawn_all();
+    cell.leader().await;
+    until("all to be ready", async || {
+        for node in &cell.nodes {
+            (http::quick_get(&node.listens, "/readyz").await?.status == 200).then_some(())?;
+        }
+        Some(())
+    })
+    .await;
+}

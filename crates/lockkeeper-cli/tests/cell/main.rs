@@ -1,0 +1,20 @@
+//! Bad days of a cell, with real processes: each test is a story of what can happen to three or five nodes, and
+//! of what their clients notice.
+
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod backup;
+mod cuts;
+mod data_lost;
+mod disk;
+mod failover;
+mod formation;
+mod majority;
+mod members;
+mod misfits;
+mod redirect;
+mod rolling;
+mod stopped_leader;

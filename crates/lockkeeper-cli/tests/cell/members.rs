@@ -1,0 +1,206 @@
+//! Members come and go while the cell serves.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::{GuardState, Keeper};
+use serde_json::{Value, json};
+
+use crate::harness::cell::{Cell, text};
+use crate::harness::client::{Load, acquire, open_session};
+use crate::harness::http::{self, Http};
+use crate::harness::until;
+
+/// Starts a node with an empty folder and adds it.
+async fn add(cell: &mut Cell, id: u64) {
+    cell.spawn(id);
+    cell.node(id).until_log("member add").await;
+    let output = cell.cli(&["member", "add", &format!("{id}={}", cell.node(id).address)]).await;
+    assert!(output.status.success(), "adding node {id}: {}", text(&output.stderr));
+}
+
+async fn remove(cell: &Cell, id: u64) {
+    let output = cell.cli(&["member", "remove", &id.to_string()]).await;
+    assert!(output.status.success(), "removing node {id}: {}", text(&output.stderr));
+}
+
+/// The ids of those who vote, as the leader knows them.
+async fn voters(cell: &Cell) -> Vec<u64> {
+    let list: Value = cell.json(&["member", "list"]).await;
+    let members = list["members"].as_array().unwrap().iter();
+    members.filter(|member| member["voter"] == true).map(|m| m["node_id"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn one_node_becomes_three_and_then_five_under_load() {
+    let mut cell = Cell::plan(1);
+    cell.spawn(1);
+    cell.leader().await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(&cell, 2).await;
+    for id in 2..=5 {
+        cell.plan_node(id);
+        add(&mut cell, id).await;
+        load.until_more(20).await;
+        assert_eq!(voters(&cell).await, (1..=id).collect::<Vec<_>>());
+    }
+    assert_eq!(guard.state(), GuardState::Held);
+    println!("{} pairs of acquire and release, none failed", load.end().await);
+    guard.release().await.unwrap();
+    cell.until_even(&[1, 2, 3, 4, 5]).await;
+
+    // Five go on without two, one of them the leader.
+    let leader = cell.leader().await;
+    cell.kill(leader);
+    let second = cell.leader().await;
+    cell.kill(cell.others(leader).into_iter().find(|id| *id != second).unwrap());
+    let third = cell.leader().await;
+    let session = open_session(&cell, third, 10_000).await;
+    acquire(&cell, third, &session, "after").await.ok();
+}
+
+#[tokio::test]
+async fn a_dead_node_is_replaced() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let dead = cell.others(leader)[0];
+    let mut load = Load::start(&cell, 2).await;
+    cell.kill(dead);
+    remove(&cell, dead).await;
+    cell.plan_node(4);
+    add(&mut cell, 4).await;
+    load.until_more(50).await;
+    let mut expected = vec![1, 2, 3, 4];
+    expected.retain(|id| *id != dead);
+    assert_eq!(voters(&cell).await, expected);
+    println!("{} pairs of acquire and release, none failed", load.end().await);
+
+    // The dead one comes back with its folder. It is no member any more, and harms nobody.
+    let leader = cell.leader().await;
+    let term = cell.node(leader).status().await.unwrap()["term"].clone();
+    cell.spawn_with(dead, &[]);
+    let began = Instant::now();
+    let session = open_session(&cell, leader, 60_000).await;
+    while began.elapsed() < Duration::from_secs(2) {
+        let answer = acquire(&cell, leader, &session, &format!("l{}", began.elapsed().as_micros())).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let body = json!({"ttl_ms": 10_000});
+        if let Ok(answer) = http::post(&cell.node(dead).listens, "/v1/session/open", &body).await {
+            assert_ne!(answer.status, 200, "a former member granted something: {answer:?}");
+        }
+    }
+    assert_eq!(cell.node(leader).status().await.unwrap()["term"], term, "there was no election");
+    // Two of the three that count are enough.
+    let other = expected.into_iter().find(|id| *id != leader && *id != 4).unwrap();
+    cell.kill(other);
+    acquire(&cell, leader, &session, "after").await.ok();
+}
+
+#[tokio::test]
+async fn the_leader_itself_is_removed() {
+    let mut cell = Cell::start(3).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(&cell, 2).await;
+    let leader = cell.leader().await;
+    remove(&cell, leader).await;
+    load.until_more(50).await;
+    let others = cell.others(leader);
+    assert_eq!(voters(&cell).await, others);
+    assert!(others.contains(&cell.leader().await));
+    println!("{} pairs of acquire and release, none failed", load.end().await);
+    let answer = cell.get(leader, "/v1/lock?name=kept").await;
+    assert!(matches!(answer.status, 421 | 503), "{answer:?}");
+    assert_eq!(guard.state(), GuardState::Held);
+    guard.release().await.unwrap();
+
+    // With an empty folder it can come back.
+    cell.kill(leader);
+    std::fs::remove_dir_all(&cell.node(leader).data).unwrap();
+    cell.node(leader).empty_log();
+    add(&mut cell, leader).await;
+    assert_eq!(voters(&cell).await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn what_would_leave_the_cell_without_a_majority_is_refused() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let others = cell.others(leader);
+    cell.kill(others[0]);
+    until("the leader to miss it", async || {
+        let status = cell.node(leader).status().await?;
+        let missing = status["members"].as_array()?.iter().find(|m| m["node_id"] == others[0])?.clone();
+        (missing["silent_ms"].as_u64().is_none_or(|silent| silent > 2_500)).then_some(())
+    })
+    .await;
+    // Without the other one nobody but the leader would be left of two.
+    let output = cell.cli(&["member", "remove", &others[1].to_string()]).await;
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("start the others first"), "{output:?}");
+    // A node that is not there, or is another one, is not added.
+    let output = cell.cli(&["member", "add", "7=127.0.0.1:1"]).await;
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("no node answers at 127.0.0.1:1"), "{output:?}");
+    let wrong = format!("7={}", cell.node(others[1]).address);
+    let output = cell.cli(&["member", "add", &wrong]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(text(&output.stderr).contains(&format!("is node {}, not node 7", others[1])), "{output:?}");
+    let output = cell.cli(&["member", "remove", "9"]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert_eq!(voters(&cell).await, [1, 2, 3]);
+}
+
+/// Three members and a fourth that learns slowly: if it counted before it has caught up, three of four would be
+/// needed, and the cell would stand still when one of the old members is gone.
+#[tokio::test]
+async fn a_learner_does_not_count_before_it_has_caught_up() {
+    let mut cell = Cell::start_with_network(3).await;
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, 60_000).await;
+    // Something to learn: so many entries that it does not count as close behind, and so large that they take time.
+    let value = "x".repeat(3_000);
+    let mut http = Http::connect(&cell.node(leader).listens).await.unwrap();
+    for number in 0..800 {
+        let body = json!({"key": format!("k{}", number % 10), "value": value});
+        http.post("/v1/value/put", &body).await.unwrap().ok();
+    }
+    cell.plan_node_with_network(4).await;
+    cell.spawn(4);
+    cell.node(4).until_log("member add").await;
+    cell.network.slow_down(leader, 4, 200_000);
+    let words = format!("4={}", cell.node(4).address);
+    let url = cell.url();
+    let mut command = tokio::process::Command::from(crate::harness::node::lockkeeper());
+    command.args(["member", "add", &words]).env("LOCKKEEPER_ENGINE", url).kill_on_drop(true);
+    let mut adding = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let learner = async || {
+        let status = cell.node(leader).status().await?;
+        status["members"].as_array()?.iter().find(|member| member["node_id"] == 4).cloned()
+    };
+    let seen = until("the learner to be known", async || learner().await).await;
+    assert_eq!(seen["voter"], false, "{seen}");
+
+    let gone = cell.others(leader)[0];
+    cell.node(gone).signal(rustix::process::Signal::STOP);
+    let began = Instant::now();
+    let mut granted = 0;
+    while began.elapsed() < Duration::from_secs(4) {
+        let answer = acquire(&cell, leader, &session, &format!("lock-{granted}")).await;
+        // On a busy machine the one that is left may be late for a moment.
+        assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+        granted += u32::from(answer.status == 200);
+        let seen = learner().await.unwrap();
+        assert_eq!(seen["voter"], false, "it has {} entries to go: {seen}", seen["lag"]);
+    }
+    println!("{granted} grants while the learner learned and one of three stood still");
+    assert!(granted > 10, "the cell stood still");
+    assert!(adding.try_wait().unwrap().is_none(), "it is still being added");
+
+    cell.network.heal();
+    cell.go_on(gone);
+    let ended = until("the node to be added", async || adding.try_wait().unwrap()).await;
+    assert!(ended.success());
+    assert_eq!(voters(&cell).await, [1, 2, 3, 4]);
+    cell.until_even(&[1, 2, 3, 4]).await;
+}

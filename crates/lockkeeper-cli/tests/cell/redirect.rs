@@ -1,0 +1,71 @@
+//! Whoever asks the wrong node is told the right one; the library and the CLI go there by themselves.
+
+use serde_json::json;
+
+use crate::harness::cell::{Cell, text};
+use crate::harness::client::{acquire, keep_alive, open_session};
+use lockkeeper::Keeper;
+
+#[tokio::test]
+async fn a_follower_names_the_leader_and_answers_nothing_itself() {
+    let cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let session = open_session(&cell, leader, 60_000).await;
+    acquire(&cell, leader, &session, "job").await.ok();
+    cell.until_even(&[1, 2, 3]).await;
+
+    for follower in cell.others(leader) {
+        let answers = [
+            cell.post(follower, "/v1/session/open", json!({"ttl_ms": 10_000})).await,
+            keep_alive(&cell, follower, &session).await,
+            acquire(&cell, follower, &session, "job").await,
+            cell.post(follower, "/v1/lock/release", json!({"session": session, "lock": "job", "token": 1}))
+                .await,
+            cell.get(follower, "/v1/lock?name=job").await,
+            cell.get(follower, "/v1/locks").await,
+            cell.post(follower, "/v1/token/check", json!({"lock": "job", "token": 1})).await,
+            cell.post(follower, "/v1/value/put", json!({"key": "k", "value": "v"})).await,
+            cell.get(follower, "/v1/value?key=k").await,
+            cell.post(follower, "/v1/member/remove", json!({"node_id": leader})).await,
+        ];
+        for answer in answers {
+            assert_eq!((answer.status, answer.code()), (421, "not_leader"), "{}", answer.body);
+            assert_eq!(answer.body["error"]["leader"], cell.node(leader).address, "{}", answer.body);
+        }
+    }
+    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    assert_eq!(seen["holders"].as_array().unwrap().len(), 1, "nothing of that has happened: {seen}");
+}
+
+#[tokio::test]
+async fn the_library_and_the_cli_reach_the_leader_from_any_node() {
+    let cell = Cell::start(3).await;
+    for node in &cell.nodes {
+        let url = format!("lockkeeper://{}", node.address);
+        let keeper = Keeper::connect(&url).await.unwrap();
+        let guard = keeper.lock("from-anywhere").acquire().await.unwrap();
+        keeper.value("k").fence(&guard).put(url.clone()).await.unwrap();
+        assert_eq!(keeper.value("k").get().await.unwrap().unwrap().bytes, url.as_bytes());
+        guard.release().await.unwrap();
+        keeper.close().await.unwrap();
+
+        let output = cell.cli_at(&url, &["run", "job", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]).await;
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output.stdout).trim().parse::<u64>().unwrap() > 0);
+        for words in [&["who", "job"][..], &["ls"], &["status"], &["member", "list"]] {
+            let output = cell.cli_at(&url, words).await;
+            assert!(output.status.success(), "{words:?} at node {}: {output:?}", node.id);
+        }
+    }
+    // Also when the first host of the list is down.
+    let mut cell = cell;
+    let dead = cell.others(cell.leader().await)[0];
+    cell.kill(dead);
+    let hosts: Vec<_> =
+        std::iter::once(dead).chain(cell.others(dead)).map(|id| cell.node(id).address.clone()).collect();
+    let url = format!("lockkeeper://{}", hosts.join(","));
+    for words in [&["run", "job", "--", "true"][..], &["who", "job"], &["member", "list"]] {
+        let output = cell.cli_at(&url, words).await;
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+}

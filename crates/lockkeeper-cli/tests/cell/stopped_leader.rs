@@ -1,0 +1,162 @@
+//! A leader that stood still for longer than its lease, and does not know it. While it stood still, another took
+//! over and things changed; what it then finds in its sockets must not be answered on its old authority (S3).
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use lockkeeper::{GuardState, Keeper};
+use lockkeeper_proto::frame::{self, GREETING};
+use lockkeeper_proto::v1;
+use lockkeeper_proto::v1::{answer, operation};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::cell::Cell;
+use crate::harness::client::{acquire, open_session, token};
+use crate::harness::http::Http;
+
+/// Each round is a chance for the leader to be caught with an old answer.
+const ROUNDS: usize = 4;
+const TAKES_OVER_WITHIN: Duration = Duration::from_secs(4);
+
+/// A connection that speaks frames, as the library does.
+async fn greet(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(GREETING).await.unwrap();
+    let mut greeting = [0; GREETING.len()];
+    stream.read_exact(&mut greeting).await.unwrap();
+    stream
+}
+
+async fn send_attach(stream: &mut TcpStream, session: &str) {
+    let kind = operation::Kind::Attach(v1::AttachRequest { session: session.to_owned() });
+    let frame = v1::ClientFrame { operations: vec![v1::Operation { id: 1, kind: Some(kind) }] };
+    let mut bytes = BytesMut::new();
+    frame::encode(&frame, &mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+}
+
+/// The first answer, or nothing if the connection was ended.
+async fn answer_on(stream: &mut TcpStream) -> Option<answer::Kind> {
+    let mut buffer = BytesMut::new();
+    loop {
+        if let Some(frame) = frame::decode::<v1::ServerFrame>(&mut buffer, 1 << 20).unwrap()
+            && let Some(answer) = frame.answers.into_iter().next()
+        {
+            return answer.kind;
+        }
+        match stream.read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_wakes_up_answers_nothing_on_old_authority() {
+    let cell = Cell::start(3).await;
+    for round in 0..ROUNDS {
+        let old = cell.leader().await;
+        let lock = format!("job-{round}");
+        let holder = open_session(&cell, old, 60_000).await;
+        let closed = open_session(&cell, old, 60_000).await;
+        let granted = token(&acquire(&cell, old, &holder, &lock).await.ok());
+        let listens = cell.node(old).listens.clone();
+        let mut before: Vec<Http> = Vec::new();
+        for _ in 0..5 {
+            before.push(Http::connect(&listens).await.unwrap());
+        }
+        let mut stream = greet(&listens).await;
+
+        cell.stop(old);
+        let stopped = Instant::now();
+        let new = cell.leader_among(&cell.others(old)).await;
+        println!("round {round}: another led {} ms after the stop", stopped.elapsed().as_millis());
+        assert!(stopped.elapsed() < TAKES_OVER_WITHIN);
+        // The session is closed, and the lock changes hands.
+        cell.post(new, "/v1/session/close", json!({"session": closed})).await.ok();
+        let release = json!({"session": holder, "lock": lock, "token": granted});
+        cell.post(new, "/v1/lock/release", release).await.ok();
+        let next = open_session(&cell, new, 60_000).await;
+        let newer = token(&acquire(&cell, new, &next, &lock).await.ok());
+        cell.post(new, "/v1/value/put", json!({"key": lock, "value": "new"})).await.ok();
+
+        // All this waits in its sockets, on connections from before and on new ones.
+        let mut keep_alives = vec![before.pop().unwrap(), Http::connect(&listens).await.unwrap()];
+        for http in &mut keep_alives {
+            http.send_post("/v1/session/keepalive", &json!({"session": closed})).await.unwrap();
+        }
+        let mut reads = vec![before.pop().unwrap(), Http::connect(&listens).await.unwrap()];
+        for http in &mut reads {
+            http.send_get(&format!("/v1/lock?name={lock}")).await.unwrap();
+        }
+        let mut check = before.pop().unwrap();
+        check.send_post("/v1/token/check", &json!({"lock": lock, "token": granted})).await.unwrap();
+        let mut value = before.pop().unwrap();
+        value.send_get(&format!("/v1/value?key={lock}")).await.unwrap();
+        let mut write = before.pop().unwrap();
+        let body = json!({"session": holder, "lock": format!("other-{round}")});
+        write.send_post("/v1/lock/acquire", &body).await.unwrap();
+        send_attach(&mut stream, &closed).await;
+
+        cell.go_on(old);
+        for http in &mut keep_alives {
+            let answer = http.receive().await.unwrap();
+            assert!(matches!(answer.status, 410 | 421 | 503), "a closed session was renewed: {answer:?}");
+        }
+        for http in &mut reads {
+            let answer = http.receive().await.unwrap();
+            let fresh = answer.status == 200 && answer.body["holders"][0]["token"] == newer;
+            assert!(fresh || matches!(answer.status, 421 | 503), "an old holder was shown: {answer:?}");
+        }
+        let answer = check.receive().await.unwrap();
+        let fresh = answer.status == 200 && answer.body["valid"] == false;
+        assert!(fresh || matches!(answer.status, 421 | 503), "an old token was called valid: {answer:?}");
+        let answer = value.receive().await.unwrap();
+        let fresh = answer.status == 200 && answer.body["value"] == "new";
+        assert!(fresh || matches!(answer.status, 421 | 503), "an old value was shown: {answer:?}");
+        // A grant has to go through a majority: it is refused, or it is true.
+        let answer = write.receive().await.unwrap();
+        assert!(matches!(answer.status, 200 | 421 | 503), "{answer:?}");
+        if answer.status == 200 {
+            assert!(token(&answer.body) > newer, "a grant on old authority: {answer:?}");
+        }
+        match answer_on(&mut stream).await {
+            None | Some(answer::Kind::Error(_)) => {}
+            other => panic!("a closed session was attached: {other:?}"),
+        }
+        cell.until_even(&[1, 2, 3]).await;
+    }
+}
+
+#[tokio::test]
+async fn clients_of_a_leader_that_stands_still_go_elsewhere() {
+    let cell = Cell::start(3).await;
+    let old = cell.leader().await;
+    let ttl = Duration::from_secs(5);
+    let keeper = cell.keeper(Keeper::builder().ttl(ttl)).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let others = cell.others(old);
+
+    cell.stop(old);
+    let stopped = Instant::now();
+    let waiting = keeper.lock("kept").wait(Duration::from_secs(60));
+    let next = tokio::spawn(async move { waiting.acquire().await });
+    let leader = cell.leader_among(&others).await;
+    // The client finds the new leader and renews there, before its lease is over.
+    while stopped.elapsed() < ttl * 3 / 2 {
+        assert_eq!(guard.state(), GuardState::Held, "{:?} after the stop", stopped.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let seen = cell.get(leader, "/v1/lock?name=kept").await.ok();
+    assert_eq!(seen["holders"][0]["token"], guard.token().0);
+    assert_eq!(seen["waiting"], 1, "{seen}");
+    cell.go_on(old);
+    cell.until_even(&[1, 2, 3]).await;
+    let first = guard.token();
+    guard.release().await.unwrap();
+    let next = next.await.unwrap().unwrap();
+    assert!(next.token() > first);
+    next.release().await.unwrap();
+}

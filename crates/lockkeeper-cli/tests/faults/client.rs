@@ -1,0 +1,118 @@
+//! A client that uses the library, and honours its deadline.
+
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, Keeper};
+use lockkeeper_lab::checkers::history::{Hold, Write};
+
+use crate::LOCKS;
+use crate::harness::random::Random;
+use crate::recorder::Recorder;
+
+/// Short, so that outages last longer than leases.
+const TTL: Duration = Duration::from_secs(2);
+
+/// Works until it is over.
+pub(crate) async fn run(number: u32, url: String, recorder: Recorder, mut random: Random) {
+    let connect = async || {
+        loop {
+            let owner = format!("client-{number}");
+            match Keeper::builder().owner(owner).ttl(TTL).connect(&url).await {
+                Ok(keeper) => return keeper,
+                Err(_) => recorder.count("connects failed"),
+            }
+        }
+    };
+    let mut keeper = connect().await;
+    let mut writes = 0;
+    while !recorder.is_over() {
+        let lock = *random.one_of(&LOCKS);
+        match random.below(12) {
+            0 => read(&keeper, lock, &recorder).await,
+            // It goes away, and somebody new comes.
+            1 => {
+                drop(std::mem::replace(&mut keeper, connect().await));
+                recorder.count("clients replaced");
+            }
+            _ => {
+                let asked = recorder.now();
+                let wanted = keeper.lock(lock).wait(Duration::from_millis(500 + random.below(4_000)));
+                match wanted.acquire().await {
+                    Ok(guard) => {
+                        let from = recorder.grant(number, lock, guard.token().0, asked);
+                        work(number, &keeper, guard, from, &recorder, &mut random, &mut writes).await;
+                    }
+                    Err(error) => recorder.count(&format!("acquires {}", error.code())),
+                }
+            }
+        }
+    }
+    // What cannot be closed now ends with its time to live.
+    let _ = keeper.close().await;
+}
+
+async fn read(keeper: &Keeper, key: &str, recorder: &Recorder) {
+    let asked = recorder.now();
+    match keeper.value(key).get().await {
+        Ok(Some(value)) => {
+            recorder.read(key, String::from_utf8(value.bytes).unwrap(), value.version, asked);
+        }
+        Ok(None) => recorder.read(key, String::new(), 0, asked),
+        Err(error) => recorder.count(&format!("reads {}", error.code())),
+    }
+}
+
+/// Holds the lock for a while, and writes under its token.
+async fn work(
+    number: u32,
+    keeper: &Keeper,
+    guard: Guard,
+    from: Duration,
+    recorder: &Recorder,
+    random: &mut Random,
+    writes: &mut u64,
+) {
+    let (lock, token) = (guard.lock_name().to_owned(), guard.token().0);
+    let mut hold = Hold { client: number, lock: lock.clone(), token, from, until: from };
+    for _ in 0..random.below(6) {
+        // The clock first: what was true after this moment was true at it.
+        let now = recorder.now();
+        if guard.remaining().is_zero() {
+            recorder.count("holds ended by the deadline");
+            break;
+        }
+        hold.until = now;
+        if random.below(2) == 0 {
+            *writes += 1;
+            let value = format!("{number}-{writes}");
+            let put = keeper.value(lock.clone()).fence(&guard).put(value.clone().into_bytes()).await;
+            let version = match put {
+                Ok(version) => Some(version),
+                Err(Error::Unknown(_)) => None,
+                Err(error) => {
+                    recorder.count(&format!("writes {}", error.code()));
+                    continue;
+                }
+            };
+            let answered = recorder.now();
+            recorder.write(Write { key: lock.clone(), value, token, version, asked: now, answered });
+        } else {
+            // Some hold for longer than an election takes.
+            let longest = if random.below(10) == 0 { 1_500 } else { 20 };
+            tokio::time::sleep(Duration::from_millis(random.below(longest))).await;
+        }
+    }
+    let now = recorder.now();
+    if !guard.remaining().is_zero() {
+        hold.until = now;
+    }
+    recorder.hold(hold);
+    match random.below(4) {
+        0 => drop(guard),
+        _ => {
+            if let Err(error) = guard.release().await {
+                recorder.count(&format!("releases {}", error.code()));
+            }
+        }
+    }
+}

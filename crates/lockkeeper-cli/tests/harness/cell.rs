@@ -1,0 +1,207 @@
+//! All nodes of a cell.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use lockkeeper::{Keeper, KeeperBuilder};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::http::{self, Answer};
+use super::network::Network;
+use super::node::{Node, free_address, lockkeeper};
+use super::until;
+
+/// The nodes of a cell, and the network between them.
+pub struct Cell {
+    pub nodes: Vec<Node>,
+    pub network: Network,
+    // Last: the processes are gone before their folders.
+    folder: TempDir,
+}
+
+impl Cell {
+    /// Nodes that have not been started.
+    pub fn plan(count: u64) -> Cell {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut cell = Cell { nodes: Vec::new(), network: Network::new(), folder };
+        for id in 1..=count {
+            cell.plan_node(id);
+        }
+        cell
+    }
+
+    /// The same with a network that can be cut.
+    pub async fn plan_with_network(count: u64) -> Cell {
+        let mut cell = Cell::plan(0);
+        for id in 1..=count {
+            cell.plan_node_with_network(id).await;
+        }
+        cell
+    }
+
+    /// One more node behind a proxy.
+    pub async fn plan_node_with_network(&mut self, id: u64) {
+        let (address, listens) = (free_address(7420), free_address(7421));
+        self.network.proxy(id, &address, &listens).await;
+        self.nodes.push(Node::new(id, listens, address, self.folder.path()));
+    }
+
+    /// One more node.
+    pub fn plan_node(&mut self, id: u64) {
+        let address = free_address(7420);
+        self.nodes.push(Node::new(id, address.clone(), address, self.folder.path()));
+    }
+
+    /// A cell that has a leader.
+    pub async fn start(count: u64) -> Cell {
+        let mut cell = Cell::plan(count);
+        cell.spawn_all();
+        cell.leader().await;
+        cell
+    }
+
+    /// The same with a network that can be cut.
+    pub async fn start_with_network(count: u64) -> Cell {
+        let mut cell = Cell::plan_with_network(count).await;
+        cell.spawn_all();
+        cell.leader().await;
+        cell
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn node(&self, id: u64) -> &Node {
+        self.nodes.iter().find(|node| node.id == id).expect("such a node")
+    }
+
+    pub fn node_mut(&mut self, id: u64) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.id == id).expect("such a node")
+    }
+
+    /// The list for `--cell`.
+    pub fn list(&self) -> String {
+        let members: Vec<_> = self.nodes.iter().map(|node| format!("{}={}", node.id, node.address)).collect();
+        members.join(",")
+    }
+
+    /// The URL with all hosts.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.nodes.iter().map(|node| node.address.clone()).collect();
+        format!("lockkeeper://{}", hosts.join(","))
+    }
+
+    /// Starts a node with the list of all.
+    pub fn spawn(&mut self, id: u64) {
+        let list = self.list();
+        self.spawn_with(id, &["--cell", &list]);
+    }
+
+    pub fn spawn_with(&mut self, id: u64, words: &[&str]) {
+        let network = self.network.clone();
+        let node = self.node_mut(id);
+        network.start(id, || node.spawn(words));
+    }
+
+    pub fn spawn_all(&mut self) {
+        for id in self.nodes.iter().filter(|node| !node.runs()).map(|node| node.id).collect::<Vec<_>>() {
+            self.spawn(id);
+        }
+    }
+
+    pub fn kill(&mut self, id: u64) {
+        self.node_mut(id).kill();
+    }
+
+    /// SIGSTOP: it does nothing any more, and does not know it.
+    pub fn stop(&self, id: u64) {
+        self.node(id).signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self, id: u64) {
+        self.node(id).signal(Signal::CONT);
+    }
+
+    /// Waits for a leader that can prove it, and says who it is.
+    pub async fn leader(&self) -> u64 {
+        self.leader_among(&self.nodes.iter().map(|node| node.id).collect::<Vec<_>>()).await
+    }
+
+    /// The same among these: others may be stopped or cut off.
+    pub async fn leader_among(&self, ids: &[u64]) -> u64 {
+        until(&format!("a leader among {ids:?}"), async || {
+            let mut best = None;
+            for node in self.nodes.iter().filter(|node| node.runs() && ids.contains(&node.id)) {
+                best = best.max(node.leads().await.map(|term| (term, node.id)));
+            }
+            best.map(|(_, id)| id)
+        })
+        .await
+    }
+
+    /// All but one.
+    pub fn others(&self, id: u64) -> Vec<u64> {
+        self.nodes.iter().map(|node| node.id).filter(|other| *other != id).collect()
+    }
+
+    /// Waits until these nodes have applied the same last entry.
+    pub async fn until_even(&self, ids: &[u64]) {
+        until(&format!("{ids:?} to be equally far"), async || {
+            let mut seen = Vec::new();
+            for id in ids {
+                let status = self.node(*id).status().await?;
+                seen.push((status["applied_index"].as_u64()?, status["last_token"].as_u64()?));
+            }
+            seen.windows(2).all(|pair| pair[0] == pair[1]).then_some(())
+        })
+        .await;
+    }
+
+    /// A client of all nodes.
+    pub async fn keeper(&self, builder: KeeperBuilder) -> Keeper {
+        builder.connect(&self.url()).await.expect("the cell answers")
+    }
+
+    pub async fn post(&self, id: u64, path: &str, body: serde_json::Value) -> Answer {
+        let node = self.node(id);
+        http::post(&node.listens, path, &body)
+            .await
+            .unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
+    }
+
+    pub async fn get(&self, id: u64, path: &str) -> Answer {
+        let node = self.node(id);
+        http::get(&node.listens, path).await.unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
+    }
+
+    /// The binary with words, for this cell.
+    pub async fn cli(&self, words: &[&str]) -> Output {
+        self.cli_at(&self.url(), words).await
+    }
+
+    pub async fn cli_at(&self, url: &str, words: &[&str]) -> Output {
+        let mut command = tokio::process::Command::from(lockkeeper());
+        command.args(words).env("LOCKKEEPER_ENGINE", url).current_dir(self.folder.path());
+        command.output().await.expect("setpriv (util-linux) starts the binary")
+    }
+
+    /// The same for what must succeed; its answer as JSON.
+    pub async fn json(&self, words: &[&str]) -> serde_json::Value {
+        let mut words = words.to_vec();
+        words.extend(["--output", "json"]);
+        let output = self.cli(&words).await;
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,109 @@
+//! Clients: raw ones that speak HTTP with one node, and a load that uses the library.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper::Keeper;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::cell::Cell;
+use super::http::Answer;
+use super::until;
+
+/// Opens a session on the leader.
+pub async fn open_session(cell: &Cell, leader: u64, ttl_ms: u64) -> String {
+    let opened = cell.post(leader, "/v1/session/open", json!({"ttl_ms": ttl_ms})).await.ok();
+    opened["session"].as_str().expect("an id").to_owned()
+}
+
+/// Takes a lock on the leader, without waiting.
+pub async fn acquire(cell: &Cell, node: u64, session: &str, lock: &str) -> Answer {
+    cell.post(node, "/v1/lock/acquire", json!({"session": session, "lock": lock})).await
+}
+
+pub async fn keep_alive(cell: &Cell, node: u64, session: &str) -> Answer {
+    cell.post(node, "/v1/session/keepalive", json!({"session": session})).await
+}
+
+/// The token of a grant.
+pub fn token(grant: &Value) -> u64 {
+    grant["token"].as_u64().expect("a token")
+}
+
+/// Clients that take and give back locks of their own, one after the other, as fast as they can. A request that fails
+/// ends its client: whatever happens to the cell, the library has to hide it.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    clients: JoinSet<Result<(), String>>,
+}
+
+impl Load {
+    pub async fn start(cell: &Cell, clients: usize) -> Load {
+        let load = Load::none();
+        let mut load = load;
+        for number in 0..clients {
+            let builder = Keeper::builder()
+                .owner(format!("load-{number}"))
+                .ttl(Duration::from_secs(10))
+                .request_timeout(Duration::from_secs(30));
+            let keeper = cell.keeper(builder).await;
+            let (stop, done) = (load.stop.clone(), load.done.clone());
+            load.clients.spawn(async move {
+                let lock = keeper.lock(format!("load/{number}")).wait(Duration::from_secs(30));
+                let mut last = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.acquire().await.map_err(|error| format!("acquire: {error}"))?;
+                    let token = guard.token().0;
+                    if token <= last {
+                        return Err(format!("token {token} after {last}"));
+                    }
+                    last = token;
+                    guard.release().await.map_err(|error| format!("release: {error}"))?;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    // Others want the processor as well.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                keeper.close().await.map_err(|error| format!("close: {error}"))
+            });
+        }
+        load.until_more(clients as u64).await;
+        load
+    }
+
+    fn none() -> Load {
+        Load { stop: Arc::default(), done: Arc::default(), clients: JoinSet::new() }
+    }
+
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more pairs have been done.
+    pub async fn until_more(&mut self, more: u64) {
+        let goal = self.done() + more;
+        let (done, clients) = (self.done.clone(), &mut self.clients);
+        until(&format!("{more} more pairs"), async || {
+            if let Some(ended) = clients.try_join_next() {
+                panic!("a client of the load has ended: {ended:?}");
+            }
+            (done.load(Ordering::Relaxed) >= goal).then_some(())
+        })
+        .await;
+    }
+
+    /// Ends it; how many pairs of acquire and release there were.
+    pub async fn end(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.clients.join_next().await {
+            assert_eq!(
+                ended.expect("no client panics"),
+                Ok(()),
+                "a request failed that the library did not hide"
+            );
+        }
+        self.done()
+    }
+}

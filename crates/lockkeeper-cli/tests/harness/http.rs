@@ -1,0 +1,121 @@
+//! HTTP by hand: no client library that follows, repeats or waits on its own.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long one answer may take, if the test names no other time.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// One connection.
+pub struct Http {
+    stream: BufReader<TcpStream>,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
+impl Answer {
+    /// The code of an error, or nothing.
+    pub fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+
+    /// The body of a success.
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.body
+    }
+}
+
+impl Http {
+    pub async fn connect(address: &str) -> io::Result<Http> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Http { stream: BufReader::new(stream) })
+    }
+
+    pub async fn send_post(&mut self, path: &str, body: &Value) -> io::Result<()> {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.get_mut().write_all((head + &body).as_bytes()).await
+    }
+
+    pub async fn send_get(&mut self, path: &str) -> io::Result<()> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
+        self.stream.get_mut().write_all(request.as_bytes()).await
+    }
+
+    /// The next answer on this connection.
+    pub async fn receive(&mut self) -> io::Result<Answer> {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
+        timeout(ANSWER_WITHIN, self.read()).await.map_err(late)?
+    }
+
+    async fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line).await? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "cut off")),
+            _ => Ok(line),
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<Answer> {
+        let strange = |what: &str| io::Error::other(what.to_owned());
+        let line = self.line().await?;
+        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(strange("no status"))?;
+        let mut length = 0;
+        loop {
+            let line = self.line().await?;
+            if line == "\r\n" {
+                break;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().map_err(|_| strange("a length"))?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).await?;
+        let body = serde_json::from_slice(&body).map_err(|_| strange("no JSON"))?;
+        Ok(Answer { status, body })
+    }
+
+    pub async fn post(&mut self, path: &str, body: &Value) -> io::Result<Answer> {
+        self.send_post(path, body).await?;
+        self.receive().await
+    }
+
+    pub async fn get(&mut self, path: &str) -> io::Result<Answer> {
+        self.send_get(path).await?;
+        self.receive().await
+    }
+}
+
+/// One question on a connection of its own.
+pub async fn post(address: &str, path: &str, body: &Value) -> io::Result<Answer> {
+    Http::connect(address).await?.post(path, body).await
+}
+
+/// One question on a connection of its own.
+pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
+    Http::connect(address).await?.get(path).await
+}
+
+/// The same for nodes that may be stopped: nothing if there is no answer soon.
+pub async fn quick_get(address: &str, path: &str) -> Option<Answer> {
+    timeout(Duration::from_millis(500), get(address, path)).await.ok()?.ok()
+}

@@ -1,0 +1,29 @@
+//! A cell of real processes: `lockkeeper serve`, killed, stopped, cut off and started again by the tests.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+
+pub mod cell;
+pub mod client;
+pub mod http;
+pub mod network;
+pub mod node;
+pub mod random;
+
+use std::time::{Duration, Instant};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// Longer than anything takes on a busy machine.
+pub const LONG: Duration = Duration::from_secs(40);
+
+/// Polls for a thing until it is there.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(thing) = look().await {
+            return thing;
+        }
+        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

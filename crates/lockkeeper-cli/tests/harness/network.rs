@@ -1,0 +1,174 @@
+//! The network between the nodes of a cell, which the tests can cut: in front of each node there is a proxy
+//! at the address that `--cell` names. All nodes have the same list, so a proxy tells by the process on the
+//! other end of a connection which node has opened it.
+//!
+//! A cut holds the bytes back and drops nothing: when it is healed they arrive, late, as they would after TCP
+//! has repeated them. Clients are never cut.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Whoever is no node.
+const CLIENT: u64 = 0;
+
+/// What the network does now.
+#[derive(Debug, Clone, Default)]
+struct Rules {
+    /// From which node to which node bytes are held back.
+    held: HashSet<(u64, u64)>,
+    /// From which node to which node bytes trickle, and how many in a second.
+    slow: HashMap<(u64, u64), usize>,
+}
+
+/// The network of one cell.
+#[derive(Clone)]
+pub struct Network {
+    rules: watch::Sender<Rules>,
+    processes: Arc<Mutex<HashMap<u32, u64>>>,
+    proxies: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        Network {
+            rules: watch::Sender::default(),
+            processes: Arc::default(),
+            proxies: Arc::new(Mutex::new(JoinSet::new())),
+        }
+    }
+
+    fn processes(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a process; no connection is judged before it is known which node it is.
+    pub fn start(&self, node: u64, start: impl FnOnce() -> u32) {
+        let mut processes = self.processes();
+        let process = start();
+        processes.retain(|_, known| *known != node);
+        processes.insert(process, node);
+    }
+
+    /// Nothing that `from` says reaches `to`.
+    pub fn cut(&self, from: u64, to: u64) {
+        self.rules.send_modify(|rules| {
+            rules.held.insert((from, to));
+        });
+    }
+
+    pub fn cut_both(&self, one: u64, other: u64) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// What `from` says reaches `to` slowly.
+    pub fn slow_down(&self, from: u64, to: u64, bytes_per_second: usize) {
+        self.rules.send_modify(|rules| {
+            rules.slow.insert((from, to), bytes_per_second);
+        });
+    }
+
+    pub fn heal(&self) {
+        self.rules.send_replace(Rules::default());
+    }
+
+    /// Opens the proxy in front of a node.
+    pub async fn proxy(&self, node: u64, public: &str, real: &str) {
+        let listener = TcpListener::bind(public).await.expect("a free address");
+        let (network, real) = (self.clone(), real.to_owned());
+        let run = async move {
+            let mut connections = JoinSet::new();
+            loop {
+                while connections.try_join_next().is_some() {}
+                let Ok((inbound, peer)) = listener.accept().await else { continue };
+                let (network, real) = (network.clone(), real.clone());
+                connections.spawn(async move {
+                    // Either end may go away at any time.
+                    let _ = network.carry(inbound, peer, node, &real).await;
+                });
+            }
+        };
+        self.proxies.lock().unwrap_or_else(PoisonError::into_inner).spawn(run);
+    }
+
+    async fn carry(&self, inbound: TcpStream, peer: SocketAddr, to: u64, real: &str) -> io::Result<()> {
+        let outbound = TcpStream::connect(real).await?;
+        // Looking through the sockets of a whole machine takes a while.
+        let (network, local) = (self.clone(), inbound.local_addr()?);
+        let from = tokio::task::spawn_blocking(move || network.sender(peer, local)).await?;
+        inbound.set_nodelay(true)?;
+        outbound.set_nodelay(true)?;
+        let (in_read, in_write) = inbound.into_split();
+        let (out_read, out_write) = outbound.into_split();
+        tokio::select! {
+            ended = self.pump(in_read, out_write, from, to) => ended,
+            ended = self.pump(out_read, in_write, to, from) => ended,
+        }
+    }
+
+    async fn pump(
+        &self,
+        mut read: OwnedReadHalf,
+        mut write: OwnedWriteHalf,
+        from: u64,
+        to: u64,
+    ) -> io::Result<()> {
+        let mut rules = self.rules.subscribe();
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let count = read.read(&mut bytes).await;
+            // An end is held back like everything else: the other side must not learn of it.
+            let slow = match rules.wait_for(|rules| !rules.held.contains(&(from, to))).await {
+                Ok(rules) => rules.slow.get(&(from, to)).copied(),
+                Err(_) => return Ok(()),
+            };
+            let count = count?;
+            if count == 0 {
+                return Ok(());
+            }
+            write.write_all(&bytes[..count]).await?;
+            if let Some(per_second) = slow {
+                tokio::time::sleep(Duration::from_secs_f64(count as f64 / per_second as f64)).await;
+            }
+        }
+    }
+
+    /// Which node has opened the connection from `peer` to `local`.
+    fn sender(&self, peer: SocketAddr, local: SocketAddr) -> u64 {
+        let Some(inode) = inode(peer, local) else { return CLIENT };
+        let wanted = format!("socket:[{inode}]");
+        let processes = self.processes();
+        processes.iter().find(|(process, _)| has_open(**process, &wanted)).map_or(CLIENT, |(_, node)| *node)
+    }
+}
+
+/// The inode of a socket of this machine.
+fn inode(local: SocketAddr, remote: SocketAddr) -> Option<String> {
+    let (local, remote) = (in_hex(local)?, in_hex(remote)?);
+    std::fs::read_to_string("/proc/net/tcp").ok()?.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let found = words.next() == Some(&local) && words.next() == Some(&remote);
+        found.then(|| words.nth(6).map(str::to_owned)).flatten()
+    })
+}
+
+fn in_hex(address: SocketAddr) -> Option<String> {
+    let SocketAddr::V4(address) = address else { return None };
+    Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port()))
+}
+
+fn has_open(process: u32, wanted: &str) -> bool {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+    files
+        .flatten()
+        .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == wanted))
+}

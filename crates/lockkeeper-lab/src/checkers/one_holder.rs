@@ -1,0 +1,66 @@
+//! No two clients that honour their deadline are sure of the same lock at the same time.
+
+use std::collections::BTreeMap;
+
+use super::Violation;
+use super::history::{History, Hold};
+
+/// Looks for two holds of one lock that overlap.
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut locks: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+    for hold in &history.holds {
+        locks.entry(&hold.lock).or_default().push(hold);
+    }
+    let mut violations = Vec::new();
+    for (lock, mut holds) in locks {
+        holds.sort_by_key(|hold| hold.from);
+        let mut longest: Option<&Hold> = None;
+        for hold in holds {
+            if let Some(before) = longest
+                && before.until > hold.from
+                && before.token != hold.token
+            {
+                violations.push(format!(
+                    "two holders of {lock}: client {} with token {} until {:?}, client {} with token {} from {:?}",
+                    before.client, before.token, before.until, hold.client, hold.token, hold.from
+                ));
+            }
+            if longest.is_none_or(|before| before.until < hold.until) {
+                longest = Some(hold);
+            }
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn hold(client: u32, lock: &str, token: u64, from: u64, until: u64) -> Hold {
+        let ms = Duration::from_millis;
+        Hold { client, lock: lock.to_owned(), token, from: ms(from), until: ms(until) }
+    }
+
+    fn check_holds(holds: Vec<Hold>) -> usize {
+        check(&History { holds, ..History::default() }).len()
+    }
+
+    #[test]
+    fn one_after_the_other_is_fine() {
+        assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "a", 2, 10, 20)]), 0);
+        assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "b", 2, 5, 20)]), 0);
+    }
+
+    #[test]
+    fn two_at_once_are_caught() {
+        assert_eq!(check_holds(vec![hold(2, "a", 2, 9, 20), hold(1, "a", 1, 0, 10)]), 1);
+        // Also within one that lasts longer than its next.
+        let within = vec![hold(1, "a", 1, 0, 100), hold(2, "a", 2, 101, 102), hold(3, "a", 3, 50, 60)];
+        assert_eq!(check_holds(within), 1);
+        let behind = vec![hold(1, "a", 1, 0, 100), hold(2, "a", 2, 10, 20), hold(3, "a", 3, 50, 60)];
+        assert_eq!(check_holds(behind), 2);
+    }
+}
