@@ -1,6 +1,8 @@
 //! The engines behind the one API. Each is a folder with the same file names: `mod.rs` (what it does and does NOT
 //! promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`.
 
+#[cfg(feature = "_servers")]
+pub(crate) mod ask;
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) mod cell;
 #[cfg(feature = "embedded")]
@@ -14,12 +16,13 @@ use std::time::Duration;
 use lockkeeper_core::{Locks, Token};
 use smol_str::SmolStr;
 
+use crate::capabilities::{Capabilities, Finding};
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
 use crate::mode::Mode;
 use crate::options::Options;
-use crate::url::EngineUrl;
+use crate::url::{EngineUrl, ServerKind, ServerUrl};
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
@@ -30,8 +33,8 @@ pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// Its grants carry a token that rises with every grant.
-    fn fences(&self) -> bool;
+    /// What it can and cannot promise.
+    fn capabilities(&self) -> &'static Capabilities;
 
     /// Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>>;
@@ -45,6 +48,11 @@ pub(crate) trait Engine: Send + Sync + 'static {
     fn close(&self) -> Answer<'_, ()>;
 
     fn events(&self) -> Events;
+
+    /// Looks for what is not as safe as it could be in the server's set-up.
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     fn session_ids(&self) -> Answer<'_, Vec<String>> {
         unsupported(self.name(), "list its sessions")
@@ -151,22 +159,45 @@ pub(crate) struct Fence {
     pub(crate) token: Token,
 }
 
+/// What the engines that are built in can do, in the order of the documentation.
+pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
+    vec![
+        #[cfg(any(feature = "cell", feature = "embedded"))]
+        &cell::CAPABILITIES,
+        #[cfg(feature = "embedded")]
+        &embedded::CAPABILITIES,
+    ]
+}
+
 /// The engine that an URL means.
 pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match EngineUrl::parse(url)? {
         #[cfg(feature = "cell")]
         EngineUrl::Cell(hosts) => Ok(Box::new(cell::connect(hosts, options).await?)),
         #[cfg(not(feature = "cell"))]
-        EngineUrl::Cell(_) => Err(not_built_in("cell", options)),
+        EngineUrl::Cell(_) => Err(not_built_in("cell")),
         #[cfg(feature = "embedded")]
         EngineUrl::Embedded(path) => Ok(Box::new(embedded::open(path, options).await?)),
         #[cfg(not(feature = "embedded"))]
-        EngineUrl::Embedded(_) => Err(not_built_in("embedded", options)),
+        EngineUrl::Embedded(_) => Err(not_built_in("embedded")),
+        EngineUrl::Server(url) => open_server(url, options).await,
     }
 }
 
-#[cfg(not(all(feature = "cell", feature = "embedded")))]
-fn not_built_in(feature: &str, _options: &Options) -> Error {
+/// The same for servers that others made.
+async fn open_server(url: ServerUrl, _options: &Options) -> Result<Box<dyn Engine>, Error> {
+    match url.kind {
+        ServerKind::Redis => Err(not_built_in("redis")),
+        ServerKind::Redlock => Err(not_built_in("redlock")),
+        ServerKind::Etcd => Err(not_built_in("etcd")),
+        ServerKind::Zookeeper => Err(not_built_in("zookeeper")),
+        ServerKind::Consul => Err(not_built_in("consul")),
+        ServerKind::Postgres => Err(not_built_in("postgres")),
+    }
+}
+
+#[allow(dead_code, reason = "with all features, nothing is left out")]
+fn not_built_in(feature: &str) -> Error {
     Error::unsupported(format!(
         "the engine {feature} is not built in: add the feature \"{feature}\" of the crate lockkeeper"
     ))

@@ -10,10 +10,10 @@ use smol_str::SmolStr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::backoff;
 use super::session::Sessions;
 use super::transport::{Link, Opening, Refused, Transport};
 use super::work::{ByNumber, Entry, Held, Request, Work};
+use crate::backoff;
 use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
 use crate::options::Options;

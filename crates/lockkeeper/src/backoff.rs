@@ -6,14 +6,14 @@ const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// The pause before an attempt: 25 ms doubled each time up to 2 s, of which a random half is waited.
-pub(super) fn pause(attempt: usize) -> Duration {
+pub(crate) fn pause(attempt: usize) -> Duration {
     let full = FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST);
     let half = full / 2;
     half + Duration::from_micros(random(half.as_micros() as u64 + 1))
 }
 
 /// A number below `bound`.
-pub(super) fn random(bound: u64) -> u64 {
+pub(crate) fn random(bound: u64) -> u64 {
     // Without a source of randomness, clients merely come back at the same time.
     getrandom::u64().unwrap_or_default().checked_rem(bound).unwrap_or(0)
 }
