@@ -3,10 +3,18 @@
 
 #[cfg(feature = "_servers")]
 pub(crate) mod ask;
+#[cfg(feature = "_base")]
+pub(crate) mod base;
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) mod cell;
+#[cfg(feature = "consul")]
+pub(crate) mod consul;
 #[cfg(feature = "embedded")]
 pub(crate) mod embedded;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -166,6 +174,12 @@ pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
         &cell::CAPABILITIES,
         #[cfg(feature = "embedded")]
         &embedded::CAPABILITIES,
+        #[cfg(feature = "etcd")]
+        &etcd::CAPABILITIES,
+        #[cfg(feature = "zookeeper")]
+        &zookeeper::CAPABILITIES,
+        #[cfg(feature = "consul")]
+        &consul::CAPABILITIES,
     ]
 }
 
@@ -185,12 +199,21 @@ pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>
 }
 
 /// The same for servers that others made.
-async fn open_server(url: ServerUrl, _options: &Options) -> Result<Box<dyn Engine>, Error> {
+async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match url.kind {
         ServerKind::Redis => Err(not_built_in("redis")),
         ServerKind::Redlock => Err(not_built_in("redlock")),
+        #[cfg(feature = "etcd")]
+        ServerKind::Etcd => Ok(Box::new(etcd::connect(url, options).await?)),
+        #[cfg(not(feature = "etcd"))]
         ServerKind::Etcd => Err(not_built_in("etcd")),
+        #[cfg(feature = "zookeeper")]
+        ServerKind::Zookeeper => Ok(Box::new(zookeeper::connect(url, options).await?)),
+        #[cfg(not(feature = "zookeeper"))]
         ServerKind::Zookeeper => Err(not_built_in("zookeeper")),
+        #[cfg(feature = "consul")]
+        ServerKind::Consul => Ok(Box::new(consul::connect(url, options).await?)),
+        #[cfg(not(feature = "consul"))]
         ServerKind::Consul => Err(not_built_in("consul")),
         ServerKind::Postgres => Err(not_built_in("postgres")),
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{Locks, Refusal, Sequencer, Token, limits};
+use lockkeeper_core::Token;
 use smol_str::SmolStr;
 use tokio::sync::watch;
 
@@ -12,10 +12,9 @@ use super::pending::{Again, Outcome, Pending, RequestKey};
 use super::session::{Kind, Session};
 use super::{Backend, Core, Entered, Failure, Held, Pause, Shape, Ticket, Try, locked, random_hex};
 use crate::clock::{Moment, sleep_towards};
-use crate::engines::{Ask, Wait};
+use crate::engines::{Ask, Wait, ask};
 use crate::error::Error;
 use crate::grant::Grant;
-use crate::mode::Mode;
 
 /// What is asked for, checked.
 struct Attempt<B: Backend> {
@@ -39,9 +38,10 @@ impl<B: Backend> Core<B> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        let lock = checked_name(B::NAME, &ask)?;
-        self.backend.check(&ask)?;
-        let shape = Shape::of(&ask)?;
+        ask::check(&ask, self.backend.capabilities())?;
+        // Several at once were refused.
+        let lock = ask.locks.as_slice()[0].clone();
+        let shape = Shape::of(&ask);
         let request = ask.request.clone().map(|id| (ask.ttl, id));
         let (pending, outcome) = match &request {
             None => Pending::new(Arc::clone(self)),
@@ -56,24 +56,6 @@ impl<B: Backend> Core<B> {
         self.runtime.spawn(attempt.run(outcome));
         pending.answer().await
     }
-}
-
-/// The one lock that is asked for.
-fn checked_name(engine: &str, ask: &Ask) -> Result<SmolStr, Error> {
-    let Locks::One(name) = &ask.locks else {
-        return Err(Error::unsupported(format!(
-            "the engine {engine} cannot take several locks at once: take them one by one, always in the same order"
-        )));
-    };
-    let refused = |refusal| match refusal {
-        Refusal::TooLarge(text) => Error::TooLarge(text),
-        other => Error::invalid(other.to_string()),
-    };
-    limits::check_name("name of the lock", name).map_err(refused)?;
-    if let Some(id) = &ask.request {
-        limits::check_length("request id", id.len(), limits::REQUEST_BYTES_MAX).map_err(refused)?;
-    }
-    Ok(name.clone())
 }
 
 impl<B: Backend> Attempt<B> {
@@ -104,6 +86,7 @@ impl<B: Backend> Attempt<B> {
                 shape: self.shape,
                 in_doubt: AtomicBool::new(false),
                 place: OnceLock::new(),
+                path: OnceLock::new(),
             });
             let step = match self.enter(&session, &ticket, caller).await {
                 Ok(step) => step,
@@ -241,21 +224,12 @@ impl<B: Backend> Attempt<B> {
 
     fn granted(&self, session: Arc<Session<B>>, ticket: Arc<Ticket>, token: u64) -> Arc<Grant> {
         let token = Token(token);
-        let mode = match self.ask.mode {
-            Mode::Exclusive => lockkeeper_core::Mode::Exclusive,
-            Mode::Shared => lockkeeper_core::Mode::Shared,
-        };
-        let fences = self.core.backend.fences();
         let grant = Arc::new(Grant {
             number: ticket.number,
             locks: self.ask.locks.clone(),
             mode: self.ask.mode,
             token: Some(token),
-            sequencer: if fences {
-                Sequencer { lock: self.lock.clone(), token, mode }.to_string()
-            } else {
-                String::new()
-            },
+            sequencer: ask::sequencer(&self.lock, token, self.ask.mode),
             deadline: Arc::clone(&session.deadline),
             grace: self.ask.grace,
             works_in_jeopardy: self.ask.works_in_jeopardy,

@@ -8,25 +8,19 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::Shape;
-use crate::engines::Ask;
+use crate::capabilities::{Capabilities, Finding};
 use crate::error::Error;
 use crate::view::ForcedRelease;
 
 /// The recipe of an engine.
 pub(crate) trait Backend: Send + Sync + Sized + 'static {
-    const NAME: &'static str;
-
     /// What the engine knows of a session.
     type Session: Send + Sync + 'static;
 
-    /// Its tokens rise with every grant of a name, also over a restart.
-    fn fences(&self) -> bool;
+    fn capabilities(&self) -> &'static Capabilities;
 
     /// Where it is, in the words of error messages.
     fn address(&self) -> String;
-
-    /// What the engine cannot do is refused before anything is sent.
-    fn check(&self, ask: &Ask) -> Result<(), Error>;
 
     /// Opens a session. If the answer is lost, it must end by itself.
     fn open(
@@ -87,6 +81,14 @@ pub(crate) trait Backend: Send + Sync + Sized + 'static {
 
     /// Removes all who hold a lock.
     fn force_release(&self, lock: &str) -> impl Future<Output = Result<ForcedRelease, Failure>> + Send;
+
+    /// Looks for what is not as safe as it could be.
+    fn examine(&self) -> impl Future<Output = Result<Vec<Finding>, Failure>> + Send;
+
+    /// The keeper is closed: nothing must stay open.
+    fn end(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// A session that was opened.
@@ -109,6 +111,8 @@ pub(crate) struct Ticket {
     pub(crate) in_doubt: AtomicBool,
     /// The engine's own mark for the entry, once it is known.
     pub(crate) place: OnceLock<u64>,
+    /// The same for its name, if the engine chooses one.
+    pub(crate) path: OnceLock<String>,
 }
 
 /// Whether an entry that is not let in at once is wanted.

@@ -2,9 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
-
-use lockkeeper_core::limits;
 
 use super::Queued;
 use crate::engines::Ask;
@@ -27,34 +24,15 @@ impl Shape {
     pub(crate) const EXCLUSIVE: Shape =
         Shape { mode: Mode::Exclusive, units: UNCOUNTED, capacity: UNCOUNTED };
 
-    /// What a request asks for.
-    pub(crate) fn of(ask: &Ask) -> Result<Shape, Error> {
-        let capacity = match ask.capacity {
-            Some(0) => return Err(Error::invalid("capacity is 0: nobody could ever hold such a lock")),
-            Some(1) | None => UNCOUNTED,
-            Some(capacity) if capacity > limits::CAPACITY_MAX => {
-                return Err(Error::invalid(format!(
-                    "capacity is {capacity}; it must be between 1 and {}",
-                    limits::CAPACITY_MAX
-                )));
+    /// What a request asks for. It was checked before.
+    pub(crate) fn of(ask: &Ask) -> Shape {
+        match (ask.capacity, ask.mode) {
+            (Some(capacity), mode) if capacity > 1 => {
+                Shape { mode, units: ask.permits.unwrap_or(1), capacity }
             }
-            Some(capacity) => capacity,
-        };
-        let counted = capacity != UNCOUNTED;
-        let units = match (ask.permits, ask.mode) {
-            (Some(0), _) => return Err(Error::invalid("permits is 0: ask for at least one")),
-            (Some(permits), _) if counted && permits <= capacity => permits,
-            (None, _) if counted => 1,
-            (Some(1) | None, Mode::Shared) => 1,
-            (Some(1) | None, Mode::Exclusive) => capacity,
-            (Some(permits), _) => {
-                let shown = if counted { capacity } else { 1 };
-                return Err(Error::invalid(format!(
-                    "{permits} permits are more than the capacity {shown}: name a larger capacity"
-                )));
-            }
-        };
-        Ok(Shape { mode: ask.mode, units, capacity })
+            (_, Mode::Shared) => Shape { mode: Mode::Shared, units: 1, capacity: UNCOUNTED },
+            (_, Mode::Exclusive) => Shape::EXCLUSIVE,
+        }
     }
 
     pub(crate) fn is_exclusive(self) -> bool {
@@ -176,18 +154,4 @@ pub(crate) fn state_of(lock: &str, queue: &[Queued]) -> LockState {
         sum += u64::from(shape.units);
     }
     state
-}
-
-/// The shortest time to live that a guard can keep.
-pub(crate) const TTL_MIN: Duration = Duration::from_millis(limits::TTL_MS_MIN);
-
-/// A time to live that the engine can carry.
-pub(crate) fn check_ttl(engine: &str, ttl: Duration, min: Duration, max: Duration) -> Result<(), Error> {
-    let max = max.min(Duration::from_millis(limits::TTL_MS_MAX));
-    if ttl < min || ttl > max {
-        return Err(Error::invalid(format!(
-            "a time to live of {ttl:?} is not possible with {engine}: choose one between {min:?} and {max:?}"
-        )));
-    }
-    Ok(())
 }

@@ -19,8 +19,6 @@ mod pause;
 mod pending;
 mod release;
 mod session;
-#[cfg(test)]
-mod tests;
 mod upkeep;
 
 use std::collections::HashMap;
@@ -32,12 +30,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 
 pub(crate) use self::backend::{Backend, Entered, Failure, Opened, Queued, Ticket, Try};
-pub(crate) use self::entry::{Shape, TTL_MIN, check_ttl, earlier_units, state_of};
+pub(crate) use self::entry::{Shape, earlier_units, state_of};
 pub(crate) use self::names::{escape, unescape, wall_clock};
 pub(crate) use self::pause::{Pause, random_hex};
 use self::pending::{RequestKey, Requests};
 use self::release::Watcher;
 use self::session::{Session, Sessions};
+use crate::capabilities::{Capabilities, Finding};
 use crate::engines::{Answer, Ask, Engine};
 use crate::error::Error;
 use crate::events::{EVENTS_KEPT, Event, Events};
@@ -95,10 +94,6 @@ impl<B: Backend> Base<B> {
         };
         Base { core: Arc::new(core) }
     }
-
-    pub(crate) fn backend(&self) -> &B {
-        &self.core.backend
-    }
 }
 
 impl<B: Backend> Core<B> {
@@ -147,11 +142,15 @@ impl<B: Backend> Drop for Base<B> {
 
 impl<B: Backend> Engine for Base<B> {
     fn name(&self) -> &'static str {
-        B::NAME
+        self.core.backend.capabilities().engine
     }
 
-    fn fences(&self) -> bool {
-        self.core.backend.fences()
+    fn capabilities(&self) -> &'static Capabilities {
+        self.core.backend.capabilities()
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(self.core.call(self.core.backend.examine()))
     }
 
     fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {
@@ -234,7 +233,7 @@ impl<B: Backend> Engine for Base<B> {
 
     fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, ForcedRelease> {
         Box::pin(async move {
-            tracing::warn!(engine = B::NAME, lock, reason, by = self.core.options.owner, "released by force");
+            tracing::warn!(engine = self.name(), lock, reason, by = self.core.options.owner, "released by force");
             let timeout = self.core.options.request_timeout;
             match tokio::time::timeout(timeout, self.core.backend.force_release(lock)).await {
                 Ok(Ok(forced)) => Ok(forced),

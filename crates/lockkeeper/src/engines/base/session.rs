@@ -178,6 +178,7 @@ impl<B: Backend> Core<B> {
             // After its time to live it has ended by itself.
             let _ = tokio::time::timeout(session.ttl, self.close_session(&session)).await;
         }
+        self.backend.end().await;
         *locked(&self.events) = None;
     }
 

@@ -72,7 +72,7 @@ impl<B: Backend> Core<B> {
                 }
                 Err(Failure::Refused(error)) => {
                     // Rights can be taken away and given back: the deadline alone decides.
-                    tracing::warn!(engine = B::NAME, %error, "a session cannot be renewed");
+                    tracing::warn!(engine = self.backend.capabilities().engine, %error, "a session cannot be renewed");
                     pause.next().await;
                 }
             }

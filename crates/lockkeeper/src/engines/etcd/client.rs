@@ -122,13 +122,16 @@ impl Client {
             .token
             .parse()
             .map_err(|_| Failure::unreachable("etcd gave a token that is no text"))?;
+        self.remember(generation, &token);
+        grpc.ready().await.map_err(|error| self.failed(generation, &Status::from_error(error.into())))?;
+        Ok((generation, grpc, Some(token)))
+    }
+
+    fn remember(&self, generation: usize, token: &MetadataValue<Ascii>) {
         let mut link = self.link();
         if self.generation() == generation {
             link.token = Some(token.clone());
         }
-        drop(link);
-        grpc.ready().await.map_err(|error| self.failed(generation, &Status::from_error(error.into())))?;
-        Ok((generation, grpc, Some(token)))
     }
 
     pub(super) async fn call<Q, A>(&self, path: &'static str, asked: Q) -> Result<A, Failure>

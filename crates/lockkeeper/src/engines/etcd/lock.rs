@@ -45,7 +45,11 @@ impl Etcd {
             }
             let txn = TxnRequest {
                 compare,
-                success: vec![RequestOp::put(put.clone()), RequestOp::range(queue.clone())],
+                success: vec![
+                    RequestOp::put(put.clone()),
+                    RequestOp::range(queue.clone()),
+                    RequestOp::range(own.clone()),
+                ],
                 failure: vec![
                     RequestOp::range(session.clone()),
                     RequestOp::range(own.clone()),
@@ -54,9 +58,8 @@ impl Etcd {
             };
             let answer = self.client.txn(txn).await?;
             let queue = if answer.succeeded {
-                // Nobody else has this key: it is as old as this transaction, unless an earlier try had put it.
-                let found = answer.range(1).iter().find(|found| found.key == key);
-                let own = found.map_or(answer.revision(), |own| own.create_revision);
+                // As old as this transaction, unless an earlier try had put it.
+                let own = answer.range(2).first().map_or(answer.revision(), |own| own.create_revision);
                 let _ = ticket.place.set(own.cast_unsigned());
                 answer.range(1)
             } else {

@@ -57,20 +57,35 @@ use std::time::Duration;
 use self::client::{Account, Client};
 use self::session::Lease;
 use super::base::{Backend, Base, Entered, Failure, Opened, Pause, Queued, Ticket, Try};
+use crate::capabilities::{
+    Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind,
+};
 use crate::clock::Moment;
-use crate::engines::Ask;
 use crate::error::Error;
 use crate::options::Options;
+use crate::url::ServerUrl;
 use crate::view::ForcedRelease;
 
-/// Where etcd is, and how to get in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) hosts: Vec<String>,
-    pub(crate) account: Option<(String, String)>,
-    /// What all keys begin with.
-    pub(crate) root: String,
-}
+/// What etcd can and cannot promise.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    engine: "etcd",
+    scheme: "etcd://",
+    class: Class::Correctness,
+    token: TokenKind::Durable,
+    token_source: "the create-revision of the entry's key",
+    clock: ClockAuthority::Server,
+    fairness: Fairness::Fifo,
+    loss: LossDetection::Session,
+    shared: true,
+    counted: true,
+    several: false,
+    lock_delay: false,
+    who: true,
+    force_release: true,
+    values: false,
+    ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
+    ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
+};
 
 /// The engine's recipe.
 pub(crate) struct Etcd {
@@ -79,10 +94,11 @@ pub(crate) struct Etcd {
     owner: String,
 }
 
-pub(crate) async fn connect(address: Address, options: &Options) -> Result<Base<Etcd>, Error> {
-    let account = address.account.map(|(name, password)| Account { name, password });
-    let client = Client::new(address.hosts, account, options.connect_timeout)?;
-    let root = address.root.trim_matches('/').to_owned();
+pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Etcd>, Error> {
+    url.allow_options(&[])?;
+    let account = url.user.map(|name| Account { name, password: url.password.unwrap_or_default() });
+    let client = Client::new(url.hosts, account, options.connect_timeout)?;
+    let root = url.path.trim_matches('/').to_owned();
     let root = if root.is_empty() { "lockkeeper".to_owned() } else { root };
     let etcd = Etcd { client, root, owner: options.owner.clone() };
     etcd.first_answer(options.connect_timeout).await?;
@@ -117,24 +133,14 @@ impl Etcd {
 }
 
 impl Backend for Etcd {
-    const NAME: &'static str = "etcd";
     type Session = Lease;
 
-    fn fences(&self) -> bool {
-        true
+    fn capabilities(&self) -> &'static Capabilities {
+        &CAPABILITIES
     }
 
     fn address(&self) -> String {
         self.client.address()
-    }
-
-    fn check(&self, ask: &Ask) -> Result<(), Error> {
-        if !ask.lock_delay.is_zero() {
-            return Err(Error::unsupported(
-                "etcd has no lock-delay: check the token at the resource instead, or use a cell or consul",
-            ));
-        }
-        super::base::check_ttl(Self::NAME, ask.ttl, super::base::TTL_MIN, Duration::MAX)
     }
 
     async fn open(&self, ttl: Duration, _: Duration) -> Result<Opened<Lease>, Failure> {
@@ -179,5 +185,9 @@ impl Backend for Etcd {
 
     async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
         self.delete_holders(lock).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        self.find_weak_spots().await
     }
 }

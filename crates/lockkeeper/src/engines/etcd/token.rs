@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::Etcd;
 use super::session::{Lease, name_of};
-use super::wire::{KeyValue, RangeRequest, SortOrder, SortTarget};
+use super::wire::{Empty, KeyValue, MemberListResponse, RangeRequest, SortOrder, SortTarget};
+use crate::capabilities::Finding;
 use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
 
 /// Most keys that a list of names looks at.
@@ -97,6 +98,21 @@ impl Etcd {
                 })
             })
             .collect())
+    }
+
+    pub(super) async fn find_weak_spots(&self) -> Result<Vec<Finding>, Failure> {
+        let members: MemberListResponse =
+            self.client.call("/etcdserverpb.Cluster/MemberList", Empty {}).await?;
+        let mut findings = Vec::new();
+        let voters = members.members.iter().filter(|member| !member.is_learner).count();
+        if voters < 3 {
+            findings.push(Finding::new(
+                "single-node",
+                format!("the cluster has {voters} voting member(s): one that fails stops all locks"),
+                "run three or five etcd members",
+            ));
+        }
+        Ok(findings)
     }
 
     pub(super) async fn read_names(&self, prefix: &str) -> Result<Vec<String>, Failure> {

@@ -39,7 +39,8 @@ impl Zookeeper {
             let listed = client.list_children(&folder);
             let (created, listed) = tokio::join!(created, listed);
             match created {
-                Ok((stat, _)) => {
+                Ok((stat, sequence)) => {
+                    let _ = ticket.path.set(format!("{prefix}{sequence}"));
                     let _ = ticket.place.set(stat.czxid.cast_unsigned());
                 }
                 Err(ZkError::NoNode) => {
@@ -105,6 +106,9 @@ impl Zookeeper {
     }
 
     pub(super) async fn leave_queue(&self, client: &Client, ticket: &Ticket) -> Result<bool, Failure> {
+        if let (Some(path), false) = (ticket.path.get(), ticket.in_doubt.load(Ordering::Relaxed)) {
+            return self.delete(client, path).await;
+        }
         let Some(entry) = self.find(client, ticket).await? else { return Ok(false) };
         self.delete(client, &format!("{}/{}", self.folder(&ticket.lock), entry.name)).await
     }
