@@ -7,6 +7,14 @@ pub(crate) mod ask;
 pub(crate) mod cell;
 #[cfg(feature = "embedded")]
 pub(crate) mod embedded;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod lease;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -166,6 +174,12 @@ pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
         &cell::CAPABILITIES,
         #[cfg(feature = "embedded")]
         &embedded::CAPABILITIES,
+        #[cfg(feature = "redis")]
+        &redis::CAPABILITIES,
+        #[cfg(feature = "redlock")]
+        &redlock::CAPABILITIES,
+        #[cfg(feature = "postgres")]
+        &postgres::CAPABILITIES,
     ]
 }
 
@@ -185,13 +199,23 @@ pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>
 }
 
 /// The same for servers that others made.
-async fn open_server(url: ServerUrl, _options: &Options) -> Result<Box<dyn Engine>, Error> {
+#[cfg_attr(not(feature = "_servers"), allow(unused_variables))]
+async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match url.kind {
+        #[cfg(feature = "redis")]
+        ServerKind::Redis => Ok(Box::new(redis::connect(url, options).await?)),
+        #[cfg(not(feature = "redis"))]
         ServerKind::Redis => Err(not_built_in("redis")),
+        #[cfg(feature = "redlock")]
+        ServerKind::Redlock => Ok(Box::new(redlock::connect(url, options).await?)),
+        #[cfg(not(feature = "redlock"))]
         ServerKind::Redlock => Err(not_built_in("redlock")),
         ServerKind::Etcd => Err(not_built_in("etcd")),
         ServerKind::Zookeeper => Err(not_built_in("zookeeper")),
         ServerKind::Consul => Err(not_built_in("consul")),
+        #[cfg(feature = "postgres")]
+        ServerKind::Postgres => Ok(Box::new(postgres::connect(url, options).await?)),
+        #[cfg(not(feature = "postgres"))]
         ServerKind::Postgres => Err(not_built_in("postgres")),
     }
 }
