@@ -13,6 +13,14 @@ pub(crate) mod consul;
 pub(crate) mod embedded;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod lease;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 
@@ -174,12 +182,18 @@ pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
         &cell::CAPABILITIES,
         #[cfg(feature = "embedded")]
         &embedded::CAPABILITIES,
+        #[cfg(feature = "redis")]
+        &redis::CAPABILITIES,
+        #[cfg(feature = "redlock")]
+        &redlock::CAPABILITIES,
         #[cfg(feature = "etcd")]
         &etcd::CAPABILITIES,
         #[cfg(feature = "zookeeper")]
         &zookeeper::CAPABILITIES,
         #[cfg(feature = "consul")]
         &consul::CAPABILITIES,
+        #[cfg(feature = "postgres")]
+        &postgres::CAPABILITIES,
     ]
 }
 
@@ -199,9 +213,16 @@ pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>
 }
 
 /// The same for servers that others made.
+#[cfg_attr(not(feature = "_servers"), allow(unused_variables))]
 async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match url.kind {
+        #[cfg(feature = "redis")]
+        ServerKind::Redis => Ok(Box::new(redis::connect(url, options).await?)),
+        #[cfg(not(feature = "redis"))]
         ServerKind::Redis => Err(not_built_in("redis")),
+        #[cfg(feature = "redlock")]
+        ServerKind::Redlock => Ok(Box::new(redlock::connect(url, options).await?)),
+        #[cfg(not(feature = "redlock"))]
         ServerKind::Redlock => Err(not_built_in("redlock")),
         #[cfg(feature = "etcd")]
         ServerKind::Etcd => Ok(Box::new(etcd::connect(url, options).await?)),
@@ -215,6 +236,9 @@ async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine
         ServerKind::Consul => Ok(Box::new(consul::connect(url, options).await?)),
         #[cfg(not(feature = "consul"))]
         ServerKind::Consul => Err(not_built_in("consul")),
+        #[cfg(feature = "postgres")]
+        ServerKind::Postgres => Ok(Box::new(postgres::connect(url, options).await?)),
+        #[cfg(not(feature = "postgres"))]
         ServerKind::Postgres => Err(not_built_in("postgres")),
     }
 }
