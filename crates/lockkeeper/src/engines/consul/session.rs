@@ -51,7 +51,7 @@ impl Consul {
                 return Err(Failure::unreachable("the cluster has no leader"));
             }
             _ => {
-                return Err(Failure::Refused(Error::unsupported(format!(
+                return Err(Failure::Refused(Error::invalid(format!(
                     "what answers at {} is not Consul",
                     self.client.address()
                 ))));

@@ -208,7 +208,7 @@ impl Client {
                 ));
             }
             Code::Unimplemented => {
-                return Failure::Refused(Error::unsupported(format!(
+                return Failure::Refused(Error::invalid(format!(
                     "what answers at {} is no etcd with the v3 API",
                     self.hosts.join(", ")
                 )));

@@ -41,8 +41,22 @@ impl Consul {
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
+        self.ask("GET", path)
+    }
+
+    pub(crate) fn put(&self, path: &str) -> String {
+        self.ask("PUT", path)
+    }
+
+    fn is_ready(&self) -> bool {
+        let leader = self.get("/v1/status/leader").contains("127.0.0.1");
+        // With access rules the catalogue is closed to us.
+        leader && (!self.more.is_empty() || self.get("/v1/catalog/node/one").contains("127.0.0.1"))
+    }
+
+    fn ask(&self, method: &str, path: &str) -> String {
         let url = format!("http://{}{path}", self.address);
-        let output = Command::new("curl").args(["-s", "-m", "10", &url]).output().unwrap();
+        let output = Command::new("curl").args(["-s", "-m", "10", "-X", method, &url]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
@@ -87,8 +101,8 @@ impl Site for Consul {
         let process = Process::start(program(), &arguments, &log).until_it_listens(self.address, &log);
         self.process = Some(process);
         let until = Instant::now() + Duration::from_secs(60);
-        // Only a leader that has settled lets sessions be made on its node.
-        while !self.get("/v1/catalog/node/one").contains("127.0.0.1") {
+        // Sessions hang on a node: it must be in the catalogue.
+        while !self.is_ready() {
             assert!(Instant::now() < until, "{}", std::fs::read_to_string(&log).unwrap_or_default());
             std::thread::sleep(Duration::from_millis(50));
         }
