@@ -325,6 +325,8 @@ pub(crate) async fn lost_answers_leave_no_ghost<S: Site>() {
         proxy.cut();
         tokio::time::sleep(20.millis()).await;
         task.abort();
+        // Granted or not: what it may have got is dropped.
+        drop(task.await);
         proxy.heal();
         soon(direct.lock("g").acquire()).await.unwrap().release().await.unwrap();
         assert!(anchor.state() != GuardState::Lost, "the session was to live through this");
