@@ -22,6 +22,8 @@ impl Zookeeper {
     pub(crate) fn command(&self, word: &str) -> String {
         let mut text = String::new();
         if let Ok(mut stream) = TcpStream::connect(self.address) {
+            // One that is just starting may take the question and never answer it.
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
             let _ = stream.write_all(word.as_bytes());
             let _ = stream.read_to_string(&mut text);
         }
