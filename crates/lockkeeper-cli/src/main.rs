@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod child;
 mod client;
+mod doctor;
 mod duration;
 mod failure;
 mod force_release;
@@ -58,6 +59,8 @@ enum Verb {
     Status(status::StatusVerb),
     /// Free a lock, whoever holds it; its holder becomes stale at every gate
     ForceRelease(force_release::ForceRelease),
+    /// Say what an engine can promise, and look for what is unsafe in its set-up
+    Doctor(doctor::Doctor),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
 }
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Who(verb) => (verb.client.output, verb.run()),
         Verb::Status(verb) => (verb.client.output, verb.run()),
         Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
+        Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Bench(verb) => (verb.output, verb.run()),
     };
     match result {

@@ -75,7 +75,7 @@ fn check_permits(ask: &Ask) -> Result<(), Error> {
 
 fn refused(refusal: Refusal) -> Error {
     match refusal {
-        Refusal::TooLarge(text) => Error::TooLarge(text.into()),
+        Refusal::TooLarge(text) => Error::TooLarge(text),
         other => Error::invalid(other.to_string()),
     }
 }

@@ -24,9 +24,8 @@ impl<S: Store> Inner<S> {
     pub(super) async fn acquire(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
         ask::check(&ask, self.store.capabilities())?;
         let Some(request) = ask.request.clone() else { return self.acquire_once(ask).await };
-        let known = self.holdings.request(&request);
-        let mut known = known.lock().await;
-        if let Some(grant) = known.as_ref()
+        let mut place = self.holdings.request(&request).await;
+        if let Some(grant) = place.granted()
             && self.holdings.contains(grant.number)
         {
             return match grant.locks.as_slice() == ask.locks.as_slice() {
@@ -37,16 +36,9 @@ impl<S: Store> Inner<S> {
                 ))),
             };
         }
-        match self.acquire_once(ask).await {
-            Ok(grant) => {
-                *known = Some(Arc::clone(&grant));
-                Ok(grant)
-            }
-            Err(error) => {
-                self.holdings.forget_request(&request);
-                Err(error)
-            }
-        }
+        let grant = self.acquire_once(ask).await?;
+        place.grant(&grant);
+        Ok(grant)
     }
 
     async fn acquire_once(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
@@ -70,10 +62,10 @@ impl<S: Store> Inner<S> {
         let first = first_name(&ask.locks);
         let mut asking =
             Asking { inner: self, ask: &ask, owner: OwnerId::random()?, free_in: None, armed: false };
-        if !self.turns.somebody_waits(&first) {
-            if let Some(grant) = asking.attempt(Duration::ZERO, give_up).await? {
-                return Ok(grant);
-            }
+        if !self.turns.somebody_waits(&first)
+            && let Some(grant) = asking.attempt(Duration::ZERO, give_up).await?
+        {
+            return Ok(grant);
         }
         if ask.wait == Wait::No {
             return Err(ask::not_granted(&ask));

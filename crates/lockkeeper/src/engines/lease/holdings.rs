@@ -41,7 +41,35 @@ pub(super) struct Due<L> {
 
 pub(super) struct Holdings<L> {
     held: Mutex<HashMap<u64, Held<L>>>,
-    requests: Mutex<HashMap<SmolStr, Arc<tokio::sync::Mutex<Option<Arc<Grant>>>>>>,
+    requests: Mutex<HashMap<SmolStr, Request>>,
+}
+
+/// What became of a request: the grant, if there was one.
+type Request = Arc<tokio::sync::Mutex<Option<Arc<Grant>>>>;
+
+/// The right to work on a request. Dropped without a grant, the request is forgotten.
+pub(super) struct RequestPlace<'a, L: Clone> {
+    holdings: &'a Holdings<L>,
+    id: &'a SmolStr,
+    outcome: tokio::sync::OwnedMutexGuard<Option<Arc<Grant>>>,
+}
+
+impl<L: Clone> RequestPlace<'_, L> {
+    pub(super) fn granted(&self) -> Option<&Arc<Grant>> {
+        self.outcome.as_ref()
+    }
+
+    pub(super) fn grant(&mut self, grant: &Arc<Grant>) {
+        *self.outcome = Some(Arc::clone(grant));
+    }
+}
+
+impl<L: Clone> Drop for RequestPlace<'_, L> {
+    fn drop(&mut self) {
+        if self.outcome.is_none() {
+            self.holdings.forget_request(self.id);
+        }
+    }
 }
 
 impl<L> Default for Holdings<L> {
@@ -161,12 +189,22 @@ impl<L: Clone> Holdings<L> {
     }
 
     /// The same request id is the same request: whoever comes second waits for the first.
-    pub(super) fn request(&self, id: &SmolStr) -> Arc<tokio::sync::Mutex<Option<Arc<Grant>>>> {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(requests.entry(id.clone()).or_default())
+    pub(super) async fn request<'a>(&'a self, id: &'a SmolStr) -> RequestPlace<'a, L> {
+        loop {
+            let request = Arc::clone(self.requests().entry(id.clone()).or_default());
+            let outcome = Arc::clone(&request).lock_owned().await;
+            // It may have been forgotten while we waited: then others are at work on a new one.
+            if self.requests().get(id).is_some_and(|known| Arc::ptr_eq(known, &request)) {
+                return RequestPlace { holdings: self, id, outcome };
+            }
+        }
     }
 
-    pub(super) fn forget_request(&self, id: &SmolStr) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    fn requests(&self) -> MutexGuard<'_, HashMap<SmolStr, Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_request(&self, id: &SmolStr) {
+        self.requests().remove(id);
     }
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::Token;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::session::{HAS_IDLE_SESSION_TIMEOUT, Session, Sessions};
 use super::{Level, token, wait};
@@ -101,13 +99,8 @@ impl Asking<'_> {
         let sql = take_statement(self.sessions, self.ask.mode, tries);
         let ttl = idle_limit(self.ask.ttl);
         let lock_timeout = wait::lock_timeout(wait);
-        let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
-            (&self.name, Type::TEXT),
-            (&ttl, Type::TEXT),
-            (&self.owner, Type::TEXT),
-            (&lock_timeout, Type::TEXT),
-        ];
-        let query = self.session.client.query_typed_opt(&sql, &parameters);
+        let parameters = [self.name, &ttl, self.owner, &lock_timeout];
+        let query = self.session.query(self.sessions.level, &sql, &parameters);
         let row = if tries {
             tokio::time::timeout(self.ask.ttl, query).await.map_err(|_| self.sessions.silent())?
         } else {
@@ -192,7 +185,7 @@ pub(super) async fn give(sessions: &Sessions, lease: &Lease) -> Result<bool, Err
     // From here on the end of the connection is no loss.
     session.hold(None);
     let given = match sessions.level {
-        Level::Session => unlock(sessions, &session.client, lease).await,
+        Level::Session => unlock(sessions, session, lease).await,
         Level::Transaction => sessions.soon(session.client.batch_execute("COMMIT")).await.map(|()| true),
     };
     match given {
@@ -208,13 +201,13 @@ pub(super) async fn give(sessions: &Sessions, lease: &Lease) -> Result<bool, Err
     }
 }
 
-async fn unlock(sessions: &Sessions, client: &Client, lease: &Lease) -> Result<bool, Error> {
+async fn unlock(sessions: &Sessions, session: &Session, lease: &Lease) -> Result<bool, Error> {
     let shared = if lease.mode == Mode::Shared { "_shared" } else { "" };
     let idle = if sessions.version >= HAS_IDLE_SESSION_TIMEOUT { "" } else { "lockkeeper." };
     let sql = format!(
         "SELECT pg_advisory_unlock{shared}(hashtextextended($1, 0)), set_config('{idle}idle_session_timeout', '0', false),
          set_config('application_name', 'lockkeeper', false)"
     );
-    let row = sessions.soon(client.query_typed_one(&sql, &[(&lease.name, Type::TEXT)])).await?;
-    Ok(row.get(0))
+    let row = sessions.soon(session.query(Level::Session, &sql, &[&lease.name])).await?;
+    Ok(row.is_some_and(|row| row.get(0)))
 }

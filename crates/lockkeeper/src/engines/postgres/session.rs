@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
 
 use super::Level;
 use crate::backoff;
@@ -44,6 +45,8 @@ pub(super) struct Session {
     task: AbortHandle,
     /// The deadline of what it holds: told when the connection is lost.
     holder: Arc<Mutex<Option<Arc<Deadline>>>>,
+    /// Statements that the server has read already, by their text. There are few.
+    prepared: Mutex<Vec<(String, Statement)>>,
     /// A statement that may wait for long is under way.
     waiting: std::sync::atomic::AtomicBool,
     _place: Option<OwnedSemaphorePermit>,
@@ -112,7 +115,9 @@ impl Sessions {
             }
         });
         let waiting = false.into();
-        let session = Session { client, task: task.abort_handle(), holder, waiting, _place: Some(place) };
+        let prepared = Mutex::default();
+        let session =
+            Session { client, task: task.abort_handle(), holder, prepared, waiting, _place: Some(place) };
         if self.level == Level::Session && self.version >= HAS_IDLE_SESSION_TIMEOUT {
             // A waiter whose process is gone must not stay in the queue.
             let set_up = "SET client_connection_check_interval = '1s'";
@@ -214,6 +219,38 @@ impl Session {
             deadline.lose(Loss::SessionExpired);
         }
         *holder = deadline;
+    }
+
+    /// A query with parameters that are all text. At session level the server reads its text once; behind a pooler each
+    /// statement may meet another process, so nothing can be kept there.
+    pub(super) async fn query(
+        &self,
+        level: Level,
+        sql: &str,
+        parameters: &[&str],
+    ) -> Result<Option<Row>, tokio_postgres::Error> {
+        if level == Level::Transaction {
+            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                parameters.iter().map(|parameter| (parameter as &(dyn ToSql + Sync), Type::TEXT)).collect();
+            return self.client.query_typed_opt(sql, &typed).await;
+        }
+        let known = self.prepared().iter().find(|(text, _)| text == sql).map(|(_, known)| known.clone());
+        let statement = match known {
+            Some(statement) => statement,
+            None => {
+                let types = vec![Type::TEXT; parameters.len()];
+                let statement = self.client.prepare_typed(sql, &types).await?;
+                self.prepared().push((sql.to_owned(), statement.clone()));
+                statement
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> =
+            parameters.iter().map(|parameter| parameter as &(dyn ToSql + Sync)).collect();
+        self.client.query_opt(&statement, &values).await
+    }
+
+    fn prepared(&self) -> std::sync::MutexGuard<'_, Vec<(String, Statement)>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the connection: the server frees what it held.

@@ -69,8 +69,7 @@ impl Instance {
             let opening = ConnectionManager::new_with_config(client.clone(), config.clone());
             let error = match tokio::time::timeout(left, opening).await {
                 Ok(Ok(manager)) => {
-                    let instance =
-                        Instance { address: address.to_owned(), manager, response_timeout };
+                    let instance = Instance { address: address.to_owned(), manager, response_timeout };
                     let _: String = instance.ask(&redis::cmd("PING")).await?;
                     return Ok(instance);
                 }

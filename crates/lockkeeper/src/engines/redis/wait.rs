@@ -20,11 +20,16 @@ const REQUESTS_MAX: usize = 1_024;
 /// How often channels without listeners are left.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// A channel to be listened to, and who is told.
+type Request = (String, watch::Sender<()>);
+/// Who is told of what, by channel.
+type Channels = Arc<Mutex<HashMap<String, watch::Sender<()>>>>;
+
 /// Hears releases. Dropping it ends its task.
 pub(crate) struct Herald {
     client: Client,
-    started: Mutex<Option<mpsc::Sender<(String, watch::Sender<()>)>>>,
-    channels: Arc<Mutex<HashMap<String, watch::Sender<()>>>>,
+    started: Mutex<Option<mpsc::Sender<Request>>>,
+    channels: Channels,
 }
 
 impl Herald {
@@ -47,7 +52,7 @@ impl Herald {
         News::from(receiver)
     }
 
-    fn start(&self) -> mpsc::Sender<(String, watch::Sender<()>)> {
+    fn start(&self) -> mpsc::Sender<Request> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         started
             .get_or_insert_with(|| {
@@ -64,10 +69,8 @@ impl Herald {
     }
 }
 
-type Channels = Arc<Mutex<HashMap<String, watch::Sender<()>>>>;
-
 /// Until the keeper is gone.
-async fn run(client: Client, mut asked: mpsc::Receiver<(String, watch::Sender<()>)>, channels: Channels) {
+async fn run(client: Client, mut asked: mpsc::Receiver<Request>, channels: Channels) {
     let mut attempt = 0;
     while !asked.is_closed() {
         match client.get_async_pubsub().await {
@@ -89,7 +92,7 @@ async fn run(client: Client, mut asked: mpsc::Receiver<(String, watch::Sender<()
 async fn hear(
     mut sink: PubSubSink,
     mut messages: redis::aio::PubSubStream,
-    asked: &mut mpsc::Receiver<(String, watch::Sender<()>)>,
+    asked: &mut mpsc::Receiver<Request>,
     channels: &Channels,
 ) -> Option<()> {
     let known: Vec<String> =
