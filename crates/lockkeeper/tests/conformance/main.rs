@@ -5,6 +5,7 @@ mod cases;
 mod child;
 mod more_cases;
 mod servers;
+mod sessions;
 mod special;
 
 /// The cases that need a server which can be reached, cut off and killed.
@@ -75,4 +76,16 @@ mod postgres {
 
 mod postgres_transactions {
     with_servers!(crate::servers::postgres::PostgresTransactions);
+}
+
+mod etcd {
+    with_servers!(crate::servers::etcd::Etcd);
+}
+
+mod zookeeper {
+    with_servers!(crate::servers::zookeeper::Zookeeper);
+}
+
+mod consul {
+    with_servers!(crate::servers::consul::Consul);
 }

@@ -1,12 +1,15 @@
 //! Real servers, each on free ports and in a temporary folder, gone at the end of the test whatever happens.
 
 pub(crate) mod cell;
+pub(crate) mod consul;
 pub(crate) mod embedded;
+pub(crate) mod etcd;
 pub(crate) mod pgbouncer;
 pub(crate) mod postgres;
 pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod redlock;
+pub(crate) mod zookeeper;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

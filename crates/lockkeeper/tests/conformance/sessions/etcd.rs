@@ -7,7 +7,7 @@ use lockkeeper::{GuardState, Loss};
 
 use crate::servers::etcd::Etcd;
 use crate::servers::Site;
-use crate::shared::{self, soon, until_queue};
+use super::shared::{self, soon, until_queue};
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {

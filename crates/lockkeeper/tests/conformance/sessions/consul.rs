@@ -7,7 +7,7 @@ use lockkeeper::prelude::*;
 
 use crate::servers::consul::Consul;
 use crate::servers::Site;
-use crate::shared::{self, soon, until_queue};
+use super::shared::{self, soon, until_queue};
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {

@@ -6,7 +6,7 @@ use lockkeeper::prelude::*;
 
 use crate::servers::zookeeper::Zookeeper;
 use crate::servers::Site;
-use crate::shared::{self, soon};
+use super::shared::{self, soon};
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {
