@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lockkeeper::{Keeper, KeeperBuilder};
+use lockkeeper::{Keeper, KeeperBuilder, Unfenced};
 use serde::Serialize;
 
 use crate::duration;
@@ -14,7 +14,8 @@ use crate::failure::Failure;
 /// Which engine, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Client {
-    /// Where the locks are kept: lockkeeper://host:port, several hosts with commas
+    /// Where the locks are kept: lockkeeper://host:port, several hosts with commas; or redis://, redlock://, etcd://,
+    /// zookeeper://, consul://, postgres://, embedded:
     #[arg(
         long,
         value_name = "URL",
@@ -29,6 +30,9 @@ pub(crate) struct Client {
     /// How long to look for an engine that answers
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration::parse)]
     pub(crate) connect_timeout: Duration,
+    /// Take tokens that do not survive the loss of the server (Redis) for a fence all the same
+    #[arg(long)]
+    pub(crate) accept_volatile_tokens: bool,
 }
 
 /// Tables for people, JSON for programs.
@@ -40,11 +44,13 @@ pub(crate) enum Output {
 
 impl Client {
     pub(crate) fn builder(&self) -> KeeperBuilder {
-        Keeper::builder().connect_timeout(self.connect_timeout)
+        let builder = Keeper::builder().connect_timeout(self.connect_timeout);
+        if self.accept_volatile_tokens { builder.accept_volatile_tokens() } else { builder }
     }
 
-    pub(crate) async fn connect(&self) -> Result<Keeper, Failure> {
-        Ok(self.builder().connect(&self.engine).await?)
+    /// To any engine: whoever only looks needs no token.
+    pub(crate) async fn connect(&self) -> Result<Keeper<Unfenced>, Failure> {
+        Ok(self.builder().connect_unfenced(&self.engine).await?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `lockkeeper ls`: the locks that are held or waited for.
 
 use clap::Args;
-use lockkeeper::{Keeper, LockPage, LockState};
+use lockkeeper::{Keeper, LockPage, LockState, Unfenced};
 
 use crate::client::{self, Client, Output};
 use crate::duration::words;
@@ -54,7 +54,7 @@ impl Ls {
     }
 
     /// One page after the other, up to the limit.
-    async fn pages(&self, keeper: &Keeper) -> Result<LockPage, Failure> {
+    async fn pages(&self, keeper: &Keeper<Unfenced>) -> Result<LockPage, Failure> {
         let mut all = LockPage::default();
         loop {
             let left = self.limit.saturating_sub(u32::try_from(all.locks.len()).unwrap_or(u32::MAX));

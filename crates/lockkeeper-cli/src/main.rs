@@ -9,6 +9,7 @@ mod admin;
 mod bench;
 mod child;
 mod client;
+mod doctor;
 mod duration;
 mod failure;
 mod force_release;
@@ -65,6 +66,8 @@ enum Verb {
     Member(member::MemberVerb),
     /// Save the whole state of a cell, and make a new cell from it
     Snapshot(snapshot::SnapshotVerb),
+    /// Say what an engine can promise, and look for what is unsafe in its set-up
+    Doctor(doctor::Doctor),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
 }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
         Verb::Member(verb) => (verb.output(), verb.run()),
         Verb::Snapshot(verb) => (verb.output(), verb.run()),
+        Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Bench(verb) => (verb.output, verb.run()),
     };
     match result {

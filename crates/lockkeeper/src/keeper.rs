@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockkeeper_core::{Locks, Token};
 use smol_str::SmolStr;
 
+use crate::capabilities::{Capabilities, Finding, TokenKind};
 use crate::engines::Engine;
 use crate::error::Error;
 use crate::events::Events;
@@ -41,6 +42,12 @@ impl Keeper {
     /// | `lockkeeper://h1:p,h2:p` | a cell; the port can be left out (7420) |
     /// | `embedded:` | a lock table in this process, in memory: all keepers of the process share it |
     /// | `embedded:/path` | the same, kept in a folder |
+    /// | `redis://user:password@h:p/db` | one Redis; its tokens are volatile, see [`KeeperBuilder::accept_volatile_tokens`] |
+    /// | `redlock://h1:p,h2:p,h3:p` | Redlock: cannot fence, so only for [`connect_unfenced`](Keeper::connect_unfenced) |
+    /// | `etcd://h1:p,h2:p` | etcd |
+    /// | `zookeeper://h1:p,h2:p/chroot` | ZooKeeper |
+    /// | `consul://h:p` | Consul |
+    /// | `postgres://user:password@h:p/database` | advisory locks of PostgreSQL |
     ///
     /// # Errors
     ///
@@ -79,12 +86,25 @@ impl<F: Fencing> Keeper<F> {
     /// The same keeper with guards that have tokens, if its engine can fence: asked once, at the start of a program.
     pub fn fenced(&self) -> Result<Keeper<Fenced>, Error> {
         let engine = &self.shared.engine;
-        if !engine.fences() {
-            return Err(Error::unsupported(format!(
-                "{} cannot fence: its locks have no token that rises. Use it with `Keeper::connect_unfenced` where doing \
-                 the work twice does no harm, or choose an engine that can fence",
-                engine.name()
-            )));
+        match engine.capabilities().token {
+            TokenKind::Durable => {}
+            TokenKind::Volatile if self.shared.options.accepts_volatile_tokens => {}
+            TokenKind::Volatile => {
+                return Err(Error::unsupported(format!(
+                    "the tokens of {} do not survive the loss of its server: after that, a low number can be given again \
+                     and a stale holder pass for a new one. Use it with `Keeper::connect_unfenced` where doing the work \
+                     twice does no harm, say `accept_volatile_tokens()` (on the command line \
+                     --accept-volatile-tokens) if you accept that, or choose an engine with durable tokens",
+                    engine.name()
+                )));
+            }
+            TokenKind::None => {
+                return Err(Error::unsupported(format!(
+                    "{} cannot fence: its locks have no token that rises. Use it with `Keeper::connect_unfenced` where \
+                     doing the work twice does no harm, or choose an engine that can fence",
+                    engine.name()
+                )));
+            }
         }
         Ok(Keeper { shared: Arc::clone(&self.shared), fencing: PhantomData })
     }
@@ -186,6 +206,21 @@ impl<F: Fencing> Keeper<F> {
     /// A dropped call goes on in the background.
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.engine.close().await
+    }
+
+    /// What the engine can and cannot promise.
+    pub fn capabilities(&self) -> &'static Capabilities {
+        self.shared.engine.capabilities()
+    }
+
+    /// Looks for what is not as safe as it could be in the set-up of the engine's servers: `lockkeeper doctor`.
+    /// An empty list means that nothing was found.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: it only reads.
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.shared.engine.examine().await
     }
 
     /// The engine's name, such as `cell`.

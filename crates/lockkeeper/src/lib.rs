@@ -43,9 +43,13 @@
 //!
 //! # Features
 //!
-//! `cell` (on by default): the client of a cell. `embedded`: the lock table inside this process.
+//! `cell` (on by default): the client of a cell. `embedded`: the lock table inside this process. `redis`, `redlock`,
+//! `etcd`, `zookeeper`, `consul`, `postgres`: locks on servers that you already run; what each can promise is data
+//! ([`Capabilities`]) and a table in `docs/engines.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod backoff;
+mod capabilities;
 mod clock;
 mod deadline;
 mod duration;
@@ -65,6 +69,7 @@ mod url;
 mod value;
 mod view;
 
+pub use capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 pub use duration::Durations;
 pub use error::{Error, Loss};
 pub use events::{Event, Events};

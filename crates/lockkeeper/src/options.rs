@@ -15,6 +15,7 @@ pub(crate) struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) grace: Duration,
+    pub(crate) accepts_volatile_tokens: bool,
 }
 
 impl Default for Options {
@@ -26,6 +27,7 @@ impl Default for Options {
             request_timeout: Duration::from_secs(5),
             // Chubby's.
             grace: Duration::from_secs(45),
+            accepts_volatile_tokens: false,
         }
     }
 }
@@ -67,6 +69,14 @@ impl KeeperBuilder {
     /// This alone lets no work go on in jeopardy: see [`Lock::grace`](crate::Lock::grace).
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
+        self
+    }
+
+    /// Take tokens that do not survive the loss of the server (Redis) for a fence all the same. If Redis loses its
+    /// data, it can give a number again that a resource has already seen, or a lower one: then new holders are refused
+    /// by their gates, or a stale one passes. With other engines this changes nothing.
+    pub fn accept_volatile_tokens(mut self) -> Self {
+        self.options.accepts_volatile_tokens = true;
         self
     }
 

@@ -26,9 +26,9 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn start<const N: usize>(
+    pub(crate) fn start(
         words: &[OsString],
-        environment: [(&str, String); N],
+        environment: Vec<(&str, String)>,
         json: bool,
     ) -> Result<Started, Failure> {
         let foreground = terminal::is_the_commands();

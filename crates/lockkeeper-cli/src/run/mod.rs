@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use lockkeeper::{Error, Guard, Keeper, Lock};
+use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Unfenced};
 
 use self::command::Started;
 use self::lease::Margins;
@@ -50,6 +50,9 @@ The command finds in its environment:
                         the resource refuse a lower one than it has seen
   LOCKKEEPER_SEQUENCER  token, mode and name in one word, which any service can
                         have checked by the cell
+                        (both are missing with an engine that cannot fence:
+                        redlock://, and redis:// without
+                        --accept-volatile-tokens)
   LOCKKEEPER_ENGINE     the engine
 
 Exit codes:
@@ -145,9 +148,25 @@ impl Run {
             .map_err(|error| Failure::other(format!("signals cannot be received: {error}")))?;
         let builder = self.client.builder().owner(self.owner.clone().unwrap_or_else(|| self.default_owner()));
         let keeper = tokio::select! {
-            keeper = builder.connect(&self.client.engine) => keeper?,
+            keeper = builder.connect_unfenced(&self.client.engine) => keeper?,
             number = signals.next_fatal() => return Ok(signals::exit_code(number)),
         };
+        // An engine that cannot fence runs commands all the same: they get no token.
+        match keeper.fenced() {
+            Ok(fenced) => self.run_with(margins, signals, fenced).await,
+            Err(_) => self.run_with(margins, signals, keeper).await,
+        }
+    }
+
+    async fn run_with<F: Fencing>(
+        self,
+        margins: Margins,
+        mut signals: Signals,
+        keeper: Keeper<F>,
+    ) -> Result<u8, Failure>
+    where
+        Guard<F>: Tokens,
+    {
         let lock = self.lock(&keeper);
         let show = self.client.output == Output::Table;
         let guard = tokio::select! {
@@ -168,19 +187,21 @@ impl Run {
         self.run_while_held(margins, signals, keeper, guard).await
     }
 
-    async fn run_while_held(
+    async fn run_while_held<F: Fencing>(
         self,
         margins: Margins,
         signals: Signals,
-        keeper: Keeper,
-        guard: Guard,
-    ) -> Result<u8, Failure> {
-        let environment = [
+        keeper: Keeper<F>,
+        guard: Guard<F>,
+    ) -> Result<u8, Failure>
+    where
+        Guard<F>: Tokens,
+    {
+        let mut environment = vec![
             ("LOCKKEEPER_LOCK", guard.lock_name().to_owned()),
-            ("LOCKKEEPER_TOKEN", guard.token().0.to_string()),
-            ("LOCKKEEPER_SEQUENCER", guard.sequencer().to_owned()),
             ("LOCKKEEPER_ENGINE", self.client.engine.clone()),
         ];
+        environment.extend(guard.tokens());
         let json = self.client.output == Output::Json;
         let started = match Started::start(&self.command, environment, json) {
             Ok(started) => started,
@@ -231,7 +252,7 @@ impl Run {
         Failure::new("lost", LOST, format!("\"{}\" was lost: {why}", self.name))
     }
 
-    fn lock(&self, keeper: &Keeper) -> Lock {
+    fn lock<F: Fencing>(&self, keeper: &Keeper<F>) -> Lock<F> {
         let mut lock = keeper.lock(self.name.as_str()).ttl(self.ttl).lock_delay(self.lock_delay);
         if self.no_wait {
             lock = lock.no_wait();
@@ -252,7 +273,7 @@ impl Run {
     }
 
     /// The error in the words of the command line, with the holder if that can be had quickly.
-    async fn explain(&self, keeper: &Keeper, error: Error) -> Failure {
+    async fn explain<F: Fencing>(&self, keeper: &Keeper<F>, error: Error) -> Failure {
         let next = match &error {
             Error::Contended { .. } => "try again later, or wait for it with --wait 30s",
             Error::Timeout { .. } => "try again later, or wait longer with --wait",
@@ -286,7 +307,27 @@ impl Run {
     }
 }
 
+/// What the command is told about its token.
+trait Tokens {
+    fn tokens(&self) -> Vec<(&'static str, String)>;
+}
+
+impl Tokens for Guard<Fenced> {
+    fn tokens(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("LOCKKEEPER_TOKEN", self.token().0.to_string()),
+            ("LOCKKEEPER_SEQUENCER", self.sequencer().to_owned()),
+        ]
+    }
+}
+
+impl Tokens for Guard<Unfenced> {
+    fn tokens(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}
+
 /// Closes our session, so that the cell need not wait for its end.
-async fn goodbye(keeper: &Keeper) {
+async fn goodbye<F: Fencing>(keeper: &Keeper<F>) {
     let _ = tokio::time::timeout(GOODBYE, keeper.close()).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Guard, GuardState};
+use lockkeeper::{Fencing, Guard, GuardState};
 use rustix::process::{Signal, WaitStatus};
 
 use super::command::{self, Started};
@@ -58,13 +58,13 @@ impl Supervisor {
     }
 
     /// Waits until the command and its group have ended, or ends them before the lease does.
-    pub(crate) async fn until_end(mut self, guard: &Guard) -> End {
+    pub(crate) async fn until_end<F: Fencing>(mut self, guard: &Guard<F>) -> End {
         let end = self.watch(guard).await;
         terminal::take_back(self.command.pid);
         end
     }
 
-    async fn watch(&mut self, guard: &Guard) -> End {
+    async fn watch<F: Fencing>(&mut self, guard: &Guard<F>) -> End {
         // The last deadline that we know of. It outlasts the guard: a lost one has none.
         let mut deadline = lease::now() + guard.remaining();
         loop {

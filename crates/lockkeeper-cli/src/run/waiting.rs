@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Keeper, Lock, LockState};
+use lockkeeper::{Error, Fencing, Guard, Keeper, Lock, LockState};
 
 use crate::duration::words;
 
@@ -15,13 +15,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Acquires the lock. After a second says what it waits for: on a terminal in one line that changes, else (and only
 /// if asked to be verbose) in a line for each change.
-pub(crate) async fn acquire(
-    keeper: &Keeper,
-    lock: &Lock,
+pub(crate) async fn acquire<F: Fencing>(
+    keeper: &Keeper<F>,
+    lock: &Lock<F>,
     name: &str,
     show: bool,
     verbose: bool,
-) -> Result<Guard, Error> {
+) -> Result<Guard<F>, Error> {
     let is_terminal = std::io::stderr().is_terminal();
     if !show || !(is_terminal || verbose) {
         return lock.acquire().await;
@@ -33,7 +33,7 @@ pub(crate) async fn acquire(
     }
 }
 
-async fn tell(keeper: &Keeper, name: &str, voice: &Voice) -> std::convert::Infallible {
+async fn tell<F: Fencing>(keeper: &Keeper<F>, name: &str, voice: &Voice) -> std::convert::Infallible {
     let mut pause = FIRST_WORD;
     loop {
         tokio::time::sleep(pause).await;

@@ -1,10 +1,28 @@
 //! The engines behind the one API. Each is a folder with the same file names: `mod.rs` (what it does and does NOT
 //! promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`.
 
+#[cfg(feature = "_servers")]
+pub(crate) mod ask;
+#[cfg(feature = "_base")]
+pub(crate) mod base;
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) mod cell;
+#[cfg(feature = "consul")]
+pub(crate) mod consul;
 #[cfg(feature = "embedded")]
 pub(crate) mod embedded;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod lease;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+#[cfg(feature = "redlock")]
+pub(crate) mod redlock;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,12 +32,13 @@ use std::time::Duration;
 use lockkeeper_core::{Locks, Token};
 use smol_str::SmolStr;
 
+use crate::capabilities::{Capabilities, Finding};
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
 use crate::mode::Mode;
 use crate::options::Options;
-use crate::url::EngineUrl;
+use crate::url::{EngineUrl, ServerKind, ServerUrl};
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
@@ -30,8 +49,8 @@ pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// Its grants carry a token that rises with every grant.
-    fn fences(&self) -> bool;
+    /// What it can and cannot promise.
+    fn capabilities(&self) -> &'static Capabilities;
 
     /// Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>>;
@@ -45,6 +64,11 @@ pub(crate) trait Engine: Send + Sync + 'static {
     fn close(&self) -> Answer<'_, ()>;
 
     fn events(&self) -> Events;
+
+    /// Looks for what is not as safe as it could be in the server's set-up.
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     fn session_ids(&self) -> Answer<'_, Vec<String>> {
         unsupported(self.name(), "list its sessions")
@@ -151,22 +175,76 @@ pub(crate) struct Fence {
     pub(crate) token: Token,
 }
 
+/// What the engines that are built in can do, in the order of the documentation.
+pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
+    vec![
+        #[cfg(any(feature = "cell", feature = "embedded"))]
+        &cell::CAPABILITIES,
+        #[cfg(feature = "embedded")]
+        &embedded::CAPABILITIES,
+        #[cfg(feature = "redis")]
+        &redis::CAPABILITIES,
+        #[cfg(feature = "redlock")]
+        &redlock::CAPABILITIES,
+        #[cfg(feature = "etcd")]
+        &etcd::CAPABILITIES,
+        #[cfg(feature = "zookeeper")]
+        &zookeeper::CAPABILITIES,
+        #[cfg(feature = "consul")]
+        &consul::CAPABILITIES,
+        #[cfg(feature = "postgres")]
+        &postgres::CAPABILITIES,
+    ]
+}
+
 /// The engine that an URL means.
 pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match EngineUrl::parse(url)? {
         #[cfg(feature = "cell")]
         EngineUrl::Cell(hosts) => Ok(Box::new(cell::connect(hosts, options).await?)),
         #[cfg(not(feature = "cell"))]
-        EngineUrl::Cell(_) => Err(not_built_in("cell", options)),
+        EngineUrl::Cell(_) => Err(not_built_in("cell")),
         #[cfg(feature = "embedded")]
         EngineUrl::Embedded(path) => Ok(Box::new(embedded::open(path, options).await?)),
         #[cfg(not(feature = "embedded"))]
-        EngineUrl::Embedded(_) => Err(not_built_in("embedded", options)),
+        EngineUrl::Embedded(_) => Err(not_built_in("embedded")),
+        EngineUrl::Server(url) => open_server(url, options).await,
     }
 }
 
-#[cfg(not(all(feature = "cell", feature = "embedded")))]
-fn not_built_in(feature: &str, _options: &Options) -> Error {
+/// The same for servers that others made.
+#[cfg_attr(not(feature = "_servers"), allow(unused_variables))]
+async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    match url.kind {
+        #[cfg(feature = "redis")]
+        ServerKind::Redis => Ok(Box::new(redis::connect(url, options).await?)),
+        #[cfg(not(feature = "redis"))]
+        ServerKind::Redis => Err(not_built_in("redis")),
+        #[cfg(feature = "redlock")]
+        ServerKind::Redlock => Ok(Box::new(redlock::connect(url, options).await?)),
+        #[cfg(not(feature = "redlock"))]
+        ServerKind::Redlock => Err(not_built_in("redlock")),
+        #[cfg(feature = "etcd")]
+        ServerKind::Etcd => Ok(Box::new(etcd::connect(url, options).await?)),
+        #[cfg(not(feature = "etcd"))]
+        ServerKind::Etcd => Err(not_built_in("etcd")),
+        #[cfg(feature = "zookeeper")]
+        ServerKind::Zookeeper => Ok(Box::new(zookeeper::connect(url, options).await?)),
+        #[cfg(not(feature = "zookeeper"))]
+        ServerKind::Zookeeper => Err(not_built_in("zookeeper")),
+        #[cfg(feature = "consul")]
+        ServerKind::Consul => Ok(Box::new(consul::connect(url, options).await?)),
+        #[cfg(not(feature = "consul"))]
+        ServerKind::Consul => Err(not_built_in("consul")),
+        #[cfg(feature = "postgres")]
+        ServerKind::Postgres => Ok(Box::new(postgres::connect(url, options).await?)),
+        #[cfg(not(feature = "postgres"))]
+        ServerKind::Postgres => Err(not_built_in("postgres")),
+    }
+}
+
+#[allow(dead_code, reason = "with all features, nothing is left out")]
+fn not_built_in(feature: &str) -> Error {
     Error::unsupported(format!(
         "the engine {feature} is not built in: add the feature \"{feature}\" of the crate lockkeeper"
     ))

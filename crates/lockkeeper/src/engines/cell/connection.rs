@@ -11,12 +11,12 @@ use smol_str::SmolStr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::backoff;
 use super::scout::{Doubt, Verdict};
 use super::session::Sessions;
 use super::transport::{Link, Opening, Refused, Transport};
 use super::upkeep::PATIENCE_MIN;
 use super::work::{ByNumber, Entry, Held, Request, Work};
+use crate::backoff;
 use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
 use crate::options::Options;
@@ -351,7 +351,7 @@ impl Connection {
         let pause = match &self.leader {
             // To the leader at once; but two nodes that point at each other must not keep us spinning.
             Some(_) if self.redirects <= 2 => Duration::ZERO,
-            _ => self.at_most_half_a_renewal(backoff::pause(self.failures)),
+            _ => self.at_most_half_a_renewal(backoff::pause_in_fail_over(self.failures)),
         };
         if self.leader.is_none() {
             self.next_host += 1;

@@ -11,7 +11,6 @@
 //! ```
 
 mod answer;
-mod backoff;
 mod connection;
 #[cfg(feature = "cell")]
 mod direct;
@@ -44,6 +43,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use self::connection::Connection;
 use self::transport::{Link, Refused, Transport};
 use self::work::Request;
+use crate::backoff;
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::engines::{Answer, Ask, Engine, Fence};
 use crate::error::Error;
@@ -53,12 +54,33 @@ use crate::options::Options;
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
+/// A cell has all of the semantics.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    engine: "cell",
+    scheme: "lockkeeper://",
+    class: Class::Correctness,
+    token: TokenKind::Durable,
+    token_source: "one counter in the replicated lock table",
+    clock: ClockAuthority::Quorum,
+    fairness: Fairness::Fifo,
+    loss: LossDetection::Told,
+    shared: true,
+    counted: true,
+    several: true,
+    lock_delay: true,
+    who: true,
+    force_release: true,
+    values: true,
+    ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
+    ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
+};
+
 /// How many requests wait for the connection to take them; then callers wait.
 const REQUESTS_MAX: usize = 1_024;
 
 /// The engine: a handle on the connection.
 pub(crate) struct Cell {
-    name: &'static str,
+    capabilities: &'static Capabilities,
     requests: mpsc::Sender<Request>,
     /// Bounded by what exists: each guard and each waiting future sends one number at most.
     give_backs: mpsc::UnboundedSender<u64>,
@@ -71,12 +93,12 @@ pub(crate) struct Cell {
 #[cfg(feature = "cell")]
 pub(crate) async fn connect(hosts: Vec<String>, options: &Options) -> Result<Cell, Error> {
     let transport = network::Network::new(hosts, options.connect_timeout);
-    start("cell", Arc::new(transport), options).await
+    start(&CAPABILITIES, Arc::new(transport), options).await
 }
 
 /// Opens the first link, and leaves the rest to the connection's task.
 pub(crate) async fn start(
-    name: &'static str,
+    capabilities: &'static Capabilities,
     transport: Arc<dyn Transport>,
     options: &Options,
 ) -> Result<Cell, Error> {
@@ -86,7 +108,7 @@ pub(crate) async fn start(
     let numbers = Arc::new(AtomicU64::new(1));
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let cell = Cell {
-        name,
+        capabilities,
         requests,
         give_backs,
         numbers: Arc::clone(&numbers),
@@ -115,7 +137,7 @@ async fn first_link(transport: &dyn Transport, options: &Options) -> Result<Link
         }
         leader = refused.leader;
         attempt += 1;
-        let pause = backoff::pause(attempt);
+        let pause = backoff::pause_in_fail_over(attempt);
         if Moment::now().plus(pause) >= until {
             return Err(Error::unavailable(format!(
                 "no cell answers at {} ({}): start one with `lockkeeper serve`, or name another with --engine",
@@ -173,11 +195,11 @@ use pick;
 
 impl Engine for Cell {
     fn name(&self) -> &'static str {
-        self.name
+        self.capabilities.engine
     }
 
-    fn fences(&self) -> bool {
-        true
+    fn capabilities(&self) -> &'static Capabilities {
+        self.capabilities
     }
 
     fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {

@@ -20,7 +20,7 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn new(hosts: Vec<String>, connect_timeout: Duration) -> Network {
-        let first = super::backoff::random(hosts.len() as u64) as usize;
+        let first = crate::backoff::random(hosts.len() as u64) as usize;
         Network { hosts, first, connect_timeout }
     }
 }

@@ -12,9 +12,10 @@ use smol_str::SmolStr;
 use super::answer::{Fate, fate, strange};
 use super::connection::Connection;
 use super::session::{Session, Stage};
+use super::token;
 use super::transport::Refused;
 use super::work::{Acquiring, Entry, Held, Work};
-use super::{backoff, token};
+use crate::backoff;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::engines::Wait;
@@ -148,7 +149,7 @@ impl Connection {
                 entry.sent = false;
                 entry.resent |= may_have_happened;
                 self.failures += 1;
-                self.retry_at = self.retry_at.min(now.plus(backoff::pause(self.failures)));
+                self.retry_at = self.retry_at.min(now.plus(backoff::pause_in_fail_over(self.failures)));
                 self.work.insert(number, entry);
             }
         }

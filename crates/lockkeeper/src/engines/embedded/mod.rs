@@ -13,15 +13,24 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use self::node::NodeThread;
+use crate::capabilities::{Capabilities, ClockAuthority};
 use crate::engines::cell::transport::{Answers, Frames, Link, Opening, Refused, Transport};
 use crate::engines::cell::{self, Cell};
 use crate::error::Error;
 use crate::options::Options;
 
+/// Those of a cell, for one process.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    engine: "embedded",
+    scheme: "embedded:",
+    clock: ClockAuthority::Server,
+    ..cell::CAPABILITIES
+};
+
 /// Connects to the lock table of this process; starts it if there is none.
 pub(crate) async fn open(path: Option<PathBuf>, options: &Options) -> Result<Cell, Error> {
     let node = node::shared(path, options.connect_timeout).await?;
-    cell::start("embedded", Arc::new(Local { node }), options).await
+    cell::start(&CAPABILITIES, Arc::new(Local { node }), options).await
 }
 
 /// A node in this process. It lives as long as a connection to it.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::*;
-use crate::engines::cell::backoff;
+use crate::backoff;
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 

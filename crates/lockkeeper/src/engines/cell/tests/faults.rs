@@ -209,7 +209,10 @@ async fn unavailable_is_tried_again_where_that_does_no_harm() {
 async fn nobody_there() {
     let peer = Peer::new();
     peer.state().shut = true;
-    let error = super::super::start("cell", Arc::new(peer), &options()).await.err().unwrap();
+    let error = super::super::start(&crate::engines::cell::CAPABILITIES, Arc::new(peer), &options())
+        .await
+        .err()
+        .unwrap();
     assert_eq!(error.code(), "unavailable");
     let text = error.to_string();
     assert!(

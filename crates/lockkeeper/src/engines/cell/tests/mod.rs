@@ -22,6 +22,7 @@ fn options() -> Options {
         connect_timeout: Duration::from_millis(500),
         request_timeout: Duration::from_secs(2),
         grace: Duration::from_millis(300),
+        accepts_volatile_tokens: false,
     }
 }
 
@@ -33,7 +34,8 @@ async fn connected(options: Options) -> (Peer, Keeper<Fenced>) {
 }
 
 async fn another(peer: &Peer, options: Options) -> Keeper<Fenced> {
-    let engine = super::start("cell", Arc::new(peer.clone()), &options).await.unwrap();
+    let engine =
+        super::start(&crate::engines::cell::CAPABILITIES, Arc::new(peer.clone()), &options).await.unwrap();
     Keeper::new(Box::new(engine), options)
 }
 

@@ -1,0 +1,71 @@
+//! When to try again: soon at first, then ever later, and never all clients at once.
+
+use std::time::Duration;
+
+pub(crate) const FIRST: Duration = Duration::from_millis(25);
+const LONGEST: Duration = Duration::from_secs(2);
+/// A fail-over of a cell is over soon: as long as it may be one, nobody waits longer than this.
+const LONGEST_IN_FAIL_OVER: Duration = Duration::from_millis(80);
+const FAIL_OVER_ATTEMPTS: usize = 50;
+
+/// The pause before an attempt: 25 ms doubled each time up to 2 s, of which a random half is waited.
+pub(crate) fn pause(attempt: usize) -> Duration {
+    at_random(full(attempt))
+}
+
+/// The pause before an attempt to reach a cell: up to 80 ms, and after fifty attempts as [`pause`].
+#[cfg(any(feature = "cell", feature = "embedded"))]
+pub(crate) fn pause_in_fail_over(attempt: usize) -> Duration {
+    at_random(full_in_fail_over(attempt))
+}
+
+fn full(attempt: usize) -> Duration {
+    FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST)
+}
+
+#[cfg(any(feature = "cell", feature = "embedded"))]
+fn full_in_fail_over(attempt: usize) -> Duration {
+    match attempt.checked_sub(FAIL_OVER_ATTEMPTS) {
+        None => (full(attempt) / 2).min(LONGEST_IN_FAIL_OVER),
+        Some(late) => full(late).max(LONGEST_IN_FAIL_OVER),
+    }
+}
+
+fn at_random(full: Duration) -> Duration {
+    let half = full / 2;
+    half + Duration::from_micros(random(half.as_micros() as u64 + 1))
+}
+
+/// A number below `bound`.
+pub(crate) fn random(bound: u64) -> u64 {
+    // Without a source of randomness, clients merely come back at the same time.
+    getrandom::u64().unwrap_or_default().checked_rem(bound).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pause: fn(usize) -> Duration, full: fn(usize) -> Duration) {
+        let mut before = Duration::ZERO;
+        for attempt in 0..80 {
+            let (pause, full) = (pause(attempt), full(attempt));
+            assert!(pause >= full / 2 && pause <= full + Duration::from_micros(1), "{attempt}: {pause:?}");
+            assert!(full >= before, "{attempt}");
+            before = full;
+        }
+        assert_eq!(full(79), LONGEST);
+    }
+
+    #[test]
+    fn pauses_grow_and_end_at_two_seconds() {
+        check(pause, full);
+    }
+
+    #[test]
+    #[cfg(any(feature = "cell", feature = "embedded"))]
+    fn pauses_stay_short_while_a_fail_over_may_last() {
+        check(pause_in_fail_over, full_in_fail_over);
+        assert_eq!(full_in_fail_over(FAIL_OVER_ATTEMPTS - 1), LONGEST_IN_FAIL_OVER);
+    }
+}

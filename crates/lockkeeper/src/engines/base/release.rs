@@ -1,0 +1,108 @@
+//! The way out of the queue: released, given back, or left behind by a caller who has gone.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::session::Session;
+use super::{Backend, Core, Failure, Held, Pause, Ticket, locked};
+use crate::error::{Error, Loss};
+use crate::grant::Grant;
+
+/// The task that sees when a grant is taken away. It ends with the grant.
+pub(super) struct Watcher(pub(super) AbortHandle);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<B: Backend> Core<B> {
+    pub(super) async fn release(self: &Arc<Self>, grant: &Grant) -> Result<(), Error> {
+        let Some(held) = self.take(grant.number) else { return Err(not_held(grant)) };
+        if grant.state() == Err(Loss::TakenAway) {
+            return Err(not_held(grant));
+        }
+        let (reply, left) = oneshot::channel();
+        let core = Arc::clone(self);
+        // On a task of its own: a caller who goes away does not stop it half-way.
+        self.runtime.spawn(async move {
+            let _ = reply.send(core.leave(&held.session, &held.ticket).await);
+        });
+        let timeout = self.options.request_timeout;
+        match tokio::time::timeout(timeout, left).await {
+            Ok(Ok(Ok(true))) => Ok(()),
+            Ok(Ok(Ok(false))) => Err(not_held(grant)),
+            Ok(Ok(Err(error))) => Err(error),
+            Ok(Err(_)) => Err(Error::Closed),
+            Err(_) => Err(Error::Unknown(
+                format!(
+                    "{} did not answer within {timeout:?}: the lock may or may not be free yet; the release is repeated",
+                    self.backend.address()
+                )
+                .into(),
+            )),
+        }
+    }
+
+    /// Releases in the background. A second time does nothing.
+    pub(super) fn give_back(self: &Arc<Self>, number: u64) {
+        if let Some(held) = self.take(number) {
+            self.leave_behind(held.session, held.ticket);
+        }
+    }
+
+    fn take(&self, number: u64) -> Option<Held<B>> {
+        let held = locked(&self.held).remove(&number)?;
+        if let Some(key) = &held.request {
+            self.requests.settled(key, &held.session.deadline);
+        }
+        Some(held)
+    }
+
+    pub(super) fn leave_behind(self: &Arc<Self>, session: Arc<Session<B>>, ticket: Arc<Ticket>) {
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let _ = core.leave(&session, &ticket).await;
+        });
+    }
+
+    /// Leaves the queue, for as long as it takes; false if there was no entry.
+    pub(super) async fn leave(&self, session: &Session<B>, ticket: &Ticket) -> Result<bool, Error> {
+        let mut pause = Pause::default();
+        let mut may_have_left = false;
+        loop {
+            if session.is_lost() {
+                // Its entries end with it.
+                return Ok(false);
+            }
+            let limit = self.options.request_timeout;
+            match tokio::time::timeout(limit, self.backend.leave(&session.inner, ticket)).await {
+                Ok(Ok(left)) => return Ok(left || may_have_left),
+                Ok(Err(Failure::Gone)) => {
+                    self.session_lost(session);
+                    return Ok(false);
+                }
+                Ok(Err(Failure::Refused(error))) => return Err(error),
+                Ok(Err(Failure::Unreachable(_))) | Err(_) => may_have_left = true,
+            }
+            tokio::select! {
+                () = self.until_closed() => return Err(Error::Closed),
+                () = session.lost() => {}
+                () = pause.next() => {}
+            }
+        }
+    }
+}
+
+/// Why a guard holds nothing any more.
+fn not_held(grant: &Grant) -> Error {
+    match grant.deadline.at() {
+        Err(Loss::Closed) => Error::Closed,
+        // Whoever lost the session did not only lose this lock.
+        Err(_) => Error::SessionLost,
+        Ok(_) => Error::NotHeld { lock: grant.name().clone() },
+    }
+}

@@ -1,0 +1,93 @@
+//! A session of Consul: it ends by itself when it is not renewed, and nothing but its time to live ends it.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::Consul;
+use crate::clock::Moment;
+use crate::engines::base::{Failure, Opened, Pause};
+use crate::error::Error;
+
+/// A session.
+pub(crate) struct ConsulSession {
+    pub(super) id: String,
+}
+
+impl Consul {
+    /// Asks one agent after the other until one answers or the time is over.
+    pub(super) async fn first_answer(&self, timeout: Duration) -> Result<(), Error> {
+        let until = Moment::now().plus(timeout);
+        let mut pause = Pause::default();
+        loop {
+            let generation = self.client.generation();
+            let left = until.since(Moment::now());
+            let why = match tokio::time::timeout(left, self.greet()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(Failure::Refused(error))) => return Err(error),
+                Ok(Err(Failure::Unreachable(why))) => why,
+                Ok(Err(Failure::Gone)) => "a strange answer".into(),
+                Err(_) => format!("no answer within {timeout:?}").into(),
+            };
+            pause.next().await;
+            if Moment::now() >= until {
+                return Err(Error::unavailable(format!(
+                    "{} does not answer ({why}): is it running, is the port right, and is it Consul's HTTP port?",
+                    self.client.address()
+                )));
+            }
+            self.client.leave_link(generation);
+        }
+    }
+
+    /// Whether it is Consul, has a leader, and lets us read.
+    async fn greet(&self) -> Result<(), Failure> {
+        let answer = self.client.call(Method::GET, "/v1/status/leader", None).await?;
+        let leader = answer.json().ok().and_then(|leader| leader.as_str().map(str::to_owned));
+        match leader {
+            Some(leader) if answer.status.is_success() && !leader.is_empty() => {}
+            Some(_) if answer.status.is_success() => {
+                return Err(Failure::unreachable("the cluster has no leader"));
+            }
+            _ => {
+                return Err(Failure::Refused(Error::invalid(format!(
+                    "what answers at {} is not Consul",
+                    self.client.address()
+                ))));
+            }
+        }
+        let probe = json!([{"KV": {"Verb": "get-or-empty", "Key": format!("{}/probe", self.root)}}]);
+        self.client.call(Method::PUT, "/v1/txn", Some(&probe)).await.map(|_| ())
+    }
+
+    pub(super) async fn create_session(
+        &self,
+        ttl: Duration,
+        lock_delay: Duration,
+    ) -> Result<Opened<ConsulSession>, Failure> {
+        let body = json!({
+            "Name": self.owner,
+            "TTL": format!("{}ms", ttl.as_millis()),
+            "LockDelay": format!("{}ms", lock_delay.as_millis()),
+            "Behavior": if self.deletes { "delete" } else { "release" },
+            // None: not even that of the agent's own life. The time to live alone decides.
+            "NodeChecks": [],
+        });
+        let answer = self.client.call(Method::PUT, "/v1/session/create", Some(&body)).await?;
+        let id = answer.json()?["ID"].as_str().map(str::to_owned);
+        let id = id.ok_or_else(|| Failure::unreachable("Consul gave a session without an id"))?;
+        Ok(Opened { id: id.clone(), session: ConsulSession { id }, ttl })
+    }
+
+    pub(super) async fn renew_session(&self, session: &ConsulSession) -> Result<(), Failure> {
+        let path = format!("/v1/session/renew/{}", session.id);
+        let answer = self.client.call(Method::PUT, &path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND { Err(Failure::Gone) } else { Ok(()) }
+    }
+
+    pub(super) async fn destroy_session(&self, session: &ConsulSession) -> Result<(), Failure> {
+        let path = format!("/v1/session/destroy/{}", session.id);
+        self.client.call(Method::PUT, &path, None).await.map(|_| ())
+    }
+}

@@ -1,0 +1,143 @@
+//! The key of a lock and what it says: the token is its LockIndex.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value as Json, json};
+
+use super::Consul;
+use super::client::in_path;
+use crate::capabilities::Finding;
+use crate::engines::base::{Failure, Queued, Shape, Ticket, wall_clock};
+
+/// The key of a lock, as it was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Key {
+    /// Empty while it is free.
+    pub(super) session: String,
+    pub(super) lock_index: u64,
+    /// 0 if there is no such key.
+    pub(super) modify_index: u64,
+    /// The ticket that holds it.
+    pub(super) id: String,
+    since: Duration,
+    owner: String,
+}
+
+impl Key {
+    pub(super) fn read(json: &Json) -> Key {
+        let value = json["Value"].as_str().and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default();
+        let value = String::from_utf8_lossy(&value).into_owned();
+        let mut parts = value.splitn(3, ' ');
+        let since = parts.next().and_then(|since| since.parse().ok()).unwrap_or(0);
+        Key {
+            session: json["Session"].as_str().unwrap_or_default().to_owned(),
+            lock_index: json["LockIndex"].as_u64().unwrap_or(0),
+            modify_index: json["ModifyIndex"].as_u64().unwrap_or(0),
+            id: parts.next().unwrap_or_default().to_owned(),
+            since: Duration::from_millis(since),
+            owner: parts.next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+impl Consul {
+    pub(super) fn key(&self, lock: &str) -> String {
+        format!("{}/locks/{lock}", self.root)
+    }
+
+    /// Who it is and since when, for people to read, and which request, for us.
+    pub(super) fn value(&self, ticket: &Ticket) -> String {
+        STANDARD.encode(format!("{} {} {}", wall_clock().as_millis(), ticket.id, self.owner))
+    }
+
+    /// The key of a lock as the leader has it now.
+    pub(super) async fn read(&self, lock: &str) -> Result<Key, Failure> {
+        let path = format!("/v1/kv/{}?consistent", in_path(&self.key(lock)));
+        let answer = self.client.call(Method::GET, &path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(Key::default());
+        }
+        Ok(Key::read(&answer.json()?[0]))
+    }
+
+    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
+        let key = self.read(lock).await?;
+        let mut queue = Vec::new();
+        if !key.session.is_empty() {
+            queue.push(Queued {
+                session: key.session,
+                owner: key.owner,
+                shape: Shape::EXCLUSIVE,
+                token: key.lock_index,
+                since: wall_clock().saturating_sub(key.since),
+            });
+        }
+        // Those of this keeper; nobody knows of the others'.
+        for _ in 0..self.lines.waiting(lock) {
+            queue.push(Queued {
+                session: String::new(),
+                owner: self.owner.clone(),
+                shape: Shape::EXCLUSIVE,
+                token: 0,
+                since: Duration::ZERO,
+            });
+        }
+        Ok(queue)
+    }
+
+    pub(super) async fn read_names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
+        let path = format!("/v1/kv/{}?keys&consistent", in_path(&self.key(prefix)));
+        let answer = self.client.call(Method::GET, &path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(Vec::new());
+        }
+        let before = self.key("");
+        let keys = answer.json()?;
+        Ok(keys
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|key| Some(key.as_str()?.strip_prefix(&before)?.to_owned()))
+            .collect())
+    }
+
+    pub(super) async fn find_weak_spots(&self) -> Result<Vec<Finding>, Failure> {
+        let peers = self.client.call(Method::GET, "/v1/status/peers", None).await?.json()?;
+        let servers = peers.as_array().map_or(0, Vec::len);
+        let mut findings = Vec::new();
+        if servers < 3 {
+            findings.push(Finding::new(
+                "single-node",
+                format!("the cluster has {servers} server(s): one that fails stops all locks"),
+                "run three or five Consul servers",
+            ));
+        }
+        if self.deletes {
+            findings.push(Finding::new(
+                "token-starts-again",
+                "with behavior=delete the LockIndex begins again at 1 whenever the lock was free",
+                "use behavior=release if a resource checks tokens",
+            ));
+        }
+        Ok(findings)
+    }
+
+    /// Steps of a transaction; `Err(text)` inside says which condition did not hold.
+    pub(super) async fn transaction(&self, steps: &[Json]) -> Result<Result<Key, String>, Failure> {
+        let steps: Vec<Json> = steps.iter().map(|step| json!({ "KV": step })).collect();
+        let answer = self.client.call(Method::PUT, "/v1/txn", Some(&Json::Array(steps))).await?;
+        let body = answer.json()?;
+        if answer.status == StatusCode::CONFLICT {
+            let why = body["Errors"][0]["What"].as_str().unwrap_or_default().to_owned();
+            if why.contains("invalid session") {
+                return Err(Failure::Gone);
+            }
+            return Ok(Err(why));
+        }
+        let last = body["Results"].as_array().and_then(|results| results.last()).map(|last| &last["KV"]);
+        Ok(Ok(last.map(Key::read).unwrap_or_default()))
+    }
+}

@@ -1,0 +1,143 @@
+//! Into the queue and out of it: one transaction each.
+
+use std::sync::atomic::Ordering;
+
+use super::Etcd;
+use super::session::Lease;
+use super::wire::{Compare, PutRequest, RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest};
+use crate::engines::base::{Entered, Failure, Ticket, Try, earlier_units};
+use crate::view::ForcedRelease;
+
+impl Etcd {
+    pub(super) async fn enter_queue(
+        &self,
+        lease: &Lease,
+        ticket: &Ticket,
+        mode: Try,
+    ) -> Result<Entered, Failure> {
+        let key = self.entry_key(lease, ticket);
+        let (prefix, end) = self.queue_range(&ticket.lock);
+        let shape = ticket.shape;
+        // For a lock that is taken whole, the head of the queue says it all.
+        let only_head = shape.is_exclusive();
+        let queue = RangeRequest {
+            key: prefix.clone(),
+            range_end: end.clone(),
+            limit: i64::from(only_head),
+            sort_order: SortOrder::Ascend as i32,
+            sort_target: SortTarget::Create as i32,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let own = RangeRequest { key: key.clone(), keys_only: true, ..RangeRequest::default() };
+        let session = RangeRequest { key: lease.key.clone(), keys_only: true, ..RangeRequest::default() };
+        let put = PutRequest {
+            key: key.clone(),
+            value: self.entry_value(),
+            lease: lease.id,
+            ..PutRequest::default()
+        };
+        loop {
+            let revision = lease.revision();
+            let mut compare = vec![Compare::mod_revision_is(&lease.key, revision)];
+            if mode == Try::Once && only_head {
+                compare.push(Compare::nothing_in(&prefix, &end));
+            }
+            let txn = TxnRequest {
+                compare,
+                success: vec![
+                    RequestOp::put(put.clone()),
+                    RequestOp::range(queue.clone()),
+                    RequestOp::range(own.clone()),
+                ],
+                failure: vec![
+                    RequestOp::range(session.clone()),
+                    RequestOp::range(own.clone()),
+                    RequestOp::range(queue.clone()),
+                ],
+            };
+            let answer = self.client.txn(txn).await?;
+            let queue = if answer.succeeded {
+                // As old as this transaction, unless an earlier try had put it.
+                let own = answer.range(2).first().map_or(answer.revision(), |own| own.create_revision);
+                let _ = ticket.place.set(own.cast_unsigned());
+                answer.range(1)
+            } else {
+                let Some(session) = answer.range(0).first() else { return Err(Failure::Gone) };
+                let Some(own) = answer.range(1).first() else {
+                    if session.mod_revision == revision {
+                        return Ok(Entered::Busy);
+                    }
+                    lease.saw_revision(session.mod_revision);
+                    continue;
+                };
+                // An earlier try has put it, and its answer was lost.
+                let _ = ticket.place.set(own.create_revision.cast_unsigned());
+                answer.range(2)
+            };
+            let own = ticket.place.get().copied().unwrap_or_default();
+            let earlier = queue
+                .iter()
+                .filter(|entry| entry.create_revision.cast_unsigned() < own)
+                .filter_map(|entry| self.shape_of(&entry.key));
+            let units = earlier_units(shape, earlier).map_err(Failure::Refused)?;
+            if shape.fits_behind(units) {
+                return Ok(Entered::Holds(own));
+            }
+            if mode == Try::Queue {
+                return Ok(Entered::Waits);
+            }
+            self.leave_queue(lease, ticket).await?;
+            return Ok(Entered::Busy);
+        }
+    }
+
+    pub(super) async fn leave_queue(&self, lease: &Lease, ticket: &Ticket) -> Result<bool, Failure> {
+        let key = self.entry_key(lease, ticket);
+        if !ticket.in_doubt.load(Ordering::Relaxed) {
+            let delete = super::wire::DeleteRangeRequest { key };
+            let answer: super::wire::DeleteRangeResponse =
+                self.client.call("/etcdserverpb.KV/DeleteRange", delete).await?;
+            return Ok(answer.deleted > 0);
+        }
+        // The put may still be on its way: take its condition away as well.
+        let touch = PutRequest {
+            key: lease.key.clone(),
+            ignore_value: true,
+            ignore_lease: true,
+            ..PutRequest::default()
+        };
+        let txn = TxnRequest {
+            compare: vec![Compare::exists(&lease.key)],
+            success: vec![RequestOp::put(touch), RequestOp::delete(key)],
+            failure: Vec::new(),
+        };
+        let answer = self.client.txn(txn).await?;
+        if !answer.succeeded {
+            return Err(Failure::Gone);
+        }
+        lease.saw_revision(answer.revision());
+        Ok(answer.deleted(1) > 0)
+    }
+
+    pub(super) async fn delete_holders(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        let entries = self.entries(lock).await?;
+        let mut units = 0;
+        let mut holders = Vec::new();
+        for entry in entries {
+            if entry.shape.fits_behind(units) {
+                holders.push(entry.key);
+            }
+            units += u64::from(entry.shape.units);
+        }
+        let success: Vec<RequestOp> = holders.into_iter().map(RequestOp::delete).collect();
+        let deletes = success.len();
+        let answer = self.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
+        let holders = (0..deletes).map(|index| answer.deleted(index)).sum::<i64>();
+        // Every later entry has a higher revision than this.
+        Ok(ForcedRelease {
+            holders: u32::try_from(holders).unwrap_or(u32::MAX),
+            last_token: answer.revision().cast_unsigned(),
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! Keys and what they say: the token is the create-revision of an entry's key.
+
+use std::time::Duration;
+
+use super::Etcd;
+use super::session::{Lease, name_of};
+use super::wire::{Empty, KeyValue, MemberListResponse, RangeRequest, SortOrder, SortTarget};
+use crate::capabilities::Finding;
+use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+
+/// Most keys that a list of names looks at.
+const NAMES_MAX: i64 = 100_000;
+
+/// An entry as it was read.
+pub(super) struct Entry {
+    pub(super) key: Vec<u8>,
+    pub(super) shape: Shape,
+}
+
+impl Etcd {
+    pub(super) fn sessions_prefix(&self) -> Vec<u8> {
+        format!("{}/sessions/", self.root).into_bytes()
+    }
+
+    pub(super) fn session_key(&self, lease: i64) -> Vec<u8> {
+        format!("{}/sessions/{}", self.root, name_of(lease)).into_bytes()
+    }
+
+    /// The range of keys in which the entries of a lock are.
+    pub(super) fn queue_range(&self, lock: &str) -> (Vec<u8>, Vec<u8>) {
+        range_of(format!("{}/locks/{}/", self.root, escape(lock)))
+    }
+
+    pub(super) fn entry_key(&self, lease: &Lease, ticket: &Ticket) -> Vec<u8> {
+        format!(
+            "{}/locks/{}/{}-{}-{}",
+            self.root,
+            escape(&ticket.lock),
+            ticket.shape,
+            lease.name(),
+            ticket.id
+        )
+        .into_bytes()
+    }
+
+    /// Who it is and since when, for people to read: nothing is decided by it.
+    pub(super) fn entry_value(&self) -> Vec<u8> {
+        format!("{} {}", wall_clock().as_millis(), self.owner).into_bytes()
+    }
+
+    /// What an entry takes; `None` for a key that is none of ours.
+    pub(super) fn shape_of(&self, key: &[u8]) -> Option<Shape> {
+        let entry = std::str::from_utf8(key).ok()?.rsplit('/').next()?;
+        entry.split('-').next()?.parse().ok()
+    }
+
+    /// The first key with a prefix.
+    pub(super) async fn queue_head(&self, prefix: &[u8]) -> Result<Option<KeyValue>, Failure> {
+        let (key, range_end) = range_of(String::from_utf8_lossy(prefix).into_owned());
+        let range = RangeRequest { key, range_end, limit: 1, keys_only: true, ..RangeRequest::default() };
+        Ok(self.client.range(range).await?.kvs.into_iter().next())
+    }
+
+    async fn read_entries(&self, lock: &str) -> Result<Vec<KeyValue>, Failure> {
+        let (key, range_end) = self.queue_range(lock);
+        let range = RangeRequest {
+            key,
+            range_end,
+            sort_order: SortOrder::Ascend as i32,
+            sort_target: SortTarget::Create as i32,
+            ..RangeRequest::default()
+        };
+        Ok(self.client.range(range).await?.kvs)
+    }
+
+    pub(super) async fn entries(&self, lock: &str) -> Result<Vec<Entry>, Failure> {
+        let kvs = self.read_entries(lock).await?;
+        Ok(kvs
+            .into_iter()
+            .filter_map(|kv| Some(Entry { shape: self.shape_of(&kv.key)?, key: kv.key }))
+            .collect())
+    }
+
+    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
+        let kvs = self.read_entries(lock).await?;
+        Ok(kvs
+            .into_iter()
+            .filter_map(|kv| {
+                let value = String::from_utf8_lossy(&kv.value);
+                let (since, owner) = value.split_once(' ').unwrap_or(("", &value));
+                let since = since.parse().map_or(wall_clock(), Duration::from_millis);
+                Some(Queued {
+                    session: name_of(kv.lease),
+                    owner: owner.to_owned(),
+                    shape: self.shape_of(&kv.key)?,
+                    token: kv.create_revision.cast_unsigned(),
+                    since: wall_clock().saturating_sub(since),
+                })
+            })
+            .collect())
+    }
+
+    pub(super) async fn find_weak_spots(&self) -> Result<Vec<Finding>, Failure> {
+        let members: MemberListResponse =
+            self.client.call("/etcdserverpb.Cluster/MemberList", Empty {}).await?;
+        let mut findings = Vec::new();
+        let voters = members.members.iter().filter(|member| !member.is_learner).count();
+        if voters < 3 {
+            findings.push(Finding::new(
+                "single-node",
+                format!("the cluster has {voters} voting member(s): one that fails stops all locks"),
+                "run three or five etcd members",
+            ));
+        }
+        Ok(findings)
+    }
+
+    pub(super) async fn read_names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
+        let (key, range_end) = range_of(format!("{}/locks/{}", self.root, escape(prefix)));
+        let range =
+            RangeRequest { key, range_end, limit: NAMES_MAX, keys_only: true, ..RangeRequest::default() };
+        let mut names: Vec<String> = self
+            .client
+            .range(range)
+            .await?
+            .kvs
+            .iter()
+            .filter_map(|kv| unescape(std::str::from_utf8(&kv.key).ok()?.rsplit('/').nth(1)?))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+/// All keys with a prefix.
+fn range_of(prefix: String) -> (Vec<u8>, Vec<u8>) {
+    let prefix = prefix.into_bytes();
+    let mut end = prefix.clone();
+    // The prefix ends with ASCII: its last byte can be raised.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    (prefix, end)
+}

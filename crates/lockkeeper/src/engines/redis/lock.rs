@@ -1,0 +1,105 @@
+//! Take, renew and give as scripts: each is one atomic step on the server.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use lockkeeper_core::Token;
+use redis::{Script, Value};
+
+use super::session::Instance;
+use super::token::COUNTER;
+use crate::clock::Moment;
+use crate::deadline::Deadline;
+use crate::engines::Ask;
+use crate::engines::lease::{OwnerId, Taken};
+use crate::error::Error;
+use crate::mode::Mode;
+
+static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
+static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("renew.lua")));
+static GIVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("give.lua")));
+
+/// What is held: in whose name, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) owner: OwnerId,
+    pub(crate) keys: Arc<[String]>,
+}
+
+/// Where a lock is kept.
+pub(crate) fn key(lock: &str) -> String {
+    format!("lockkeeper:lock:{lock}")
+}
+
+pub(crate) fn keys(ask: &Ask) -> Arc<[String]> {
+    ask.locks.as_slice().iter().map(|lock| key(lock)).collect()
+}
+
+fn milliseconds(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) async fn take(
+    instance: &Instance,
+    ask: &Ask,
+    owner: &OwnerId,
+    described: &str,
+) -> Result<Taken<Lease>, Error> {
+    let keys = keys(ask);
+    let kind = match (ask.mode, ask.capacity.unwrap_or(1)) {
+        (Mode::Shared, _) => "s".to_owned(),
+        (Mode::Exclusive, 1) => "x".to_owned(),
+        (Mode::Exclusive, capacity) => capacity.to_string(),
+    };
+    let mut script = TAKE.prepare_invoke();
+    for key in keys.iter() {
+        script.key(key);
+    }
+    script.key(COUNTER).arg(&owner.0).arg(milliseconds(ask.ttl)).arg(kind);
+    script.arg(ask.permits.unwrap_or(1)).arg(described);
+    let sent = Moment::now();
+    match instance.run::<(i64, Value)>(&script).await? {
+        (1, token) => Ok(Taken::Granted {
+            lease: Lease { owner: owner.clone(), keys },
+            token: Some(Token(redis::from_redis_value(token).unwrap_or_default())),
+            deadline: Arc::new(Deadline::new(sent, ask.ttl)),
+        }),
+        (0, free_in) => Ok(Taken::Busy {
+            free_in: redis::from_redis_value::<i64>(free_in)
+                .ok()
+                .and_then(|ms| u64::try_from(ms).ok())
+                .map(Duration::from_millis),
+        }),
+        (_, other) => {
+            let name = &ask.locks.as_slice()[0];
+            Err(match redis::from_redis_value::<String>(other).unwrap_or_default().as_str() {
+                "s" => Error::Contended { lock: name.clone() },
+                number if number.parse::<u32>().is_ok() => Error::invalid(format!(
+                    "\"{name}\" has a capacity of {number} now: ask for the same, or wait until it is free"
+                )),
+                kind => Error::invalid(format!(
+                    "the key of \"{name}\" is used for something else, a {kind}: choose another name"
+                )),
+            })
+        }
+    }
+}
+
+pub(crate) async fn renew(instance: &Instance, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
+    let mut script = RENEW.prepare_invoke();
+    for key in lease.keys.iter() {
+        script.key(key);
+    }
+    script.arg(&lease.owner.0).arg(milliseconds(ttl));
+    Ok(instance.run::<i64>(&script).await? == 1)
+}
+
+/// False unless all of it was held.
+pub(crate) async fn give(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
+    let mut script = GIVE.prepare_invoke();
+    for key in lease.keys.iter() {
+        script.key(key);
+    }
+    script.arg(&lease.owner.0);
+    Ok(instance.run::<usize>(&script).await? == lease.keys.len())
+}

@@ -1,0 +1,150 @@
+//! One Redis.
+//!
+//! **Recipe.** A lock is a key, set only if it does not exist, with 20 random bytes and a time to live (`SET NX PX`).
+//! Whoever renews or gives it back proves with these bytes that it is theirs, in a script, so that nobody ends a lock
+//! that has passed on. Shared and counted locks are a hash with an entry for each holder. Several locks at once are one
+//! script. A release is published; of all who wait in a keeper one hears it and asks, and a timer with a random part
+//! is the net for messages that are lost.
+//!
+//! **Token.** One counter for the database, raised in the script that grants: see `token.rs`. It is *volatile*: it is not
+//! taken for a fence unless the user says so with `accept_volatile_tokens`.
+//!
+//! **Whose clock.** That of Redis ends a lease; the holder's own, counted from when it sent the renewal, ends earlier.
+//!
+//! **What it does NOT promise.** That a lock survives Redis. Replicas follow with a delay, and what was in memory only is
+//! gone with the process:
+//!
+//! ```text
+//!  A            primary          replica         B
+//!  |--take----->| A holds
+//!  |<--granted--|   . . . not yet copied . . .
+//!  |            X crash
+//!  |                             becomes primary
+//!  |                             |<------take----|
+//!  |                             |----granted--->|
+//!  A and B both hold the lock. B's token is greater only if the counter, or the replica's clock, was not behind.
+//! ```
+//!
+//! A restart without `appendonly yes` and `appendfsync always` does the same. `lockkeeper doctor` looks for both. And as
+//! with every engine: a holder that is paused for longer than its time to live still writes when it wakes, unless
+//! the resource checks the token.
+
+pub(crate) mod examine;
+pub(crate) mod lock;
+pub(crate) mod session;
+mod token;
+mod view;
+mod wait;
+
+use std::time::Duration;
+
+use lockkeeper_core::Token;
+
+use self::lock::Lease;
+use self::session::Instance;
+use self::wait::Herald;
+use super::Ask;
+use super::lease::{LeaseEngine, News, OwnerId, Store, Taken};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
+use crate::error::Error;
+use crate::options::Options;
+use crate::url::ServerUrl;
+use crate::view::{ForcedRelease, LockPage, LockState, TokenCheck};
+
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    engine: "redis",
+    scheme: "redis://",
+    class: Class::Efficiency,
+    token: TokenKind::Volatile,
+    token_source: "a counter in Redis, never below its clock",
+    clock: ClockAuthority::Server,
+    fairness: Fairness::FifoInKeeper,
+    loss: LossDetection::Renewal,
+    shared: true,
+    counted: true,
+    several: true,
+    lock_delay: false,
+    who: true,
+    force_release: true,
+    values: false,
+    ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
+    ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
+};
+
+/// Locks in one Redis.
+pub(crate) struct RedisStore {
+    instance: Instance,
+    herald: Herald,
+    owner: String,
+}
+
+pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEngine<RedisStore>, Error> {
+    let [host] = url.hosts.as_slice() else {
+        return Err(Error::invalid(
+            "redis:// is one Redis: name one host, or use redlock:// for several that are independent",
+        ));
+    };
+    let client = Instance::client(&url, host)?;
+    let instance =
+        Instance::connect(client.clone(), host, options.connect_timeout, options.request_timeout).await?;
+    let store = RedisStore { instance, herald: Herald::new(client), owner: options.owner.clone() };
+    Ok(LeaseEngine::start(store, options))
+}
+
+impl Store for RedisStore {
+    type Lease = Lease;
+
+    fn capabilities(&self) -> &'static Capabilities {
+        &CAPABILITIES
+    }
+
+    fn address(&self) -> String {
+        self.instance.address.clone()
+    }
+
+    async fn take(&self, ask: &Ask, owner: &OwnerId, _wait: Duration) -> Result<Taken<Lease>, Error> {
+        lock::take(&self.instance, ask, owner, &self.owner).await
+    }
+
+    async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
+        lock::renew(&self.instance, lease, ttl).await
+    }
+
+    async fn give(&self, lease: &Lease) -> Result<bool, Error> {
+        lock::give(&self.instance, lease).await
+    }
+
+    async fn undo(&self, ask: &Ask, owner: &OwnerId) -> Result<(), Error> {
+        let lease = Lease { owner: owner.clone(), keys: lock::keys(ask) };
+        self.give(&lease).await.map(|_| ())
+    }
+
+    async fn listen(&self, ask: &Ask) -> News {
+        self.herald.listen(ask)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        examine::examine(&self.instance, true).await
+    }
+
+    async fn who(&self, lock: &str) -> Result<LockState, Error> {
+        view::who(&self.instance, lock).await
+    }
+
+    async fn locks(&self, prefix: &str, limit: u32, after: &str) -> Result<LockPage, Error> {
+        view::locks(&self.instance, prefix, limit, after).await
+    }
+
+    async fn check_token(&self, lock: &str, token: Token) -> Result<TokenCheck, Error> {
+        token::check(&self.instance, lock, token).await
+    }
+
+    async fn force_release(&self, lock: &str, reason: &str) -> Result<ForcedRelease, Error> {
+        tracing::info!(lock, reason, "a lock is released by force");
+        token::force_release(&self.instance, lock).await
+    }
+
+    async fn shut(&self) {
+        self.herald.stop();
+    }
+}

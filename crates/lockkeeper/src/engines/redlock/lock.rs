@@ -1,0 +1,122 @@
+//! Take, renew and give on a majority.
+
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Script;
+
+use super::session::Instances;
+use super::wait;
+use crate::clock::Moment;
+use crate::deadline::Deadline;
+use crate::engines::Ask;
+use crate::engines::lease::{OwnerId, Taken};
+use crate::engines::redis::lock::{self as of_one, Lease};
+use crate::engines::redis::session::Instance;
+use crate::error::Error;
+
+/// `SET NX PX`, or the same again if it is ours already: a retry is the same request.
+static PLANT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+         local value = redis.call('GET', KEYS[1])
+         if value and string.sub(value, 1, 40) == ARGV[1] then
+           redis.call('PEXPIRE', KEYS[1], ARGV[2])
+           return 1
+         end
+         return 0",
+    )
+});
+
+/// Releases may take longer than votes: nobody's lease depends on them.
+const GIVE: Duration = Duration::from_secs(1);
+
+pub(super) async fn take(instances: &Instances, ask: &Ask, owner: &OwnerId) -> Result<Taken<Lease>, Error> {
+    let lease = Lease { owner: owner.clone(), keys: of_one::keys(ask) };
+    // From before the first request: whatever the answers take is lost time.
+    let started = Moment::now();
+    let timeout = instances.timeout(ask.ttl);
+    let answers = on_all(instances, timeout, |instance| plant(instance, &lease, ask.ttl)).await;
+    let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+    let deadline = Deadline::new(started, ask.ttl);
+    let is_valid = deadline.at().is_ok_and(|at| Moment::now() < at);
+    if yes >= instances.majority() && is_valid {
+        return Ok(Taken::Granted { lease, token: None, deadline: Arc::new(deadline) });
+    }
+    // On all: one that did not answer may have set it all the same.
+    let _ = give(instances, &lease).await;
+    let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
+    if yes + no >= instances.majority() {
+        return Ok(Taken::Busy { free_in: Some(wait::look_again()) });
+    }
+    Err(too_few(instances, answers))
+}
+
+pub(super) async fn renew(instances: &Instances, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
+    let timeout = instances.timeout(ttl);
+    let answers = on_all(instances, timeout, |instance| of_one::renew(instance, lease, ttl)).await;
+    let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+    let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
+    if yes >= instances.majority() {
+        if no > 0 {
+            // An instance that came back empty votes for us again, from the next renewal on. It is not counted now.
+            let _ = on_all(instances, timeout, |instance| plant(instance, lease, ttl)).await;
+        }
+        return Ok(true);
+    }
+    // So many have forgotten it that no majority can be left.
+    if no > instances.all.len() - instances.majority() {
+        return Ok(false);
+    }
+    Err(too_few(instances, answers))
+}
+
+pub(super) async fn give(instances: &Instances, lease: &Lease) -> Result<bool, Error> {
+    let answers = on_all(instances, GIVE, |instance| of_one::give(instance, lease)).await;
+    let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+    let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
+    match () {
+        () if yes >= instances.majority() => Ok(true),
+        () if no >= instances.majority() => Ok(false),
+        () if yes + no >= instances.majority() => Ok(yes > 0),
+        () => Err(too_few(instances, answers)),
+    }
+}
+
+async fn plant(instance: &Instance, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
+    let mut script = PLANT.prepare_invoke();
+    script.key(&lease.keys[0]).arg(&lease.owner.0).arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    Ok(instance.run::<i64>(&script).await? == 1)
+}
+
+/// All at once, each with a time-out of its own.
+async fn on_all<'a, F>(
+    instances: &'a Instances,
+    timeout: Duration,
+    work: impl Fn(&'a Instance) -> F,
+) -> Vec<Result<bool, Error>>
+where
+    F: Future<Output = Result<bool, Error>>,
+{
+    let all = instances.all.iter().map(|instance| {
+        let work = work(instance);
+        async move {
+            tokio::time::timeout(timeout, work)
+                .await
+                .unwrap_or_else(|_| Err(Error::unavailable(format!("Redis at {} is slow", instance.address))))
+        }
+    });
+    join_all(all).await
+}
+
+fn too_few(instances: &Instances, answers: Vec<Result<bool, Error>>) -> Error {
+    let reached = answers.iter().filter(|answer| answer.is_ok()).count();
+    let first = answers.into_iter().find_map(Result::err).map(|error| error.to_string()).unwrap_or_default();
+    Error::unavailable(format!(
+        "{reached} of {} Redis instances answered in time, and a majority of {} is needed: {first}",
+        instances.all.len(),
+        instances.majority()
+    ))
+}

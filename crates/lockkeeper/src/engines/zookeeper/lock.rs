@@ -1,0 +1,140 @@
+//! Into the queue and out of it.
+
+use std::sync::atomic::Ordering;
+
+use zookeeper_client::{Client, CreateMode, Error as ZkError};
+
+use super::Zookeeper;
+use super::token::{Entry, in_order};
+use crate::engines::base::{Entered, Failure, Ticket, Try, earlier_units};
+use crate::view::ForcedRelease;
+
+impl Zookeeper {
+    pub(super) async fn enter_queue(
+        &self,
+        client: &Client,
+        ticket: &Ticket,
+        mode: Try,
+    ) -> Result<Entered, Failure> {
+        let (folder, prefix) = (self.folder(&ticket.lock), self.entry_prefix(client, ticket));
+        if ticket.in_doubt.load(Ordering::Relaxed)
+            && let Some(own) = self.find(client, ticket).await?
+        {
+            // An earlier try has created it, and its answer was lost.
+            let path = format!("{folder}/{}", own.name);
+            return match client.check_stat(&path).await.map_err(|error| self.failed(&error))? {
+                Some(stat) => {
+                    let _ = ticket.place.set(stat.czxid.cast_unsigned());
+                    let entries = self.entries(client, &ticket.lock).await?;
+                    self.entered(client, ticket, mode, &entries).await
+                }
+                None => Err(Failure::unreachable("the entry vanished")),
+            };
+        }
+        loop {
+            let options = CreateMode::EphemeralSequential.with_acls(self.acls());
+            let value = self.entry_value();
+            // Both at once: ZooKeeper answers a client's requests in their order, so the list is one that has the entry.
+            let created = client.create(&prefix, &value, &options);
+            let listed = client.list_children(&folder);
+            let (created, listed) = tokio::join!(created, listed);
+            match created {
+                Ok((stat, sequence)) => {
+                    let _ = ticket.path.set(format!("{prefix}{sequence}"));
+                    let _ = ticket.place.set(stat.czxid.cast_unsigned());
+                }
+                Err(ZkError::NoNode) => {
+                    self.create_folder(client, &folder).await?;
+                    continue;
+                }
+                Err(error) => return Err(self.failed(&error)),
+            }
+            let names = listed.map_err(|error| {
+                ticket.in_doubt.store(true, Ordering::Relaxed);
+                self.failed(&error)
+            })?;
+            return self.entered(client, ticket, mode, &in_order(&names)).await;
+        }
+    }
+
+    /// A container goes by itself when it has been empty for a while.
+    async fn create_folder(&self, client: &Client, folder: &str) -> Result<(), Failure> {
+        let container = CreateMode::Container.with_acls(self.acls());
+        let created = match client.create(folder, &[], &container).await {
+            // Before 3.5 there are no containers.
+            Err(ZkError::Unimplemented) => {
+                let persistent = CreateMode::Persistent.with_acls(self.acls());
+                client.create(folder, &[], &persistent).await
+            }
+            created => created,
+        };
+        match created {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+            Err(ZkError::NoNode) => {
+                let persistent = CreateMode::Persistent.with_acls(self.acls());
+                client.mkdir(&self.root, &persistent).await.map_err(|error| self.failed(&error))
+            }
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    async fn entered(
+        &self,
+        client: &Client,
+        ticket: &Ticket,
+        mode: Try,
+        entries: &[Entry],
+    ) -> Result<Entered, Failure> {
+        let earlier = entries.iter().take_while(|entry| entry.id != ticket.id).map(|entry| entry.shape);
+        let units = earlier_units(ticket.shape, earlier).map_err(Failure::Refused)?;
+        if ticket.shape.fits_behind(units) {
+            return Ok(Entered::Holds(ticket.place.get().copied().unwrap_or_default()));
+        }
+        if mode == Try::Queue {
+            return Ok(Entered::Waits);
+        }
+        self.leave_queue(client, ticket).await?;
+        Ok(Entered::Busy)
+    }
+
+    /// The entry of a ticket, by its id.
+    async fn find(&self, client: &Client, ticket: &Ticket) -> Result<Option<Entry>, Failure> {
+        // The server that we are connected to now may be behind the one before.
+        client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
+        let entries = self.entries(client, &ticket.lock).await?;
+        Ok(entries.into_iter().find(|entry| entry.id == ticket.id))
+    }
+
+    pub(super) async fn leave_queue(&self, client: &Client, ticket: &Ticket) -> Result<bool, Failure> {
+        if let (Some(path), false) = (ticket.path.get(), ticket.in_doubt.load(Ordering::Relaxed)) {
+            return self.delete(client, path).await;
+        }
+        let Some(entry) = self.find(client, ticket).await? else { return Ok(false) };
+        self.delete(client, &format!("{}/{}", self.folder(&ticket.lock), entry.name)).await
+    }
+
+    async fn delete(&self, client: &Client, path: &str) -> Result<bool, Failure> {
+        match client.delete(path, None).await {
+            Ok(()) => Ok(true),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    pub(super) async fn delete_holders(&self, client: &Client, lock: &str) -> Result<ForcedRelease, Failure> {
+        client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
+        let (mut units, mut holders) = (0, 0);
+        let folder = self.folder(lock);
+        for entry in self.entries(client, lock).await? {
+            if entry.shape.fits_behind(units)
+                && self.delete(client, &format!("{folder}/{}", entry.name)).await?
+            {
+                holders += 1;
+            }
+            units += u64::from(entry.shape.units);
+        }
+        // The folder knows the transaction that last changed its entries: every later entry has a higher number.
+        let stat = client.check_stat(&folder).await.map_err(|error| self.failed(&error))?;
+        Ok(ForcedRelease { holders, last_token: stat.map_or(0, |stat| stat.pzxid.cast_unsigned()) })
+    }
+}

@@ -1,0 +1,117 @@
+//! Consul.
+
+use std::time::Duration;
+
+use lockkeeper::Loss;
+use lockkeeper::prelude::*;
+
+use super::shared::{self, soon, until_queue};
+use crate::servers::Site;
+use crate::servers::consul::Consul;
+
+#[tokio::test]
+async fn the_same_lock_as_everywhere() {
+    shared::all::<Consul>().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_is_cut_off_is_told_before_the_next_is_let_in() {
+    shared::cut_and_healed::<Consul>(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
+async fn a_guard_and_a_waiter_survive_a_restart_of_the_server() {
+    shared::restarted::<Consul>(Duration::from_secs(20)).await;
+}
+
+#[tokio::test]
+async fn nobody_there_and_somebody_else_there() {
+    shared::absent_or_wrong("consul").await;
+}
+
+#[tokio::test]
+async fn lost_answers_leave_no_ghost() {
+    shared::lost_answers_leave_no_ghost::<Consul>().await;
+}
+
+#[tokio::test]
+async fn tasks_of_one_keeper_are_let_in_as_they_came() {
+    let site = Consul::start();
+    let keeper = Keeper::connect(&site.url()).await.unwrap();
+    let guard = soon(keeper.lock("q").acquire()).await.unwrap();
+    let mut waiters = Vec::new();
+    for index in 0..5 {
+        let lock = keeper.lock("q");
+        waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
+        until_queue(&keeper, "q", 1, index + 1).await;
+    }
+    waiters.remove(2).abort();
+    until_queue(&keeper, "q", 1, 4).await;
+    let mut token = guard.token();
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        let guard = soon(waiter).await.unwrap();
+        assert_eq!(guard.token().0, token.0 + 1, "one acquire for each grant");
+        token = guard.token();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lock_stays_closed_for_its_delay_when_the_session_ends() {
+    let site = Consul::start();
+    let keeper = Keeper::connect(&site.url()).await.unwrap();
+    let other = Keeper::connect(&site.url()).await.unwrap();
+    let guard = soon(keeper.lock("a").lock_delay(2.secs()).acquire()).await.unwrap();
+    let session = other.who("a").await.unwrap().holders[0].session.clone();
+    let started = std::time::Instant::now();
+    site.put(&format!("/v1/session/destroy/{session}"));
+    assert_eq!(other.lock("a").no_wait().acquire().await.unwrap_err().code(), "busy");
+    let next = soon(other.lock("a").acquire()).await.unwrap();
+    assert!(started.elapsed() >= 2.secs(), "{:?}", started.elapsed());
+    assert!(next.token() > guard.token());
+    assert_eq!(soon(guard.lost()).await, Loss::SessionExpired);
+}
+
+#[tokio::test]
+async fn with_behavior_delete_the_key_goes_and_the_token_counts_as_volatile() {
+    let site = Consul::start();
+    let url = format!("{}?behavior=delete", site.url());
+    let error = Keeper::connect(&url).await.unwrap_err();
+    assert_eq!(error.code(), "unsupported", "{error}");
+    let keeper = Keeper::connect_unfenced(&url).await.unwrap();
+    for _ in 0..3 {
+        soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(site.get("/v1/kv/lockkeeper/locks/a"), "");
+    let codes: Vec<_> = keeper.examine().await.unwrap().iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, ["single-node", "token-starts-again"]);
+    let error = Keeper::connect(&format!("{}?behavior=forget", site.url())).await.unwrap_err();
+    assert_eq!(error.code(), "invalid", "{error}");
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_in_plain_words() {
+    let acl = r#", "acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": "4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10", "agent": "4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10"}}"#;
+    let site = Consul::with(acl);
+    let error = Keeper::connect(&site.url()).await.unwrap_err();
+    assert_eq!(error.code(), "unauthenticated", "{error}");
+    assert!(error.to_string().contains("consul://:TOKEN@"), "{error}");
+    let wrong = format!("consul://:00000000-8f0e-4d9c-9a51-7d4b0d5f2f10@{}", site.address);
+    let error = Keeper::connect(&wrong).await.unwrap_err();
+    assert_eq!(error.code(), "unauthenticated", "{error}");
+    let right = format!("consul://:4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10@{}", site.address);
+    let keeper = Keeper::connect(&right).await.unwrap();
+    soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_session_hangs_on_its_time_to_live_alone() {
+    let site = Consul::start();
+    let keeper = Keeper::connect(&site.url()).await.unwrap();
+    let error = keeper.lock("a").ttl(5.secs()).acquire().await.unwrap_err();
+    assert_eq!(error.code(), "invalid", "{error}");
+    let _guard = soon(keeper.lock("a").acquire()).await.unwrap();
+    let sessions = site.get("/v1/session/list");
+    assert!(sessions.contains(r#""NodeChecks":[]"#) && sessions.contains(r#""LockDelay":0"#), "{sessions}");
+}

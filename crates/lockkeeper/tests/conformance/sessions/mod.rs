@@ -1,0 +1,6 @@
+//! What the recipes of engines with sessions and queues of their own are about, beyond the suite.
+
+mod consul;
+mod etcd;
+mod shared;
+mod zookeeper;
