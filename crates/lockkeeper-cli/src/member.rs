@@ -125,28 +125,44 @@ fn as_json(leader: u64, members: &[v1::Member]) -> serde_json::Value {
     json!({ "members": members })
 }
 
-/// Also for `status`.
-pub(crate) fn as_table(leader: u64, members: &[v1::Member]) -> Table {
-    let mut table = Table::new(&["MEMBER", "ADDRESS", "ROLE", "BEHIND", "LAST ANSWER"]);
-    let dash = || "-".to_owned();
+fn as_table(leader: u64, members: &[v1::Member]) -> Table {
+    let mut table = table();
     for member in members {
-        let role = match (member.node_id == leader, member.voter) {
-            (true, _) => "leader",
-            (false, true) => "voter",
-            (false, false) => "learner",
-        };
-        let address = if member.address.is_empty() { dash() } else { member.address.clone() };
-        let answer = member.silent_ms.map(|silent| match silent {
-            0..1_000 => "now".to_owned(),
-            silent => format!("{} s ago", silent / 1_000),
-        });
-        table.row([
-            member.node_id.to_string(),
-            address,
-            role.to_owned(),
-            member.lag.map_or_else(dash, |lag| format!("{lag} entries")),
-            answer.unwrap_or_else(dash),
-        ]);
+        let (lag, silent_ms) = (member.lag, member.silent_ms);
+        table.row(row(member.node_id, leader, &member.address, member.voter, lag, silent_ms));
     }
     table
+}
+
+/// The table of members, for `status` too.
+pub(crate) fn table() -> Table {
+    Table::new(&["MEMBER", "ADDRESS", "ROLE", "BEHIND", "LAST ANSWER"])
+}
+
+/// One member. What only a leader knows is a dash elsewhere.
+pub(crate) fn row(
+    node_id: u64,
+    leader: u64,
+    address: &str,
+    voter: bool,
+    lag: Option<u64>,
+    silent_ms: Option<u64>,
+) -> [String; 5] {
+    let dash = || "-".to_owned();
+    let role = match (node_id == leader, voter) {
+        (true, _) => "leader",
+        (false, true) => "voter",
+        (false, false) => "learner",
+    };
+    let answer = silent_ms.map(|silent| match silent {
+        0..1_000 => "now".to_owned(),
+        silent => format!("{} s ago", silent / 1_000),
+    });
+    [
+        node_id.to_string(),
+        if address.is_empty() { dash() } else { address.to_owned() },
+        role.to_owned(),
+        lag.map_or_else(dash, |lag| format!("{lag} entries")),
+        answer.unwrap_or_else(dash),
+    ]
 }

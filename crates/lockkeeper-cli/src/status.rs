@@ -9,7 +9,7 @@ use lockkeeper::Status;
 use crate::client::{self, Client, Output};
 use crate::duration::words;
 use crate::failure::Failure;
-use crate::table::Table;
+use crate::member;
 
 /// Show how the cell is: members, leader, log, counts
 #[derive(Debug, Args)]
@@ -75,15 +75,16 @@ fn text(status: &Status) -> String {
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<9} {value}");
     }
-    let mut members = Table::new(&["MEMBER", "ADDRESS", "ROLE"]);
-    for member in &status.members {
-        let role = match (member.node_id == status.leader, member.voter) {
-            (true, _) => "leader",
-            (false, true) => "voter",
-            (false, false) => "learner",
-        };
-        let address = if member.address.is_empty() { "-" } else { &member.address };
-        members.row([member.node_id.to_string(), address.to_owned(), role.to_owned()]);
+    let mut members = member::table();
+    for known in &status.members {
+        members.row(member::row(
+            known.node_id,
+            status.leader,
+            &known.address,
+            known.voter,
+            known.lag,
+            known.silent_ms,
+        ));
     }
     let _ = write!(text, "\n{members}");
     text

@@ -58,6 +58,11 @@ impl Calls {
         Calls { inner: Arc::new(Inner { shared, consensus, home, snapshots, requests }) }
     }
 
+    /// Whether this node may answer for the cell from what it knows.
+    pub fn may_answer(&self) -> Result<(), Failure> {
+        self.now().map(|_| ())
+    }
+
     pub(crate) fn consensus(&self) -> &Consensus {
         &self.inner.consensus
     }

@@ -151,12 +151,13 @@ impl Node {
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
-        tasks.spawn(timers::run(shared.clone(), log));
+        tasks.spawn(timers::run(shared.clone(), log.clone()));
         tasks.spawn(take_snapshots(consensus.clone(), snapshots));
         let lead = {
             let (shared, consensus, end) = (shared.clone(), consensus.clone(), end.clone());
+            let log = log.clone();
             async move {
-                let why = leadership::follow(shared, consensus).await;
+                let why = leadership::follow(shared, consensus, log).await;
                 end.send_replace(Some(why));
             }
         };

@@ -128,6 +128,12 @@ pub struct Member {
     pub address: String,
     /// It votes.
     pub voter: bool,
+    /// The last entry that it has; known if the node that was asked leads.
+    pub matched_index: Option<u64>,
+    /// How many entries it lacks; known if the node that was asked leads.
+    pub lag: Option<u64>,
+    /// For how long it has not answered; known if the node that was asked leads.
+    pub silent_ms: Option<u64>,
 }
 
 fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

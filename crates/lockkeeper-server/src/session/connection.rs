@@ -74,6 +74,11 @@ impl Connection {
         self.inner().answers.len() >= ITEMS_PER_FRAME_MAX
     }
 
+    /// The client learns which node it speaks with.
+    pub fn welcome(&self, node_id: u64) {
+        self.push(v1::event::Kind::Welcome(v1::Welcome { node_id }));
+    }
+
     /// The client learns that one of its sessions has ended.
     pub fn session_ended(&self, session: SessionId, why: SessionEnd) {
         self.inner().sessions.remove(&session);

@@ -24,7 +24,9 @@ pub struct ClientStream<Inbound> {
 impl<Inbound> ClientStream<Inbound> {
     /// Serves a client whose frames come from `inbound`.
     pub fn new(inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
-        ClientStream { inbound, connection: Arc::new(Connection::default()), calls }
+        let connection = Arc::new(Connection::default());
+        connection.welcome(calls.home().identity().node_id);
+        ClientStream { inbound, connection, calls }
     }
 }
 

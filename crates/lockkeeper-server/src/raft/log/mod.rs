@@ -73,6 +73,9 @@ pub enum SyncMode {
     Inline,
     /// A thread of its own, which takes all that is queued at once.
     Thread,
+    /// The caller, but for the time in which [`LogStore::work_beside`] is set: then a thread, so that a leader's
+    /// entries are on their way to the followers while its own disk writes them.
+    Adaptive,
 }
 
 /// The settings of the log.
@@ -94,7 +97,7 @@ impl Default for LogConfig {
         LogConfig {
             segment_bytes: 16 << 20,
             cache_bytes: 64 << 20,
-            sync: SyncMode::Inline,
+            sync: SyncMode::Adaptive,
             prepare_ahead: true,
         }
     }
@@ -186,7 +189,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
     housekeeper.remove(freed);
     let frame_bytes_max = FRAME_BYTES_MAX.min(config.segment_bytes as usize / 2);
     let view = View::new(standing, entries, files);
-    let shared = Shared::new(view, writer, frame_bytes_max, config.sync == SyncMode::Thread);
+    let shared = Shared::new(view, writer, frame_bytes_max, config.sync);
     Ok((LogStore::start(shared, config.prepare_ahead)?, report))
 }
 

@@ -4,11 +4,12 @@
 //! the queue is the order on the disk and the order of the answers.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::SyncMode;
 use super::disk::DiskFile;
 use super::entries::Entries;
 use super::error::LogError;
@@ -29,8 +30,10 @@ pub(crate) struct Shared {
     pub(crate) drained: Notify,
     current_bytes: AtomicU64,
     pub(crate) frame_bytes_max: usize,
-    /// Whether a thread writes; otherwise the caller does.
+    /// Whether there is a thread that can write.
     pub(crate) threaded: bool,
+    /// Whether it does; otherwise the caller writes.
+    beside: AtomicBool,
 }
 
 /// The log as callers see it, what is queued included.
@@ -111,7 +114,7 @@ impl View {
 }
 
 impl Shared {
-    pub(crate) fn new(view: View, writer: Writer, frame_bytes_max: usize, threaded: bool) -> Shared {
+    pub(crate) fn new(view: View, writer: Writer, frame_bytes_max: usize, sync: SyncMode) -> Shared {
         Shared {
             folder: writer.disk.folder(),
             housekeeper: Arc::clone(&writer.housekeeper),
@@ -121,7 +124,8 @@ impl Shared {
             wake: Condvar::new(),
             drained: Notify::new(),
             frame_bytes_max,
-            threaded,
+            threaded: sync != SyncMode::Inline,
+            beside: AtomicBool::new(sync == SyncMode::Thread),
         }
     }
 
@@ -135,7 +139,7 @@ impl Shared {
 
     /// Has everything in the queue written: by the thread, or here and now.
     pub(crate) fn flush(&self, mut view: MutexGuard<'_, View>) {
-        if self.threaded {
+        if self.beside.load(Ordering::Relaxed) {
             view.urgent = true;
             drop(view);
             self.wake.notify_one();
@@ -143,6 +147,12 @@ impl Shared {
             drop(view);
             self.drain();
         }
+    }
+
+    /// From now on the thread writes, if there is one, or the caller. Both take the queue from its front, one at
+    /// a time, so the order stays.
+    pub(crate) fn work_beside(&self, beside: bool) {
+        self.beside.store(beside && self.threaded, Ordering::Relaxed);
     }
 
     /// Writes all that is queued. The only way to the disk, in both modes.

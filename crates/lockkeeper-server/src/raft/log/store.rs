@@ -98,6 +98,11 @@ impl LogStore {
         self.shared.space()
     }
 
+    /// Whether the log's thread writes from now on, while the caller goes on. Only with [`super::SyncMode::Adaptive`].
+    pub fn work_beside(&self, beside: bool) {
+        self.shared.work_beside(beside);
+    }
+
     /// The error that ended the log, if one did.
     pub fn failure(&self) -> Option<LogError> {
         self.shared.view().failure.clone()

@@ -170,13 +170,20 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
 
     fn stream_append<'s, S>(
         &'s mut self,
-        input: S,
+        mut input: S,
         _option: RPCOption,
     ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>>>>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
+            // The pause after a failure is taken by the requests: a call before the first of them would be made
+            // again and again without one.
+            let Some(first) = input.next().await else {
+                let nothing: BoxStream<'s, _> = Box::pin(futures_util::stream::empty());
+                return Ok(nothing);
+            };
+            let input = futures_util::stream::iter([first]).chain(input);
             let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
             let under_way = Arc::new(AtomicU64::new(0));
             let mut header = Some(self.header());

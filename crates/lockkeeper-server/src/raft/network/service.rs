@@ -24,6 +24,10 @@ type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
 type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 
+/// After the leader's stream has broken: how often and how many times this node tries to stand.
+const STAND_AGAIN: Duration = Duration::from_millis(25);
+const STAND_TRIES: usize = 40;
+
 /// Answers the other members.
 #[derive(Clone)]
 pub struct PeerService {
@@ -121,6 +125,24 @@ impl Inner {
         }
         Err(Status::unavailable("this node has just been started and does not vote yet"))
     }
+
+    /// The stream of the leader has broken. If it is gone, this node stands as soon as the promise to it is over,
+    /// instead of waiting for some more silence; if it is not, it will have been heard again by then.
+    async fn replace(self: Arc<Self>, leader: u64) {
+        for _ in 0..STAND_TRIES {
+            let still = {
+                let metrics = self.raft.metrics();
+                metrics.borrow_watched().current_leader == Some(leader)
+            };
+            // Refused by raft itself as long as the promise holds, here and at the other members.
+            if !still || Instant::now() < self.votes_from || self.raft.trigger().elect(true).await.is_err() {
+                return;
+            }
+            let pause = STAND_AGAIN.as_micros() as u64;
+            let more = getrandom::u64().unwrap_or_default() % pause;
+            tokio::time::sleep(Duration::from_micros(pause / 2 + more)).await;
+        }
+    }
 }
 
 fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
@@ -167,17 +189,20 @@ impl Peer for PeerService {
         let broken = Arc::new(Mutex::new(None));
         let requests = {
             let (inner, broken) = (self.inner.clone(), broken.clone());
-            futures_util::stream::unfold((request.into_inner(), true), move |(mut inbound, first)| {
+            futures_util::stream::unfold((request.into_inner(), None), move |(mut inbound, from)| {
                 let (inner, broken) = (inner.clone(), broken.clone());
                 async move {
-                    let request = match inbound.message().await {
-                        Ok(request) => request?,
+                    let Ok(Some(request)) = inbound.message().await else {
                         // The connection is gone: there is nobody to tell.
-                        Err(_) => return None,
+                        if let Some(from) = from {
+                            tokio::spawn(inner.replace(from));
+                        }
+                        return None;
                     };
-                    let opened = match first {
-                        true => inner.admit(request.header.as_ref()),
-                        false => Ok(()),
+                    let from = from.or(request.header.as_ref().map(|header| header.from));
+                    let opened = match &request.header {
+                        None => Ok(()),
+                        header => inner.admit(header.as_ref()),
                     };
                     let opened = opened.and_then(|()| {
                         codec::decode::<AppendEntriesRequest>(&request.body).map_err(Status::invalid_argument)
@@ -185,7 +210,7 @@ impl Peer for PeerService {
                     match opened {
                         Ok(request) => {
                             inner.heard.now();
-                            Some((request, (inbound, false)))
+                            Some((request, (inbound, from)))
                         }
                         Err(status) => {
                             *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);

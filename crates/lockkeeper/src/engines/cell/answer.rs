@@ -124,7 +124,14 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         members: status
             .members
             .into_iter()
-            .map(|member| Member { node_id: member.node_id, address: member.address, voter: member.voter })
+            .map(|member| Member {
+                node_id: member.node_id,
+                address: member.address,
+                voter: member.voter,
+                matched_index: member.matched_index,
+                lag: member.lag,
+                silent_ms: member.silent_ms,
+            })
             .collect(),
         last_log_index: status.last_log_index,
         applied_index: status.applied_index,

@@ -12,6 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;
 
 use super::backoff;
+use super::scout::{Doubt, Verdict};
 use super::session::Sessions;
 use super::transport::{Link, Opening, Refused, Transport};
 use super::upkeep::PATIENCE_MIN;
@@ -45,6 +46,8 @@ enum Event {
     Room,
     /// There is a link, or there is none.
     Opened(Result<Link, Refused>),
+    /// Another node has said who leads.
+    Verdict(Verdict),
     /// It is time to look at the clock.
     Timer,
 }
@@ -82,6 +85,9 @@ pub(super) struct Connection {
     /// Another node leads: go there once the present frame is dealt with.
     pub(super) moved: Option<Option<SmolStr>>,
     leader: Option<SmolStr>,
+    /// The id of the node that we are connected to, if it has told.
+    pub(super) node: Option<u64>,
+    pub(super) doubt: Doubt,
 
     pub(super) sessions: Sessions,
     /// All that waits for an answer, by number. Invariant: what is not `sent` goes out as soon as there is a link that
@@ -130,6 +136,8 @@ impl Connection {
             redirects: 0,
             moved: None,
             leader: None,
+            node: None,
+            doubt: Doubt::none(Moment::now()),
             sessions: Sessions::default(),
             work: ByNumber::default(),
             aliases: ByNumber::default(),
@@ -164,11 +172,16 @@ impl Connection {
                     self.close(None, Moment::now());
                 }
                 Event::GivenBack => self.on_give_backs(),
-                Event::Frame(Ok(frame)) => self.on_frame(frame, Moment::now()),
+                Event::Frame(Ok(frame)) => {
+                    let now = Moment::now();
+                    self.doubt.dispel(now);
+                    self.on_frame(frame, now);
+                }
                 Event::Frame(Err(refused)) => self.drop_link(&refused, Moment::now()),
                 Event::Room => {}
                 Event::Opened(Ok(link)) => self.on_link(link, Moment::now()),
                 Event::Opened(Err(refused)) => self.on_refused(&refused, Moment::now()),
+                Event::Verdict(verdict) => self.on_verdict(verdict, Moment::now()),
                 Event::Timer => {
                     armed = Moment::NEVER;
                     self.upkeep(Moment::now());
@@ -199,9 +212,16 @@ impl Connection {
                 LinkState::Down { .. } => std::future::pending().await,
             }
         };
+        let scout = async {
+            match &mut self.doubt.scout {
+                Some(scout) => Event::Verdict(scout.await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             event = link => event,
+            event = scout => event,
             count = self.requests.recv_many(&mut self.taken, TAKEN_MAX), if takes => match count {
                 0 => Event::CallersGone,
                 _ => Event::Asked,
@@ -317,6 +337,8 @@ impl Connection {
         self.aliases.clear();
         self.sessions.detach();
         self.unanswered_since = None;
+        self.node = None;
+        self.doubt = Doubt::none(now);
         self.forget_link();
         self.on_refused(refused, now);
     }
@@ -358,6 +380,7 @@ impl Connection {
     fn on_link(&mut self, link: Link, now: Moment) {
         self.tell(KeeperEvent::Connected { address: link.address.clone() });
         self.link = LinkState::Up(link);
+        self.doubt = Doubt::none(now);
         let sessions: Vec<_> = self.sessions.all().cloned().collect();
         for session in sessions {
             let number = self.next_number();

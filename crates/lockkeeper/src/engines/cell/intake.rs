@@ -79,6 +79,9 @@ impl Connection {
             && let Some(asked) = self.asked(number, &mut entry.work, now)
         {
             entry.sent = true;
+            if !matches!(entry.work, Work::KeepAlive { .. }) {
+                self.doubt.expect(now, self.work.is_empty());
+            }
             // What nobody waits for must not stay without an answer for ever either.
             if entry.give_up == Moment::NEVER && !matches!(entry.work, Work::Acquire(_)) {
                 entry.give_up = now.plus(self.options.request_timeout);

@@ -20,6 +20,7 @@ mod lock;
 #[cfg(feature = "cell")]
 mod network;
 mod route;
+mod scout;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,9 @@ use smol_str::{SmolStr, format_smolstr};
 use super::direct;
 use super::transport::{Opening, Refused, Transport};
 
+/// How long one of several nodes may take to open a connection.
+const CONNECT_WITH_CHOICE: Duration = Duration::from_millis(700);
+
 /// Nodes on the network.
 pub(super) struct Network {
     hosts: Vec<String>,
@@ -28,13 +31,21 @@ impl Transport for Network {
             Some(leader) => leader,
             None => SmolStr::new(&self.hosts[(self.first + attempt) % self.hosts.len()]),
         };
-        let limit = self.connect_timeout;
+        // A node that was stopped takes the connection and says nothing: the others should not wait for it.
+        let limit = match self.has_choice() {
+            true => self.connect_timeout.min(CONNECT_WITH_CHOICE),
+            false => self.connect_timeout,
+        };
         Box::pin(async move {
             match tokio::time::timeout(limit, direct::open(host.clone())).await {
                 Ok(result) => result,
                 Err(_) => Err(Refused::because(format_smolstr!("{host} did not answer within {limit:?}"))),
             }
         })
+    }
+
+    fn has_choice(&self) -> bool {
+        self.hosts.len() > 1
     }
 
     fn addresses(&self) -> String {

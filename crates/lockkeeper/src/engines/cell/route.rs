@@ -37,6 +37,7 @@ impl Connection {
                     }
                 }
                 Some(Happened::GrantLost(lost)) => self.lose_grant(&lost),
+                Some(Happened::Welcome(welcome)) => self.node = Some(welcome.node_id),
                 None => {}
             }
         }

@@ -15,6 +15,11 @@ pub(crate) trait Transport: Send + Sync + 'static {
     /// Opens a link to the given leader, or else to one of the nodes: a higher attempt means another node.
     fn open(&self, attempt: usize, leader: Option<SmolStr>) -> Opening;
 
+    /// Whether there is more than one node to go to.
+    fn has_choice(&self) -> bool {
+        false
+    }
+
     /// Where the nodes are, for people.
     fn addresses(&self) -> String;
 }

@@ -20,7 +20,8 @@ pub(super) const PATIENCE_MIN: Duration = Duration::from_millis(500);
 impl Connection {
     /// The next moment at which something is due.
     pub(super) fn next_due(&self) -> Moment {
-        let mut due = self.give_up_at.min(self.renew_at).min(self.retry_at).min(self.idle_at);
+        let mut due =
+            self.give_up_at.min(self.renew_at).min(self.retry_at).min(self.idle_at).min(self.doubt_due());
         if let LinkState::Down { until } = self.link {
             due = due.min(until);
         }
@@ -50,6 +51,9 @@ impl Connection {
         }
         if now >= self.idle_at {
             self.close_idle(now);
+        }
+        if now >= self.doubt_due() {
+            self.look_for_life(now);
         }
         if matches!(self.link, LinkState::Down { until } if now >= until) {
             self.open_link();
