@@ -8,7 +8,7 @@ use lockkeeper::{GuardState, Keeper};
 use serde_json::json;
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{Load, acquire, keep_alive, open_session, token};
+use crate::harness::client::{Load, acquire, grant, keep_alive, open_session, token};
 use crate::harness::{LONG, until};
 
 /// A small file system of its own, which takes root to mount; unmounted at the end.
@@ -50,8 +50,8 @@ async fn the_leaders_disk_is_full() {
         std::fs::remove_file(disks[id as usize - 1].0.join("filler")).unwrap();
     }
     let filler = disks[leader as usize - 1].0.join("filler");
-    let session = open_session(&cell, leader, 60_000).await;
-    let held = token(&acquire(&cell, leader, &session, "held").await.ok());
+    let session = open_session(&cell, 60_000).await;
+    let held = token(&grant(&cell, &session, "held").await);
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
 
@@ -99,8 +99,8 @@ async fn the_leaders_disk_is_full() {
         assert_eq!(cell.node_mut(id).term().await.code(), Some(0));
     }
     cell.spawn_all();
-    let leader = cell.leader().await;
-    let seen = cell.get(leader, "/v1/lock?name=held").await.ok();
+    cell.leader().await;
+    let seen = cell.read("/v1/lock?name=held").await;
     assert_eq!(seen["holders"][0]["token"], again.body["token"]);
     for id in 1..=3 {
         cell.kill(id);
