@@ -65,7 +65,7 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             heartbeat: Duration::from_millis(40),
-            election_min: Duration::from_millis(50),
+            election_min: Duration::from_millis(150),
             election_max: Duration::from_millis(250),
         }
     }
