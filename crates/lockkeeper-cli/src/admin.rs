@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -60,6 +61,21 @@ where
             _ => return Err(failure(&status)),
         }
     }
+}
+
+/// How the cell is, by a node that knows of a leader: one that was removed, or is cut off, only knows how it was.
+pub(crate) async fn status(client: &Client) -> Result<v1::StatusResponse, Failure> {
+    let mut without_leader = None;
+    let mut refused = None;
+    for host in hosts(&client.engine)? {
+        let asked = async { connect(client, &host).await?.status(v1::StatusRequest {}).await };
+        match asked.await.map(Response::into_inner) {
+            Ok(status) if status.leader != 0 => return Ok(status),
+            Ok(status) => without_leader = without_leader.or(Some(status)),
+            Err(status) => refused = Some(status),
+        }
+    }
+    without_leader.ok_or_else(|| refused.map_or_else(|| Failure::other("no node answers"), |s| failure(&s)))
 }
 
 async fn connect(client: &Client, host: &str) -> Result<Admin, Status> {

@@ -92,14 +92,11 @@ impl MemberVerb {
                 admin::call(client, |mut node| async move { node.remove_member(request).await }).await?;
             }
         }
-        let status =
-            admin::call(client, |mut node| async move { node.status(v1::StatusRequest {}).await }).await?;
+        let status = admin::status(client).await?;
         let leader = status.members.iter().find(|member| member.node_id == status.leader);
         if let Some(leader) = leader.filter(|leader| leader.node_id != status.node_id) {
             let there = Client { engine: format!("lockkeeper://{}", leader.address), ..client.clone() };
-            let asked =
-                admin::call(&there, |mut node| async move { node.status(v1::StatusRequest {}).await });
-            if let Ok(status) = asked.await {
+            if let Ok(status) = admin::status(&there).await {
                 return Ok((status.leader, status.members));
             }
         }

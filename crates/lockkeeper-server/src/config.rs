@@ -7,6 +7,9 @@ use crate::raft::Timing;
 use crate::raft::log::LogConfig;
 use crate::raft::snapshot::COMMANDS_BETWEEN;
 
+/// See [`NodeConfig::entries_behind_snapshot`].
+const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
+
 /// The settings of a node. The defaults give a cell of one.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -26,6 +29,8 @@ pub struct NodeConfig {
     pub log: LogConfig,
     /// A snapshot is taken after this many commands.
     pub commands_between_snapshots: u64,
+    /// Log entries that are kept behind a snapshot, for followers that are only a little late.
+    pub entries_behind_snapshot: u64,
 }
 
 impl NodeConfig {
@@ -40,6 +45,7 @@ impl NodeConfig {
             timing: Timing::default(),
             log: LogConfig::default(),
             commands_between_snapshots: COMMANDS_BETWEEN,
+            entries_behind_snapshot: ENTRIES_BEHIND_SNAPSHOT,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Takes office when raft makes this node the leader, and leaves it when raft no longer does.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::{Command, Waiting};
 
@@ -19,23 +19,43 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A leader that has not heard a majority for so long leaves office, so that nobody waits for it in vain. Raft
 /// keeps it as the leader, and it takes office again when they are back.
 const ALONE_AFTER: Duration = Duration::from_millis(1_000);
+/// Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So it falls
+/// silent for long enough that another can be elected, and then tries again: it may be the only one that can lead.
+const SILENT_FOR: Duration = Duration::from_millis(800);
 /// While it hands over, a node does not take office again.
 const YIELD_FOR: Duration = Duration::from_secs(3);
 
 /// Follows raft until it ends; says why it ended.
 pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogStore) -> String {
     let mut status = consensus.status();
+    let mut silent_until = None::<Instant>;
+    let mut tries_since = None::<Instant>;
     loop {
+        if silent_until.is_some_and(|until| Instant::now() >= until || !status.leads) {
+            consensus.speak(true);
+            (silent_until, tries_since) = (None, None);
+        }
         if let Some(why) = status.stopped {
             leave(&shared, &RaftStatus { stopped: Some(why.clone()), ..RaftStatus::default() });
             return why;
         }
         let in_office = shared.office.term() == Some(status.term);
-        if status.leads && !in_office {
+        if silent_until.is_some() {
+            tracing::debug!("nobody answers this leader: it waits for another one");
+        } else if status.leads && !in_office {
             leave(&shared, &status);
+            let tries = *tries_since.get_or_insert_with(Instant::now);
             // Before the first answer, everything of the predecessors must be applied here.
-            match consensus.confirm_leadership().await {
-                Ok(()) => take(&shared, status.term),
+            let confirmed = tokio::time::timeout(ALONE_AFTER, consensus.confirm_leadership()).await;
+            match confirmed.unwrap_or_else(|_| Err(Failure::no_majority())) {
+                Ok(()) => {
+                    tries_since = None;
+                    take(&shared, status.term);
+                }
+                Err(_) if tries.elapsed() >= ALONE_AFTER && is_alone(&consensus) => {
+                    consensus.speak(false);
+                    silent_until = Some(Instant::now() + SILENT_FOR);
+                }
                 Err(failure) => {
                     tracing::debug!(%failure, "the leadership is not confirmed yet");
                     tokio::time::sleep(CONFIRM_AGAIN).await;
@@ -44,8 +64,9 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
                 }
             }
         } else if !status.leads {
+            tries_since = None;
             leave(&shared, &status);
-        } else if consensus.lease().silence().is_none_or(|silence| silence > ALONE_AFTER) {
+        } else if is_alone(&consensus) {
             tracing::error!("a majority of the members does not answer: nothing can be granted");
             leave(&shared, &status);
         }
@@ -57,6 +78,11 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             () = tokio::time::sleep(LOOK_AGAIN) => consensus.status(),
         };
     }
+}
+
+/// Whether a majority has not answered for long.
+fn is_alone(consensus: &Consensus) -> bool {
+    consensus.lease().silence().is_none_or(|silence| silence > ALONE_AFTER)
 }
 
 /// Hands the leadership to another member, if this node leads and there is one. Before it asks for that, it

@@ -140,6 +140,7 @@ impl Node {
             timing: config.timing,
             log: log.clone(),
             snapshots: snapshots.clone(),
+            entries_behind_snapshot: config.entries_behind_snapshot,
             snapshot_meta,
             shared: shared.clone(),
             own: own.clone(),

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use crate::harness::cell::{Cell, text};
-use crate::harness::client::{acquire, open_session, token};
+use crate::harness::client::{grant, open_session, token};
 
 #[tokio::test]
 async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
-    let session = open_session(&cell, leader, 60_000).await;
-    let held = token(&acquire(&cell, leader, &session, "job").await.ok());
+    let session = open_session(&cell, 60_000).await;
+    let held = token(&grant(&cell, &session, "job").await);
     cell.post(
         leader,
         "/v1/value/put",
@@ -32,7 +32,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     // The old cell goes on after the backup.
     let mut highest = held;
     for number in 0..200 {
-        highest = token(&acquire(&cell, leader, &session, &format!("later-{number}")).await.ok());
+        highest = token(&grant(&cell, &session, &format!("later-{number}")).await);
     }
 
     for id in 1..=3 {
@@ -54,14 +54,14 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     let mut new = Cell::plan(1);
     new.node_mut(1).data = cell.path("restored-2");
     new.spawn_with(1, &[]);
-    let leader = new.leader().await;
+    new.leader().await;
     assert_ne!(new.node(1).status().await.unwrap()["cell"], old);
-    let seen = new.get(leader, "/v1/lock?name=job").await.ok();
+    let seen = new.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"][0]["token"], held);
-    assert_eq!(new.get(leader, "/v1/value?key=k").await.ok()["value"], "v");
-    assert_eq!(new.get(leader, "/v1/lock?name=later-0").await.ok()["last_token"], 0, "that was later");
-    let session = open_session(&new, leader, 60_000).await;
-    let first = token(&acquire(&new, leader, &session, "first").await.ok());
+    assert_eq!(new.read("/v1/value?key=k").await["value"], "v");
+    assert_eq!(new.read("/v1/lock?name=later-0").await["last_token"], 0, "that was later");
+    let session = open_session(&new, 60_000).await;
+    let first = token(&grant(&new, &session, "first").await);
     assert!(first > highest && first > held + 1_000_000_000_000 - 1, "{first} after {highest}");
     assert!(first < 1 << 53, "every JSON client reads it exactly");
     for id in [2, 3] {
@@ -73,17 +73,17 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     }
     new.until_even(&[1, 2, 3]).await;
     new.kill(1);
-    let leader = new.leader().await;
-    let second = token(&acquire(&new, leader, &session, "second").await.ok());
+    new.leader().await;
+    let second = token(&grant(&new, &session, "second").await);
     assert!(second > first);
 }
 
 #[tokio::test]
 async fn a_damaged_backup_is_refused() {
     let cell = Cell::start(1).await;
-    let session = open_session(&cell, 1, 60_000).await;
+    let session = open_session(&cell, 60_000).await;
     for number in 0..50 {
-        acquire(&cell, 1, &session, &format!("lock-{number}")).await.ok();
+        grant(&cell, &session, &format!("lock-{number}")).await;
     }
     let output = cell.cli(&["snapshot", "save", "good"]).await;
     assert!(output.status.success(), "{output:?}");

@@ -6,7 +6,7 @@ use lockkeeper::{GuardState, Keeper};
 use serde_json::json;
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{Load, acquire, keep_alive, open_session};
+use crate::harness::client::{Load, acquire, grant, keep_alive, open_session};
 use crate::harness::until;
 
 /// Much longer than an election takes.
@@ -32,8 +32,8 @@ async fn the_leader_is_cut_off_from_both_followers_but_not_from_its_clients() {
     let ttl = Duration::from_secs(5);
     let keeper = cell.keeper(Keeper::builder().ttl(ttl)).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
-    let closed = open_session(&cell, old, 60_000).await;
-    acquire(&cell, old, &closed, "passes-on").await.ok();
+    let closed = open_session(&cell, 60_000).await;
+    grant(&cell, &closed, "passes-on").await;
 
     for other in &others {
         cell.network.cut_both(old, *other);
@@ -42,8 +42,8 @@ async fn the_leader_is_cut_off_from_both_followers_but_not_from_its_clients() {
     let new = cell.leader_among(&others).await;
     println!("another led {} ms after the cut", cut.elapsed().as_millis());
     cell.post(new, "/v1/session/close", json!({"session": closed})).await.ok();
-    let session = open_session(&cell, new, 60_000).await;
-    let newer = acquire(&cell, new, &session, "passes-on").await.ok()["token"].clone();
+    let session = open_session(&cell, 60_000).await;
+    let newer = grant(&cell, &session, "passes-on").await["token"].clone();
 
     // The old one still runs and still hears its clients, and must not answer them.
     while cut.elapsed() < ttl * 3 / 2 {
@@ -59,10 +59,10 @@ async fn the_leader_is_cut_off_from_both_followers_but_not_from_its_clients() {
 
     cell.network.heal();
     cell.until_even(&[1, 2, 3]).await;
-    let leader = cell.leader().await;
-    let seen = cell.get(leader, "/v1/lock?name=passes-on").await.ok();
+    cell.leader().await;
+    let seen = cell.read("/v1/lock?name=passes-on").await;
     assert_eq!(seen["holders"][0]["token"], newer);
-    assert_eq!(cell.get(leader, "/v1/lock?name=new").await.ok()["last_token"], 0);
+    assert_eq!(cell.read("/v1/lock?name=new").await["last_token"], 0);
     guard.release().await.unwrap();
 }
 
@@ -113,9 +113,9 @@ async fn the_followers_are_cut_off_from_each_other() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     cell.network.heal();
-    let leader = cell.leader().await;
-    let session = open_session(&cell, leader, 10_000).await;
-    acquire(&cell, leader, &session, "new").await.ok();
+    cell.leader().await;
+    let session = open_session(&cell, 10_000).await;
+    grant(&cell, &session, "new").await;
 }
 
 #[tokio::test]
@@ -128,10 +128,10 @@ async fn a_leader_that_hears_nobody_gives_way() {
         cell.network.cut(*other, old);
     }
     let cut = Instant::now();
-    let new = cell.leader_among(&others).await;
+    cell.leader_among(&others).await;
     println!("another led {} ms after the leader became deaf", cut.elapsed().as_millis());
-    let session = open_session(&cell, new, 60_000).await;
-    acquire(&cell, new, &session, "new").await.ok();
+    let session = open_session(&cell, 60_000).await;
+    grant(&cell, &session, "new").await;
     assert_ne!(acquire(&cell, old, &session, "new").await.status, 200);
     cell.network.heal();
     cell.until_even(&[1, 2, 3]).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::cell::{Cell, text};
-use crate::harness::client::{Load, acquire, open_session};
+use crate::harness::client::{Load, acquire, grant, open_session};
 
 fn members(list: &Value) -> Vec<(u64, bool)> {
     let members = list["members"].as_array().unwrap();
@@ -18,8 +18,8 @@ async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let lost = cell.others(leader)[0];
-    let session = open_session(&cell, leader, 60_000).await;
-    let granted = acquire(&cell, leader, &session, "job").await.ok();
+    let session = open_session(&cell, 60_000).await;
+    let granted = grant(&cell, &session, "job").await;
     let mut load = Load::start(&cell, 2).await;
     cell.kill(lost);
     std::fs::remove_dir_all(&cell.node(lost).data).unwrap();
@@ -59,9 +59,9 @@ async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
     if other != id {
         cell.kill(other);
     }
-    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    let seen = cell.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"][0]["token"], granted["token"]);
-    acquire(&cell, leader, &session, "after").await.ok();
+    grant(&cell, &session, "after").await;
 }
 
 /// The same, but the node cannot ask anybody whether it is known: what the others send must not be taken either.
@@ -70,7 +70,7 @@ async fn a_node_without_its_folder_takes_no_message_that_was_meant_for_the_old_o
     let mut cell = Cell::start_with_network(3).await;
     let leader = cell.leader().await;
     let lost = cell.others(leader)[0];
-    let session = open_session(&cell, leader, 60_000).await;
+    let session = open_session(&cell, 60_000).await;
     cell.kill(lost);
     std::fs::remove_dir_all(&cell.node(lost).data).unwrap();
     for other in cell.others(lost) {

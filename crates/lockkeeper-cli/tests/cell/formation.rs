@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{acquire, open_session};
+use crate::harness::client::{grant, open_session};
 use crate::harness::http;
 use crate::harness::until;
 
@@ -26,8 +26,8 @@ async fn a_cell_forms_in_any_order_of_start() {
         cell.spawn(order[2]);
         let leader = cell.leader().await;
 
-        let session = open_session(&cell, leader, 10_000).await;
-        acquire(&cell, leader, &session, "first").await.ok();
+        let session = open_session(&cell, 10_000).await;
+        grant(&cell, &session, "first").await;
         cell.until_even(&order).await;
         let mut names = BTreeSet::new();
         for id in order {
@@ -45,17 +45,17 @@ async fn a_cell_forms_in_any_order_of_start() {
 #[tokio::test]
 async fn a_cell_that_was_down_comes_back_without_its_list() {
     let mut cell = Cell::start(3).await;
-    let leader = cell.leader().await;
-    let session = open_session(&cell, leader, 60_000).await;
-    let granted = acquire(&cell, leader, &session, "job").await.ok();
+    cell.leader().await;
+    let session = open_session(&cell, 60_000).await;
+    let granted = grant(&cell, &session, "job").await;
     for id in 1..=3 {
         cell.kill(id);
     }
     for id in [2, 3, 1] {
         cell.spawn_with(id, &[]);
     }
-    let leader = cell.leader().await;
-    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    cell.leader().await;
+    let seen = cell.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"][0]["token"], granted["token"], "{seen}");
 }
 
@@ -88,9 +88,9 @@ async fn members_may_have_a_port_of_their_own() {
     assert_eq!(answer.body["error"]["leader"], cell.node(leader).listens, "{}", answer.body);
     // A cell works on: the load goes over one port, the agreement over the other.
     cell.kill(leader);
-    let leader = cell.leader().await;
-    let session = open_session(&cell, leader, 10_000).await;
-    acquire(&cell, leader, &session, "a").await.ok();
+    cell.leader().await;
+    let session = open_session(&cell, 10_000).await;
+    grant(&cell, &session, "a").await;
 }
 
 #[tokio::test]

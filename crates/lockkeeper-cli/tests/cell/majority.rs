@@ -6,7 +6,7 @@ use lockkeeper::{GuardState, Keeper};
 use serde_json::json;
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{acquire, keep_alive, open_session};
+use crate::harness::client::{acquire, grant, keep_alive, open_session};
 use crate::harness::until;
 
 const SAYS_SO_WITHIN: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ async fn two_of_three_are_down(survivor_leads: bool) {
     let ttl = Duration::from_secs(3);
     let keeper = cell.keeper(Keeper::builder().ttl(ttl).request_timeout(Duration::from_secs(3))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
-    let session = open_session(&cell, leader, 60_000).await;
+    let session = open_session(&cell, 60_000).await;
     cell.until_even(&[1, 2, 3]).await;
 
     let down = cell.others(survivor);
@@ -75,15 +75,11 @@ async fn two_of_three_are_down(survivor_leads: bool) {
     println!("a leader {} ms after the others were started again", back.elapsed().as_millis());
     // Nobody was asked to do anything, and the lease of a client that lives is what it was.
     until("the guard to be held again", async || (guard.state() == GuardState::Held).then_some(())).await;
-    let seen = cell.get(leader, "/v1/lock?name=kept").await.ok();
+    let seen = cell.read("/v1/lock?name=kept").await;
     assert_eq!(seen["holders"][0]["token"], guard.token().0, "{seen}");
-    assert_eq!(
-        cell.get(leader, "/v1/lock?name=new").await.ok()["last_token"],
-        0,
-        "nothing was granted meanwhile"
-    );
+    assert_eq!(cell.read("/v1/lock?name=new").await["last_token"], 0, "nothing was granted meanwhile");
     keep_alive(&cell, leader, &session).await.ok();
-    acquire(&cell, leader, &session, "new").await.ok();
+    grant(&cell, &session, "new").await;
     guard.release().await.unwrap();
 }
 

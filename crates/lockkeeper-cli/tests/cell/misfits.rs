@@ -1,7 +1,7 @@
 //! A node that does not belong where it was started says so, says what to do, and ends with exit code 1.
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{acquire, open_session};
+use crate::harness::client::{grant, open_session};
 use crate::harness::until;
 
 /// Its end, which must be a refusal with these words.
@@ -19,9 +19,9 @@ async fn refused(cell: &mut Cell, id: u64, words: &[&str]) {
 
 /// The rest of the cell has noticed nothing.
 async fn still_serves(cell: &Cell) {
-    let leader = cell.leader().await;
-    let session = open_session(cell, leader, 10_000).await;
-    acquire(cell, leader, &session, "still-there").await.ok();
+    cell.leader().await;
+    let session = open_session(cell, 10_000).await;
+    grant(cell, &session, "still-there").await;
 }
 
 #[tokio::test]

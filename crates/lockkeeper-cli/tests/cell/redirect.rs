@@ -3,15 +3,15 @@
 use serde_json::json;
 
 use crate::harness::cell::{Cell, text};
-use crate::harness::client::{acquire, keep_alive, open_session};
+use crate::harness::client::{acquire, grant, keep_alive, open_session};
 use lockkeeper::Keeper;
 
 #[tokio::test]
 async fn a_follower_names_the_leader_and_answers_nothing_itself() {
     let cell = Cell::start(3).await;
     let leader = cell.leader().await;
-    let session = open_session(&cell, leader, 60_000).await;
-    acquire(&cell, leader, &session, "job").await.ok();
+    let session = open_session(&cell, 60_000).await;
+    grant(&cell, &session, "job").await;
     cell.until_even(&[1, 2, 3]).await;
 
     for follower in cell.others(leader) {
@@ -33,7 +33,7 @@ async fn a_follower_names_the_leader_and_answers_nothing_itself() {
             assert_eq!(answer.body["error"]["leader"], cell.node(leader).address, "{}", answer.body);
         }
     }
-    let seen = cell.get(leader, "/v1/lock?name=job").await.ok();
+    let seen = cell.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"].as_array().unwrap().len(), 1, "nothing of that has happened: {seen}");
 }
 

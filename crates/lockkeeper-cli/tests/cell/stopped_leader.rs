@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::cell::Cell;
-use crate::harness::client::{acquire, open_session, token};
+use crate::harness::client::{grant, open_session, token};
 use crate::harness::http::Http;
 
 /// Each round is a chance for the leader to be caught with an old answer.
@@ -59,9 +59,9 @@ async fn a_leader_that_wakes_up_answers_nothing_on_old_authority() {
     for round in 0..ROUNDS {
         let old = cell.leader().await;
         let lock = format!("job-{round}");
-        let holder = open_session(&cell, old, 60_000).await;
-        let closed = open_session(&cell, old, 60_000).await;
-        let granted = token(&acquire(&cell, old, &holder, &lock).await.ok());
+        let holder = open_session(&cell, 60_000).await;
+        let closed = open_session(&cell, 60_000).await;
+        let granted = token(&grant(&cell, &holder, &lock).await);
         let listens = cell.node(old).listens.clone();
         let mut before: Vec<Http> = Vec::new();
         for _ in 0..5 {
@@ -78,8 +78,8 @@ async fn a_leader_that_wakes_up_answers_nothing_on_old_authority() {
         cell.post(new, "/v1/session/close", json!({"session": closed})).await.ok();
         let release = json!({"session": holder, "lock": lock, "token": granted});
         cell.post(new, "/v1/lock/release", release).await.ok();
-        let next = open_session(&cell, new, 60_000).await;
-        let newer = token(&acquire(&cell, new, &next, &lock).await.ok());
+        let next = open_session(&cell, 60_000).await;
+        let newer = token(&grant(&cell, &next, &lock).await);
         cell.post(new, "/v1/value/put", json!({"key": lock, "value": "new"})).await.ok();
 
         // All this waits in its sockets, on connections from before and on new ones.
@@ -143,13 +143,13 @@ async fn clients_of_a_leader_that_stands_still_go_elsewhere() {
     let stopped = Instant::now();
     let waiting = keeper.lock("kept").wait(Duration::from_secs(60));
     let next = tokio::spawn(async move { waiting.acquire().await });
-    let leader = cell.leader_among(&others).await;
+    cell.leader_among(&others).await;
     // The client finds the new leader and renews there, before its lease is over.
     while stopped.elapsed() < ttl * 3 / 2 {
         assert_eq!(guard.state(), GuardState::Held, "{:?} after the stop", stopped.elapsed());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let seen = cell.get(leader, "/v1/lock?name=kept").await.ok();
+    let seen = cell.read("/v1/lock?name=kept").await;
     assert_eq!(seen["holders"][0]["token"], guard.token().0);
     assert_eq!(seen["waiting"], 1, "{seen}");
     cell.go_on(old);

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockkeeper::{Keeper, KeeperBuilder};
 use rustix::process::Signal;
@@ -16,6 +18,8 @@ use super::until;
 pub struct Cell {
     pub nodes: Vec<Node>,
     pub network: Network,
+    /// Who answered last.
+    leads: AtomicU64,
     // Last: the processes are gone before their folders.
     folder: TempDir,
 }
@@ -24,7 +28,8 @@ impl Cell {
     /// Nodes that have not been started.
     pub fn plan(count: u64) -> Cell {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut cell = Cell { nodes: Vec::new(), network: Network::new(), folder };
+        let mut cell =
+            Cell { nodes: Vec::new(), network: Network::new(), leads: AtomicU64::default(), folder };
         for id in 1..=count {
             cell.plan_node(id);
         }
@@ -179,6 +184,39 @@ impl Cell {
     pub async fn get(&self, id: u64, path: &str) -> Answer {
         let node = self.node(id);
         http::get(&node.listens, path).await.unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
+    }
+
+    /// Asks whoever leads, again and again until there is an answer for the cell: on a busy machine a leader may be late
+    /// for a moment. Only for what may be repeated.
+    pub async fn ask(&self, path: &str, body: Option<&serde_json::Value>) -> serde_json::Value {
+        until(&format!("an answer to {path}"), async || {
+            let known = self.leads.load(Ordering::Relaxed);
+            let mut nodes: Vec<_> = self.nodes.iter().filter(|node| node.runs()).collect();
+            nodes.sort_by_key(|node| node.id != known);
+            for node in nodes {
+                let answer = async {
+                    match body {
+                        Some(body) => http::post(&node.listens, path, body).await,
+                        None => http::get(&node.listens, path).await,
+                    }
+                };
+                let answer = tokio::time::timeout(Duration::from_secs(1), answer).await;
+                if let Ok(Ok(answer)) = answer
+                    && !matches!(answer.status, 421 | 503)
+                {
+                    self.leads.store(node.id, Ordering::Relaxed);
+                    return Some(answer);
+                }
+            }
+            None
+        })
+        .await
+        .ok()
+    }
+
+    /// A read, from whoever leads.
+    pub async fn read(&self, path: &str) -> serde_json::Value {
+        self.ask(path, None).await
     }
 
     /// The binary with words, for this cell.

@@ -12,13 +12,21 @@ use super::cell::Cell;
 use super::http::Answer;
 use super::until;
 
-/// Opens a session on the leader.
-pub async fn open_session(cell: &Cell, leader: u64, ttl_ms: u64) -> String {
-    let opened = cell.post(leader, "/v1/session/open", json!({"ttl_ms": ttl_ms})).await.ok();
+/// Opens a session, on whoever leads.
+pub async fn open_session(cell: &Cell, ttl_ms: u64) -> String {
+    let opened = cell.ask("/v1/session/open", Some(&json!({"ttl_ms": ttl_ms}))).await;
     opened["session"].as_str().expect("an id").to_owned()
 }
 
-/// Takes a lock on the leader, without waiting.
+/// Takes a lock that is free, from whoever leads. Its request id makes it one request, however often it is sent.
+pub async fn grant(cell: &Cell, session: &str, lock: &str) -> Value {
+    static REQUESTS: AtomicU64 = AtomicU64::new(0);
+    let request = REQUESTS.fetch_add(1, Ordering::Relaxed);
+    let body = json!({"session": session, "lock": lock, "request": request});
+    cell.ask("/v1/lock/acquire", Some(&body)).await
+}
+
+/// Asks one node for a lock, without waiting.
 pub async fn acquire(cell: &Cell, node: u64, session: &str, lock: &str) -> Answer {
     cell.post(node, "/v1/lock/acquire", json!({"session": session, "lock": lock})).await
 }

@@ -117,5 +117,5 @@ pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
 
 /// The same for nodes that may be stopped: nothing if there is no answer soon.
 pub async fn quick_get(address: &str, path: &str) -> Option<Answer> {
-    timeout(Duration::from_millis(500), get(address, path)).await.ok()?.ok()
+    timeout(Duration::from_millis(1_000), get(address, path)).await.ok()?.ok()
 }

@@ -35,8 +35,6 @@ use crate::shared::Shared;
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
-/// Log entries that are kept behind a snapshot, for followers that are only a little late.
-const ENTRIES_KEPT_BEHIND_SNAPSHOT: u64 = 10_000;
 /// A follower that is further behind than this gets a snapshot, if there is one that helps.
 const ENTRIES_BEHIND_MAX: u64 = 20_000;
 /// Most entries in one message; the log's reader bounds its bytes.
@@ -67,7 +65,7 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             heartbeat: Duration::from_millis(40),
-            election_min: Duration::from_millis(50),
+            election_min: Duration::from_millis(150),
             election_max: Duration::from_millis(250),
         }
     }
@@ -79,6 +77,8 @@ pub(crate) struct Start {
     pub(crate) timing: Timing,
     pub(crate) log: LogStore,
     pub(crate) snapshots: SnapshotStore,
+    /// Log entries that are kept behind a snapshot.
+    pub(crate) entries_behind_snapshot: u64,
     pub(crate) snapshot_meta: Option<types::SnapshotMeta>,
     pub(crate) shared: Arc<Shared>,
     /// How the others should know this node.
@@ -90,7 +90,17 @@ pub(crate) struct Start {
 impl Consensus {
     /// Starts raft on what the log and the snapshot hold. Returns the service for the other members with it.
     pub(crate) async fn start(start: Start) -> Result<(Consensus, PeerService), Failure> {
-        let Start { home, timing, log, snapshots, snapshot_meta, shared, own, given } = start;
+        let Start {
+            home,
+            timing,
+            log,
+            snapshots,
+            entries_behind_snapshot,
+            snapshot_meta,
+            shared,
+            own,
+            given,
+        } = start;
         let node_id = home.identity().node_id;
         let config = Config {
             cluster_name: "lockkeeper".to_owned(),
@@ -99,7 +109,7 @@ impl Consensus {
             election_timeout_max: timing.election_max.as_millis() as u64,
             // Snapshots are asked for by the number of commands, not of entries.
             snapshot_policy: SnapshotPolicy::Never,
-            max_in_snapshot_log_to_keep: ENTRIES_KEPT_BEHIND_SNAPSHOT,
+            max_in_snapshot_log_to_keep: entries_behind_snapshot,
             replication_lag_threshold: ENTRIES_BEHIND_MAX,
             max_payload_entries: ENTRIES_PER_MESSAGE_MAX,
             enable_leader_restore: Some(false),
@@ -174,7 +184,10 @@ impl Consensus {
                     ForwardReason::LeaseExpired => Failure::no_majority(),
                     _ => Failure::NotLeader { leader: to.leader_node.map(|member| member.client) },
                 }),
-                Ok(Err(error)) => Err(Failure::Unknown(error.to_string())),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "an entry is in doubt");
+                    Err(Failure::Unknown("the leader has changed".to_owned()))
+                }
                 Err(_) => Err(Failure::Unknown("the node lost its office on the way".to_owned())),
             }
         })
@@ -187,6 +200,11 @@ impl Consensus {
             Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
             Err(error) => Err(Failure::Unavailable(error.to_string())),
         }
+    }
+
+    /// Whether this node, if it leads, says so to the others.
+    pub(crate) fn speak(&self, speaks: bool) {
+        self.raft.runtime_config().heartbeat(speaks);
     }
 
     /// The right to answer without asking.

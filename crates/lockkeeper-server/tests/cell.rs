@@ -1,0 +1,215 @@
+//! Three nodes in this process: what takes too many entries for real ones. A node that was down for so long that the
+//! log no longer has what it lacks gets a snapshot; if that is cut off in the middle, the next try goes on from there.
+
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::{Acquire, Command, Locks, Reply};
+use lockkeeper_server::raft::Timing;
+use lockkeeper_server::{Node, NodeConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+
+const LONG: Duration = Duration::from_secs(60);
+/// More than the log keeps behind a snapshot.
+const ENTRIES: u64 = 600;
+const VALUES: u64 = 100;
+const VALUE_BYTES: usize = 20_000;
+/// Three nodes on one thread, which is not what elections are timed for.
+const PATIENT: Timing = Timing {
+    heartbeat: Duration::from_millis(100),
+    election_min: Duration::from_millis(500),
+    election_max: Duration::from_millis(2_000),
+};
+
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(thing) = look().await {
+            return thing;
+        }
+        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// In front of the node that lags: it lets through so many bytes, and then none.
+struct Proxy {
+    address: String,
+    real: String,
+    /// How many bytes may still pass to the node.
+    budget: Arc<AtomicU64>,
+    passed: Arc<AtomicU64>,
+    running: AbortHandle,
+    tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn open() -> Proxy {
+        let real = {
+            let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            free.local_addr().unwrap().to_string()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (budget, passed) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicU64::new(0)));
+        let mut tasks = JoinSet::new();
+        let running = {
+            let (real, budget, passed) = (real.clone(), budget.clone(), passed.clone());
+            tasks.spawn(async move {
+                let mut connections = JoinSet::new();
+                loop {
+                    let (inbound, _) = listener.accept().await.unwrap();
+                    let (real, budget, passed) = (real.clone(), budget.clone(), passed.clone());
+                    connections.spawn(async move {
+                        let _ = carry(inbound, &real, &budget, &passed).await;
+                    });
+                }
+            })
+        };
+        Proxy { address, real, budget, passed, running, tasks }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.running.abort();
+        self.tasks.abort_all();
+    }
+}
+
+async fn carry(
+    inbound: TcpStream,
+    real: &str,
+    budget: &AtomicU64,
+    passed: &AtomicU64,
+) -> std::io::Result<()> {
+    let outbound = TcpStream::connect(real).await?;
+    let (mut from_peer, mut to_peer) = inbound.into_split();
+    let (mut from_node, mut to_node) = outbound.into_split();
+    let there = async {
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let count = from_peer.read(&mut bytes).await?;
+            let left = budget.load(Ordering::Relaxed);
+            if count == 0 || left < count as u64 {
+                // The connection breaks.
+                return Ok::<_, std::io::Error>(());
+            }
+            budget.fetch_sub(count as u64, Ordering::Relaxed);
+            passed.fetch_add(count as u64, Ordering::Relaxed);
+            to_node.write_all(&bytes[..count]).await?;
+        }
+    };
+    let back = async { tokio::io::copy(&mut from_node, &mut to_peer).await.map(drop) };
+    tokio::select! {
+        ended = there => ended,
+        ended = back => ended,
+    }
+}
+
+async fn put(node: &Node, key: &str, bytes: usize) -> bool {
+    let value = vec![b'x'; bytes].into();
+    let command = Command::PutValue { key: key.into(), value, fence: None, if_version: None };
+    matches!(node.calls().command(command).await, Ok(Reply::Put { .. }))
+}
+
+/// The parts of a snapshot that have arrived so far.
+fn arrived(data: &Path) -> Option<u64> {
+    let entries = std::fs::read_dir(data.join("snapshot")).ok()?;
+    let mut parts =
+        entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("incoming-"));
+    parts.next().and_then(|part| Some(part.metadata().ok()?.len()))
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_node_that_was_down_for_long_gets_a_snapshot_and_goes_on_where_it_was_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let data: PathBuf = folder.path().join("3");
+    let proxy = Proxy::open().await;
+    let mut members = BTreeMap::from([(3, proxy.address.clone())]);
+    for id in [1, 2] {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        members.insert(id, free.local_addr().unwrap().to_string());
+    }
+    let config = |id: u64| NodeConfig {
+        node_id: Some(id),
+        listen: Some(if id == 3 { proxy.real.clone() } else { members[&id].clone() }),
+        members: members.clone(),
+        commands_between_snapshots: 500,
+        entries_behind_snapshot: 100,
+        timing: PATIENT,
+        ..NodeConfig::durable(folder.path().join(id.to_string()))
+    };
+    let nodes = [Node::open(config(1)).await.unwrap(), Node::open(config(2)).await.unwrap()];
+    let third = Node::open(config(3)).await.unwrap();
+    let leader = || nodes.iter().find(|node| node.calls().ready().is_ok());
+    until("a leader that stays", async || match leader() {
+        Some(_) => Some(()),
+        // The third one leads: it hands over when it stops.
+        None => third.calls().ready().ok(),
+    })
+    .await;
+    until("the third to follow", async || (third.calls().status().applied_index > 0).then_some(())).await;
+    third.stop().await;
+    let node = until("a leader", async || leader()).await;
+    let missed_from = node.calls().status().last_log_index;
+
+    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
+    let grant = node.calls().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
+    for number in 0..VALUES {
+        assert!(put(node, &format!("large-{number}"), VALUE_BYTES).await);
+    }
+    let began = Instant::now();
+    while node.calls().status().last_log_index < missed_from + ENTRIES {
+        assert!(put(node, "small", 10).await);
+    }
+    println!("{ENTRIES} entries in {:.1} s", began.elapsed().as_secs_f64());
+    until("the log to be cut", async || (node.calls().status().purged_index > missed_from).then_some(()))
+        .await;
+
+    // It is back, and the way to it breaks in the middle.
+    let whole = VALUES * VALUE_BYTES as u64;
+    proxy.budget.store(whole / 2, Ordering::Relaxed);
+    proxy.passed.store(0, Ordering::Relaxed);
+    let third = Node::open(config(3)).await.unwrap();
+    // Until nothing more arrives: what is left of the budget is too little for a part.
+    let there = until("half of it to be there", async || {
+        arrived(&data).filter(|there| *there > whole / 4 && proxy.budget.load(Ordering::Relaxed) < whole / 8)
+    })
+    .await;
+    assert!(there > 0 && there < whole, "{there} of {whole} bytes");
+    assert_eq!(third.calls().status().values, 0, "half a snapshot is none");
+    // And it is restarted as well.
+    third.stop().await;
+    proxy.budget.store(u64::MAX, Ordering::Relaxed);
+    let third = Node::open(config(3)).await.unwrap();
+    until("it to catch up", async || {
+        let (own, theirs) = (third.calls().status(), node.calls().status());
+        (own.applied_index == theirs.applied_index && own.values == theirs.values).then_some(())
+    })
+    .await;
+    let status = third.calls().status();
+    assert!(status.snapshot_index > missed_from, "it was a snapshot, not the log");
+    assert_eq!((status.values, status.last_token), (VALUES + 1, grant.token.0));
+    let passed = proxy.passed.load(Ordering::Relaxed);
+    println!("{there} of about {whole} bytes before the cut, {passed} in all");
+    assert!(passed < whole + whole / 4, "it began anew: {passed} bytes for a snapshot of about {whole}");
+
+    // The cell served all the time, and serves with the third one.
+    assert!(put(node, "after", 10).await);
+    until("it to follow", async || {
+        (third.calls().status().applied_index == node.calls().status().applied_index).then_some(())
+    })
+    .await;
+    third.stop().await;
+    for node in nodes {
+        node.stop().await;
+    }
+}
