@@ -82,8 +82,7 @@ impl FromStr for Shape {
             (counted, _) => {
                 let numbers = counted.strip_prefix('c').ok_or(())?;
                 let (capacity, units) = numbers[..numbers.len() - 1].split_once('.').ok_or(())?;
-                let (capacity, units) =
-                    (capacity.parse().map_err(|_| ())?, units.parse().map_err(|_| ())?);
+                let (capacity, units) = (capacity.parse().map_err(|_| ())?, units.parse().map_err(|_| ())?);
                 Ok(Shape { mode, units, capacity })
             }
         }

@@ -184,7 +184,9 @@ impl<B: Backend> Engine for Base<B> {
     }
 
     fn session_ids(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(async move { Ok(self.core.sessions.all().iter().map(|session| session.id.clone()).collect()) })
+        Box::pin(
+            async move { Ok(self.core.sessions.all().iter().map(|session| session.id.clone()).collect()) },
+        )
     }
 
     fn who<'a>(&'a self, lock: &'a str) -> Answer<'a, LockState> {
@@ -233,7 +235,13 @@ impl<B: Backend> Engine for Base<B> {
 
     fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, ForcedRelease> {
         Box::pin(async move {
-            tracing::warn!(engine = self.name(), lock, reason, by = self.core.options.owner, "released by force");
+            tracing::warn!(
+                engine = self.name(),
+                lock,
+                reason,
+                by = self.core.options.owner,
+                "released by force"
+            );
             let timeout = self.core.options.request_timeout;
             match tokio::time::timeout(timeout, self.core.backend.force_release(lock)).await {
                 Ok(Ok(forced)) => Ok(forced),

@@ -61,9 +61,7 @@ use self::client::Client;
 use self::line::Lines;
 use self::session::ConsulSession;
 use super::base::{Backend, Base, Entered, Failure, Opened, Queued, Ticket, Try};
-use crate::capabilities::{
-    Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind,
-};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;

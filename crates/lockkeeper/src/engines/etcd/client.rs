@@ -107,10 +107,8 @@ impl Client {
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| self.failed(generation, &Status::from_error(error.into())))?;
         let (Some(account), None) = (&self.account, &token) else { return Ok((generation, grpc, token)) };
-        let request = wire::AuthenticateRequest {
-            name: account.name.clone(),
-            password: account.password.clone(),
-        };
+        let request =
+            wire::AuthenticateRequest { name: account.name.clone(), password: account.password.clone() };
         let path = PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
         let codec = tonic_prost::ProstCodec::<_, wire::AuthenticateResponse>::default();
         let answer = grpc
@@ -181,8 +179,11 @@ impl Client {
             }
             Code::InvalidArgument if text.contains("user name is empty") => {
                 return Failure::Refused(Error::Unauthenticated(
-                    format!("{} wants to know who asks: write etcd://user:password@host:port", self.address())
-                        .into(),
+                    format!(
+                        "{} wants to know who asks: write etcd://user:password@host:port",
+                        self.address()
+                    )
+                    .into(),
                 ));
             }
             Code::InvalidArgument | Code::Unauthenticated if text.contains("authentication") => {

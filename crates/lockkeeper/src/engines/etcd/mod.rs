@@ -57,9 +57,7 @@ use std::time::Duration;
 use self::client::{Account, Client};
 use self::session::Lease;
 use super::base::{Backend, Base, Entered, Failure, Opened, Pause, Queued, Ticket, Try};
-use crate::capabilities::{
-    Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind,
-};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Options;

@@ -9,7 +9,8 @@ use tokio_stream::StreamExt;
 use super::Etcd;
 use super::client::Answers;
 use super::wire::{
-    Header, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRequest, PutRequest, PutResponse,
+    Header, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRequest, PutRequest,
+    PutResponse,
 };
 use crate::engines::base::{Failure, Opened};
 

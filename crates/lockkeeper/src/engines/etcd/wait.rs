@@ -2,7 +2,10 @@
 
 use super::Etcd;
 use super::session::{Lease, once};
-use super::wire::{RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use super::wire::{
+    RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
 use crate::engines::base::{Failure, Shape, Ticket, earlier_units};
 
 /// What has to go before it is worth looking again.
@@ -60,7 +63,8 @@ impl Etcd {
             .iter()
             .filter_map(|entry| Some((entry.key.as_slice(), self.shape_of(&entry.key)?)))
             .collect();
-        let units = earlier_units(shape, earlier.iter().map(|(_, shape)| *shape)).map_err(Failure::Refused)?;
+        let units =
+            earlier_units(shape, earlier.iter().map(|(_, shape)| *shape)).map_err(Failure::Refused)?;
         if shape.fits_behind(units) {
             return Ok(Some(None));
         }

@@ -60,9 +60,7 @@ use zookeeper_client::{Acls, Error as ZkError};
 
 use self::session::{Link, Links};
 use super::base::{Backend, Base, Entered, Failure, Opened, Queued, Ticket, Try};
-use crate::capabilities::{
-    Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind,
-};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
@@ -102,7 +100,8 @@ pub(crate) struct Zookeeper {
 
 pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Zookeeper>, Error> {
     url.allow_options(&[])?;
-    let account = url.user.as_ref().map(|user| format!("{user}:{}", url.password.clone().unwrap_or_default()));
+    let account =
+        url.user.as_ref().map(|user| format!("{user}:{}", url.password.clone().unwrap_or_default()));
     let chroot = url.path.trim_matches('/');
     let slash = if chroot.is_empty() { "" } else { "/" };
     let zookeeper = Zookeeper {

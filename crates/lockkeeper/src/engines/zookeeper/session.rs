@@ -47,10 +47,8 @@ impl Link {
         let Some(client) = client else { return };
         let mut watcher = client.state_watcher();
         drop(client);
-        let _ = tokio::time::timeout(CLOSE_WAIT, async {
-            while !watcher.changed().await.is_terminated() {}
-        })
-        .await;
+        let _ = tokio::time::timeout(CLOSE_WAIT, async { while !watcher.changed().await.is_terminated() {} })
+            .await;
     }
 }
 
@@ -110,10 +108,7 @@ impl Zookeeper {
                 self.hosts.join(", ")
             )
         } else {
-            format!(
-                "no ZooKeeper answers ({}): is it running, and is the port right?",
-                reasons.join("; ")
-            )
+            format!("no ZooKeeper answers ({}): is it running, and is the port right?", reasons.join("; "))
         }))
     }
 

@@ -97,10 +97,9 @@ impl Zookeeper {
     pub(super) async fn find_weak_spots(&self, client: &Client) -> Result<Vec<Finding>, Failure> {
         let mut findings = Vec::new();
         let members = match client.get_config().await {
-            Ok((config, _)) => String::from_utf8_lossy(&config)
-                .lines()
-                .filter(|line| line.starts_with("server."))
-                .count(),
+            Ok((config, _)) => {
+                String::from_utf8_lossy(&config).lines().filter(|line| line.starts_with("server.")).count()
+            }
             Err(ZkError::NoNode) => 0,
             Err(error) => return Err(self.failed(&error)),
         };

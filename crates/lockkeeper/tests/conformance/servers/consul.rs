@@ -112,8 +112,14 @@ impl Site for Consul {
     fn left_behind(&self) -> Vec<String> {
         let sessions = self.get("/v1/session/list");
         let keys = self.get("/v1/kv/?recurse");
-        let sessions = sessions.split("\"ID\":\"").skip(1).map(|rest| format!("session {}", rest.split('"').next().unwrap_or("")));
-        let locked = keys.split("\"Session\":\"").skip(1).map(|rest| format!("locked by {}", rest.split('"').next().unwrap_or("")));
+        let sessions = sessions
+            .split("\"ID\":\"")
+            .skip(1)
+            .map(|rest| format!("session {}", rest.split('"').next().unwrap_or("")));
+        let locked = keys
+            .split("\"Session\":\"")
+            .skip(1)
+            .map(|rest| format!("locked by {}", rest.split('"').next().unwrap_or("")));
         sessions.chain(locked).collect()
     }
 }

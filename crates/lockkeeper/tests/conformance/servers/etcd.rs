@@ -51,11 +51,27 @@ impl Site for Etcd {
         let (client, peer) = (format!("http://{}", self.address), format!("http://{}", self.peers));
         let cluster = format!("one={peer}");
         let arguments = [
-            "--name", "one", "--data-dir", &data, "--log-level", "warn",
-            "--listen-client-urls", &client, "--advertise-client-urls", &client,
-            "--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &cluster,
+            "--name",
+            "one",
+            "--data-dir",
+            &data,
+            "--log-level",
+            "warn",
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &cluster,
             // Leases of one second instead of two.
-            "--heartbeat-interval", "50", "--election-timeout", "500",
+            "--heartbeat-interval",
+            "50",
+            "--election-timeout",
+            "500",
         ];
         let log = self.folder.path().join("log");
         let program = find_program("etcd", &[]);
@@ -72,8 +88,12 @@ impl Site for Etcd {
     fn left_behind(&self) -> Vec<String> {
         let keys = self.post("/v3/kv/range", r#"{"key": "AA==", "range_end": "AA==", "keys_only": true}"#);
         let leases = self.post("/v3/lease/leases", "{}");
-        let keys = keys.split("\"key\":\"").skip(1).map(|rest| rest.split('"').next().unwrap_or("").to_owned());
-        let leases = leases.split("\"ID\":\"").skip(1).map(|rest| format!("lease {}", rest.split('"').next().unwrap_or("")));
+        let keys =
+            keys.split("\"key\":\"").skip(1).map(|rest| rest.split('"').next().unwrap_or("").to_owned());
+        let leases = leases
+            .split("\"ID\":\"")
+            .skip(1)
+            .map(|rest| format!("lease {}", rest.split('"').next().unwrap_or("")));
         keys.chain(leases).collect()
     }
 }

@@ -65,9 +65,15 @@ impl Site for Zookeeper {
     fn restart(&mut self) {
         let config = self.folder.path().join("zoo.cfg").to_string_lossy().into_owned();
         let arguments = [
-            "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no",
-            "-Dznode.container.checkIntervalMs=1000", "-cp", CLASSES,
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain", &config,
+            "-Xmx128m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Dzookeeper.forceSync=no",
+            "-Dznode.container.checkIntervalMs=1000",
+            "-cp",
+            CLASSES,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            &config,
         ];
         let log = self.log();
         let java = find_program("java", &[]);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lockkeeper::Loss;
 use lockkeeper::prelude::*;
 
-use crate::servers::consul::Consul;
-use crate::servers::Site;
 use super::shared::{self, soon, until_queue};
+use crate::servers::Site;
+use crate::servers::consul::Consul;
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, Loss};
 
-use crate::servers::etcd::Etcd;
-use crate::servers::Site;
 use super::shared::{self, soon, until_queue};
+use crate::servers::Site;
+use crate::servers::etcd::Etcd;
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {

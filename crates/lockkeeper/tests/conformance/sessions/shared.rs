@@ -110,7 +110,23 @@ async fn request_ids(keeper: &Keeper) {
 async fn names(keeper: &Keeper, other: &Keeper) {
     let longest = "x".repeat(512);
     let umlauts = "ü".repeat(256);
-    let all = [".", "..", "/", "//a//", "a b", "100%", "%2F", "größe", "\u{1F512}", "?a=b&c#d", "\\", "\"", "_-_", &longest, &umlauts];
+    let all = [
+        ".",
+        "..",
+        "/",
+        "//a//",
+        "a b",
+        "100%",
+        "%2F",
+        "größe",
+        "\u{1F512}",
+        "?a=b&c#d",
+        "\\",
+        "\"",
+        "_-_",
+        &longest,
+        &umlauts,
+    ];
     for name in all {
         let guard = soon(keeper.lock(name).acquire()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(other.lock(name).no_wait().acquire().await.unwrap_err().code(), "busy", "{name}");
@@ -285,7 +301,8 @@ pub(crate) async fn restarted<S: Site>(ttl: Duration) {
 /// What is told when there is nobody, or somebody else.
 pub(crate) async fn absent_or_wrong(scheme: &str) {
     let connect = async |address: &str| {
-        let keeper = Keeper::builder().connect_timeout(1.secs()).connect(&format!("{scheme}://{address}")).await;
+        let keeper =
+            Keeper::builder().connect_timeout(1.secs()).connect(&format!("{scheme}://{address}")).await;
         keeper.unwrap_err()
     };
     let error = connect("127.0.0.1:1").await;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lockkeeper::prelude::*;
 
-use crate::servers::zookeeper::Zookeeper;
-use crate::servers::Site;
 use super::shared::{self, soon};
+use crate::servers::Site;
+use crate::servers::zookeeper::Zookeeper;
 
 #[tokio::test]
 async fn the_same_lock_as_everywhere() {
