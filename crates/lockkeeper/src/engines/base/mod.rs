@@ -20,6 +20,8 @@ mod pause;
 mod pending;
 mod release;
 mod session;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::collections::HashMap;
