@@ -264,11 +264,15 @@ impl<S: Store> Inner<S> {
                 let _ = grant.lose(Loss::TakenAway);
                 Err(not_held())
             }
-            Ok(Err(_)) | Err(_) => {
+            failed => {
+                let why = match failed {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => format!("no answer within {limit:?}"),
+                };
                 self.give_back(grant);
                 Err(Error::Unknown(smol_str::format_smolstr!(
-                    "there was no answer to the release of \"{}\": it is repeated in the background, and the lock is \
-                         free when its time to live is over at the latest",
+                    "\"{}\" may not be released ({why}): it is tried again in the background, and the lock is free when \
+                     its time to live is over at the latest",
                     grant.name()
                 )))
             }
