@@ -98,8 +98,10 @@ impl<S: Store> Inner<S> {
 
     fn granted(&self, ask: &Ask, lease: S::Lease, grant: Grant) -> Arc<Grant> {
         let grant = Arc::new(grant);
-        self.holdings.insert(Arc::clone(&grant), lease, ask.ttl, ask.request.clone());
-        self.rescheduled.notify_one();
+        let renew_at = self.holdings.insert(Arc::clone(&grant), lease, ask.ttl, ask.request.clone());
+        if renew_at.0 < self.looks_at.load(Ordering::Acquire) {
+            self.rescheduled.notify_one();
+        }
         grant
     }
 }

@@ -83,7 +83,7 @@ impl Process {
 
     /// Waits until it listens; fails with its own words if it ended.
     pub(crate) fn until_it_listens(mut self, address: SocketAddr, log: &Path) -> Process {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(90);
         while TcpStream::connect(address).is_err() {
             let text = || std::fs::read_to_string(log).unwrap_or_default();
             if let Some(status) = self.child.try_wait().unwrap() {
