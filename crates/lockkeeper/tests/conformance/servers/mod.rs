@@ -119,6 +119,12 @@ pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+/// Several at once, so that no two are the same.
+pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
+}
+
 /// Where a program is: Debian has some outside the usual path.
 pub(crate) fn find_program(name: &str, elsewhere: &[&str]) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
