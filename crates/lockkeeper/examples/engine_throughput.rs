@@ -146,7 +146,7 @@ impl Recipe {
                         async move {
                             let mut invocation = script.key(key);
                             let answer = invocation.arg(id).arg(TTL_MS).invoke_async::<i64>(&mut connection);
-                            tokio::time::timeout(Duration::from_millis(50), answer)
+                            tokio::time::timeout(Duration::from_millis(300), answer)
                                 .await
                                 .is_ok_and(|yes| yes == Ok(1))
                         }

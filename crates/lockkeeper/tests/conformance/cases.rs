@@ -13,7 +13,7 @@ use crate::servers::proxy::Proxy;
 
 /// A future that must end before long.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(40), future).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(90), future).await.expect("it takes too long")
 }
 
 async fn unfenced(site: &impl Site) -> Keeper<Unfenced> {

@@ -32,7 +32,7 @@ impl Child {
 
     /// The next thing it says.
     pub(crate) fn says(&mut self) -> String {
-        self.words.recv_timeout(Duration::from_secs(60)).expect("it says nothing")
+        self.words.recv_timeout(Duration::from_secs(90)).expect("it says nothing")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -94,7 +94,7 @@ fn plays_its_role() {
 /// A keeper, and the same with tokens if its engine has any.
 pub(crate) async fn connect(url: &str) -> (Keeper<Unfenced>, Option<Keeper>) {
     let builder =
-        Keeper::builder().accept_volatile_tokens().connect_timeout(20.secs()).request_timeout(10.secs());
+        Keeper::builder().accept_volatile_tokens().connect_timeout(30.secs()).request_timeout(30.secs());
     let keeper = builder.connect_unfenced(url).await.unwrap();
     let fenced = (keeper.capabilities().token != TokenKind::None).then(|| keeper.fenced().unwrap());
     (keeper, fenced)

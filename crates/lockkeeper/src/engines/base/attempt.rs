@@ -75,6 +75,16 @@ impl<B: Backend> Attempt<B> {
 
     async fn work(&self, caller: &watch::Sender<Outcome>) -> Result<Arc<Grant>, Error> {
         loop {
+            let place = self.core.entering.join(&self.lock);
+            let head = match self.ask.wait {
+                // Whoever does not wait stands in no line.
+                Wait::No => None,
+                _ => Some(tokio::select! {
+                    () = caller.closed() => return Err(Error::Cancelled),
+                    () = self.until_wait_is_over() => return Err(Error::Timeout { lock: self.lock.clone() }),
+                    head = place.head() => head,
+                }),
+            };
             let session = tokio::select! {
                 () = caller.closed() => return Err(Error::Cancelled),
                 session = self.session() => session?,
@@ -88,7 +98,14 @@ impl<B: Backend> Attempt<B> {
                 place: OnceLock::new(),
                 path: OnceLock::new(),
             });
-            let step = match self.enter(&session, &ticket, caller).await {
+            let entered = self.enter(&session, &ticket, caller).await;
+            drop(head);
+            let entered = match entered {
+                Ok(Some(entered)) => self.granted_in_turn(&session, &ticket, caller, entered).await,
+                Ok(None) => Ok(Step::Again),
+                Err(error) => Err(error),
+            };
+            let step = match entered {
                 Ok(step) => step,
                 Err(error) => {
                     self.leave_now(&session, &ticket, &error).await;
@@ -117,24 +134,25 @@ impl<B: Backend> Attempt<B> {
         }
     }
 
+    /// Enters the queue; `None` if the session is gone.
     async fn enter(
         &self,
         session: &Session<B>,
         ticket: &Ticket,
         caller: &watch::Sender<Outcome>,
-    ) -> Result<Step, Error> {
+    ) -> Result<Option<Entered>, Error> {
         let backend = &self.core.backend;
         let mode = if self.ask.wait == Wait::No { Try::Once } else { Try::Queue };
         let limit = self.core.options.request_timeout;
         let mut pause = Pause::default();
-        let entered = loop {
+        loop {
             // Not dropped when the caller goes: what is half entered could not be told from what never was.
             let why = match tokio::time::timeout(limit, backend.enter(&session.inner, ticket, mode)).await {
-                Ok(Ok(entered)) => break entered,
+                Ok(Ok(entered)) => return Ok(Some(entered)),
                 Ok(Err(Failure::Refused(error))) => return Err(error),
                 Ok(Err(Failure::Gone)) => {
                     self.core.session_lost(session);
-                    return Ok(Step::Again);
+                    return Ok(None);
                 }
                 Ok(Err(Failure::Unreachable(why))) => why,
                 Err(_) => format!("no answer within {limit:?}").into(),
@@ -145,10 +163,20 @@ impl<B: Backend> Attempt<B> {
             }
             tokio::select! {
                 () = caller.closed() => return Err(Error::Cancelled),
-                () = session.lost() => return Ok(Step::Again),
+                () = session.lost() => return Ok(None),
                 () = pause.next() => {}
             }
-        };
+        }
+    }
+
+    /// From the entry to the grant: at once, or after a wait.
+    async fn granted_in_turn(
+        &self,
+        session: &Session<B>,
+        ticket: &Ticket,
+        caller: &watch::Sender<Outcome>,
+        entered: Entered,
+    ) -> Result<Step, Error> {
         let token = match entered {
             Entered::Busy => return Err(Error::Contended { lock: self.lock.clone() }),
             Entered::Holds(token) if session.deadline.at().is_ok_and(|at| Moment::now() < at) => {

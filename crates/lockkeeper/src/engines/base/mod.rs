@@ -14,11 +14,14 @@
 mod attempt;
 mod backend;
 mod entry;
+mod line;
 mod names;
 mod pause;
 mod pending;
 mod release;
 mod session;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::collections::HashMap;
@@ -31,6 +34,7 @@ use tokio::sync::{broadcast, watch};
 
 pub(crate) use self::backend::{Backend, Entered, Failure, Opened, Queued, Ticket, Try};
 pub(crate) use self::entry::{Shape, earlier_units, state_of};
+pub(crate) use self::line::Lines;
 pub(crate) use self::names::{escape, unescape, wall_clock};
 pub(crate) use self::pause::{Pause, random_hex};
 use self::pending::{RequestKey, Requests};
@@ -58,6 +62,8 @@ pub(crate) struct Core<B: Backend> {
     sessions: Sessions<B>,
     held: Mutex<HashMap<u64, Held<B>>>,
     requests: Requests<B>,
+    /// Requests of this keeper enter the engine's queue in the order in which they came.
+    entering: Lines,
     numbers: AtomicU64,
     /// `None` once closed: readers then see the end.
     events: Mutex<Option<broadcast::Sender<Event>>>,
@@ -88,6 +94,7 @@ impl<B: Backend> Base<B> {
             sessions: Sessions::default(),
             held: Mutex::default(),
             requests: Requests::default(),
+            entering: Lines::default(),
             numbers: AtomicU64::new(1),
             events: Mutex::new(Some(broadcast::Sender::new(EVENTS_KEPT))),
             closed: watch::Sender::new(false),

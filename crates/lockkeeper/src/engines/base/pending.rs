@@ -70,12 +70,18 @@ enum Known<B: Backend> {
 
 /// The requests that have ids.
 pub(super) struct Requests<B: Backend> {
-    known: Mutex<(HashMap<RequestKey, Known<B>>, VecDeque<RequestKey>)>,
+    memory: Mutex<Memory<B>>,
+}
+
+struct Memory<B: Backend> {
+    known: HashMap<RequestKey, Known<B>>,
+    /// The settled ones, oldest first.
+    settled: VecDeque<RequestKey>,
 }
 
 impl<B: Backend> Default for Requests<B> {
     fn default() -> Self {
-        Requests { known: Mutex::new((HashMap::new(), VecDeque::new())) }
+        Requests { memory: Mutex::new(Memory { known: HashMap::new(), settled: VecDeque::new() }) }
     }
 }
 
@@ -90,7 +96,7 @@ pub(super) enum Again<B: Backend> {
 
 impl<B: Backend> Requests<B> {
     pub(super) fn ask(&self, core: &Arc<Core<B>>, key: &RequestKey, lock: &SmolStr) -> Again<B> {
-        let (known, _) = &mut *locked(&self.known);
+        let known = &mut locked(&self.memory).known;
         match known.get(key) {
             Some(Known::Asked(pending)) => {
                 if let Some(pending) = pending.upgrade().filter(|pending| !pending.has_failed()) {
@@ -112,16 +118,16 @@ impl<B: Backend> Requests<B> {
     }
 
     pub(super) fn granted(&self, key: &RequestKey, grant: &Arc<Grant>) {
-        locked(&self.known).0.insert(key.clone(), Known::Granted(Arc::clone(grant)));
+        locked(&self.memory).known.insert(key.clone(), Known::Granted(Arc::clone(grant)));
     }
 
     /// It came to nothing: asked again, it is new.
     pub(super) fn failed(&self, key: &RequestKey) {
-        locked(&self.known).0.remove(key);
+        locked(&self.memory).known.remove(key);
     }
 
     pub(super) fn settled(&self, key: &RequestKey, deadline: &Arc<Deadline>) {
-        let (known, order) = &mut *locked(&self.known);
+        let Memory { known, settled: order } = &mut *locked(&self.memory);
         known.insert(key.clone(), Known::Settled(Arc::clone(deadline)));
         order.push_back(key.clone());
         if order.len() > SETTLED_MAX

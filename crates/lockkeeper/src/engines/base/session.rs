@@ -125,6 +125,16 @@ impl<B: Backend> Core<B> {
         if let Some(session) = slot.live() {
             return Ok(session);
         }
+        // On a task of its own: a session that was opened for a caller who has gone must not be forgotten.
+        let opening = tokio::spawn(Arc::clone(self).open_session(kind, slot));
+        opening.await.unwrap_or(Err(Failure::Refused(Error::Closed)))
+    }
+
+    async fn open_session(
+        self: Arc<Self>,
+        kind: Kind,
+        slot: Arc<Slot<B>>,
+    ) -> Result<Arc<Session<B>>, Failure> {
         let _opening = slot.opening.lock().await;
         if let Some(session) = slot.live() {
             return Ok(session);
@@ -149,7 +159,7 @@ impl<B: Backend> Core<B> {
             return Err(Failure::Refused(Error::Closed));
         }
         *locked(&slot.session) = Some(Arc::clone(&session));
-        tokio::spawn(Arc::clone(self).upkeep(kind, Arc::clone(&session)));
+        tokio::spawn(Arc::clone(&self).upkeep(kind, Arc::clone(&session)));
         Ok(session)
     }
 

@@ -136,14 +136,15 @@ impl<B: Backend> Core<B> {
                     pause.next().await;
                 }
                 // With the session gone, the loss of this one is no news.
-                if session.confirmed().await && grant.lose(Loss::TakenAway) {
-                    if let Some(events) = events {
-                        let _ = events.send(Event::GrantLost {
-                            lock: grant.name().clone(),
-                            token: grant.token.unwrap_or_default().0,
-                            why: "taken away".into(),
-                        });
-                    }
+                if session.confirmed().await
+                    && grant.lose(Loss::TakenAway)
+                    && let Some(events) = events
+                {
+                    let _ = events.send(Event::GrantLost {
+                        lock: grant.name().clone(),
+                        token: grant.token.unwrap_or_default().0,
+                        why: "taken away".into(),
+                    });
                 }
             });
             held.watcher = Some(super::release::Watcher(watcher.abort_handle()));

@@ -45,7 +45,6 @@
 //! - After a lock-delay nothing is told: waiters then ask again several times a second until it is over.
 
 mod client;
-mod line;
 mod lock;
 mod session;
 mod token;
@@ -58,9 +57,8 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use self::client::Client;
-use self::line::Lines;
 use self::session::ConsulSession;
-use super::base::{Backend, Base, Entered, Failure, Opened, Queued, Ticket, Try};
+use super::base::{Backend, Base, Entered, Failure, Lines, Opened, Queued, Ticket, Try};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;

@@ -6,6 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::Consul;
+use super::client::in_path;
 use crate::clock::Moment;
 use crate::engines::base::{Failure, Opened, Pause};
 use crate::error::Error;
@@ -57,8 +58,8 @@ impl Consul {
                 ))));
             }
         }
-        let probe = json!([{"KV": {"Verb": "get-or-empty", "Key": format!("{}/probe", self.root)}}]);
-        self.client.call(Method::PUT, "/v1/txn", Some(&probe)).await.map(|_| ())
+        let probe = format!("/v1/kv/{}", in_path(&self.key("probe")));
+        self.client.call(Method::GET, &probe, None).await.map(|_| ())
     }
 
     pub(super) async fn create_session(

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::Consul;
 use super::client::in_path;
 use crate::capabilities::Finding;
-use crate::engines::base::{Failure, Queued, Shape, Ticket, wall_clock};
+use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
 
 /// The key of a lock, as it was read.
 #[derive(Debug, Clone, Default)]
@@ -44,8 +44,9 @@ impl Key {
 }
 
 impl Consul {
+    /// Escaped: a name such as `..` would lead elsewhere in a path.
     pub(super) fn key(&self, lock: &str) -> String {
-        format!("{}/locks/{lock}", self.root)
+        format!("{}/locks/{}", self.root, escape(lock))
     }
 
     /// Who it is and since when, for people to read, and which request, for us.
@@ -100,7 +101,7 @@ impl Consul {
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|key| Some(key.as_str()?.strip_prefix(&before)?.to_owned()))
+            .filter_map(|key| unescape(key.as_str()?.strip_prefix(&before)?))
             .collect())
     }
 

@@ -14,6 +14,7 @@ use crate::engines::{Ask, Wait, ask};
 use crate::error::Error;
 use crate::grant::Grant;
 use crate::guard::GuardState;
+use crate::mode::Mode;
 
 /// Without news of a release, a waiter looks by itself: after a random time between half of this and this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -62,7 +63,11 @@ impl<S: Store> Inner<S> {
         let first = first_name(&ask.locks);
         let mut asking =
             Asking { inner: self, ask: &ask, owner: OwnerId::random()?, free_in: None, armed: false };
-        if !self.turns.somebody_waits(&first)
+        // Those who can hold it together need not ask one after the other; all others queue up in the order in which they
+        // came, before anything is sent.
+        let together = ask.mode == Mode::Shared || ask.capacity.is_some_and(|capacity| capacity > 1);
+        if (together || ask.wait == Wait::No)
+            && !self.turns.somebody_waits(&first)
             && let Some(grant) = asking.attempt(Duration::ZERO, give_up).await?
         {
             return Ok(grant);
@@ -73,6 +78,9 @@ impl<S: Store> Inner<S> {
         let place = self.turns.queue_up(&first);
         let left = wait_until.since(Moment::now());
         let turn = tokio::time::timeout(left, place.turn()).await.map_err(|_| ask::not_granted(&ask))?;
+        if !together && let Some(grant) = asking.attempt(Duration::ZERO, give_up).await? {
+            return Ok(grant);
+        }
         let mut news = self.store.listen(&ask).await;
         loop {
             let left = wait_until.since(Moment::now()).min(WAIT_ON_SERVER_MAX);
@@ -98,8 +106,10 @@ impl<S: Store> Inner<S> {
 
     fn granted(&self, ask: &Ask, lease: S::Lease, grant: Grant) -> Arc<Grant> {
         let grant = Arc::new(grant);
-        self.holdings.insert(Arc::clone(&grant), lease, ask.ttl, ask.request.clone());
-        self.rescheduled.notify_one();
+        let renew_at = self.holdings.insert(Arc::clone(&grant), lease, ask.ttl, ask.request.clone());
+        if renew_at.0 < self.looks_at.load(Ordering::Acquire) {
+            self.rescheduled.notify_one();
+        }
         grant
     }
 }

@@ -83,7 +83,14 @@ impl<L: Clone> Holdings<L> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn insert(&self, grant: Arc<Grant>, lease: L, ttl: Duration, request: Option<SmolStr>) {
+    /// Answers when it has to be renewed.
+    pub(super) fn insert(
+        &self,
+        grant: Arc<Grant>,
+        lease: L,
+        ttl: Duration,
+        request: Option<SmolStr>,
+    ) -> Moment {
         let renew_at = Moment::now().plus(ttl / 3);
         let held = Held {
             lease,
@@ -96,6 +103,7 @@ impl<L: Clone> Holdings<L> {
             grant,
         };
         self.all().insert(held.grant.number, held);
+        renew_at
     }
 
     pub(super) fn remove(&self, number: u64) -> Option<Held<L>> {

@@ -132,7 +132,13 @@ impl OwnerId {
         let mut bytes = [0u8; 20];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::Fatal(format!("the system gives no random numbers: {error}").into()))?;
-        Ok(OwnerId(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = String::with_capacity(40);
+        for byte in bytes {
+            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+        Ok(OwnerId(text))
     }
 }
 
@@ -169,8 +175,10 @@ struct Inner<S: Store> {
     holdings: Holdings<S::Lease>,
     turns: Turns,
     numbers: AtomicU64,
-    /// Told when something is due earlier than before, and at the end.
+    /// Told when something is due before the upkeep looks again, and at the end.
     rescheduled: Arc<Notify>,
+    /// When the upkeep looks again, in nanoseconds on our clock.
+    looks_at: AtomicU64,
     events: broadcast::Sender<Event>,
     connected: AtomicBool,
     closed: watch::Sender<bool>,
@@ -189,6 +197,7 @@ impl<S: Store> LeaseEngine<S> {
             turns: Turns::default(),
             numbers: AtomicU64::new(1),
             rescheduled: Arc::clone(&rescheduled),
+            looks_at: AtomicU64::new(0),
             events: broadcast::Sender::new(EVENTS_KEPT),
             connected: AtomicBool::new(true),
             closed: watch::Sender::new(false),
@@ -220,7 +229,7 @@ impl<S: Store> Inner<S> {
                 }
             }
             _ => {
-                if !self.connected.swap(true, Ordering::AcqRel) {
+                if !self.connected.load(Ordering::Acquire) && !self.connected.swap(true, Ordering::AcqRel) {
                     let _ = self.events.send(Event::Connected { address: self.store.address().into() });
                 }
             }
@@ -264,11 +273,15 @@ impl<S: Store> Inner<S> {
                 let _ = grant.lose(Loss::TakenAway);
                 Err(not_held())
             }
-            Ok(Err(_)) | Err(_) => {
+            failed => {
+                let why = match failed {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => format!("no answer within {limit:?}"),
+                };
                 self.give_back(grant);
                 Err(Error::Unknown(smol_str::format_smolstr!(
-                    "there was no answer to the release of \"{}\": it is repeated in the background, and the lock is \
-                         free when its time to live is over at the latest",
+                    "\"{}\" may not be released ({why}): it is tried again in the background, and the lock is free when \
+                     its time to live is over at the latest",
                     grant.name()
                 )))
             }

@@ -1,5 +1,6 @@
 //! The one task of a keeper: renews what is held at a third of its time to live, and tells what the clock brings.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::holdings::Due;
 use super::{Inner, Store};
-use crate::clock::{Moment, sleep_towards};
+use crate::clock::{Moment, SLICE, sleep_towards};
 use crate::error::Loss;
 use crate::events::Event;
 use crate::grant::Grant;
@@ -24,7 +25,11 @@ pub(super) async fn run<S: Store>(keeper: Weak<Inner<S>>, rescheduled: Arc<Notif
                 for due in inner.holdings.take_due(Moment::now()) {
                     renewals.push(renew(Arc::clone(&inner), due));
                 }
-                inner.holdings.next_look()
+                // From here on whoever adds something that is due earlier says so; what was added before is in `next`.
+                inner.looks_at.store(Moment::now().plus(SLICE).0, Ordering::Release);
+                let next = inner.holdings.next_look();
+                inner.looks_at.store(next.min(Moment::now().plus(SLICE)).0, Ordering::Release);
+                next
             }
             _ => return,
         };

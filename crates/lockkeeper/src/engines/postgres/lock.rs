@@ -100,7 +100,8 @@ impl Asking<'_> {
         let ttl = idle_limit(self.ask.ttl);
         let lock_timeout = wait::lock_timeout(wait);
         let parameters = [self.name, &ttl, self.owner, &lock_timeout];
-        let query = self.session.query(self.sessions.level, &sql, &parameters);
+        let used = if tries { &parameters[..3] } else { &parameters[..] };
+        let query = self.session.query(self.sessions.level, &sql, used);
         let row = if tries {
             tokio::time::timeout(self.ask.ttl, query).await.map_err(|_| self.sessions.silent())?
         } else {
@@ -125,7 +126,8 @@ impl Asking<'_> {
     }
 }
 
-/// The name is looked at first, the lock taken second, the token drawn third: each needs the one before.
+/// The name is looked at first, the lock taken second, the token drawn third: each query within the next, so that the
+/// order is certain, and none is merged into another (`OFFSET 0`).
 fn take_statement(sessions: &Sessions, mode: Mode, tries: bool) -> String {
     let (scope, local, idle) = match sessions.level {
         Level::Session if sessions.version >= HAS_IDLE_SESSION_TIMEOUT => {
@@ -137,21 +139,22 @@ fn take_statement(sessions: &Sessions, mode: Mode, tries: bool) -> String {
     };
     let shared = if mode == Mode::Shared { "_shared" } else { "" };
     let take = match tries {
-        true => format!("pg_try_advisory_{scope}lock{shared}(known.key)"),
+        true => format!("WHEN name = $1 THEN pg_try_advisory_{scope}lock{shared}(key)"),
         // Its answer is void: whatever it is, it is there.
-        false => format!("pg_advisory_{scope}lock{shared}(known.key)::text IS NOT NULL"),
+        false => format!(
+            "WHEN set_config('lock_timeout', $4, {local}) IS NULL THEN false
+             WHEN name = $1 THEN pg_advisory_{scope}lock{shared}(key)::text IS NOT NULL"
+        ),
     };
     format!(
-        "WITH known AS MATERIALIZED (
-           SELECT key, name, set_config('lock_timeout', $4, {local}) FROM lockkeeper.name
-           WHERE key = hashtextextended($1, 0)),
-         got AS MATERIALIZED (SELECT {take} AS ok FROM known WHERE known.name = $1),
-         drawn AS MATERIALIZED (SELECT nextval('lockkeeper.token') AS token FROM got WHERE got.ok)
-         SELECT known.name, coalesce(got.ok, false), drawn.token, pg_backend_pid(),
-           set_config('{idle}', $2, {local}),
-           set_config('application_name', CASE WHEN got.ok THEN
-             left($3, 34) || ' #' || drawn.token || ' @' || extract(epoch FROM now())::bigint ELSE 'lockkeeper' END, {local})
-         FROM known LEFT JOIN got ON true LEFT JOIN drawn ON true"
+        "SELECT name, ok, token, pg_backend_pid(), set_config('{idle}', CASE WHEN ok THEN $2 ELSE '0' END, {local}),
+           set_config('application_name', CASE WHEN ok THEN
+             left($3, 34) || ' #' || token || ' @' || extract(epoch FROM now())::bigint ELSE 'lockkeeper' END, {local})
+         FROM (
+           SELECT name, ok, CASE WHEN ok THEN nextval('lockkeeper.token') END AS token FROM (
+             SELECT name, CASE {take} ELSE false END AS ok FROM lockkeeper.name
+             WHERE key = hashtextextended($1, 0) OFFSET 0) AS taken
+           OFFSET 0) AS drawn"
     )
 }
 

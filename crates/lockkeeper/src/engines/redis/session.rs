@@ -18,7 +18,6 @@ use crate::url::ServerUrl;
 pub(crate) struct Instance {
     pub(crate) address: String,
     manager: ConnectionManager,
-    response_timeout: Duration,
 }
 
 impl Instance {
@@ -69,7 +68,7 @@ impl Instance {
             let opening = ConnectionManager::new_with_config(client.clone(), config.clone());
             let error = match tokio::time::timeout(left, opening).await {
                 Ok(Ok(manager)) => {
-                    let instance = Instance { address: address.to_owned(), manager, response_timeout };
+                    let instance = Instance { address: address.to_owned(), manager };
                     let _: String = instance.ask(&redis::cmd("PING")).await?;
                     return Ok(instance);
                 }
@@ -97,16 +96,13 @@ impl Instance {
             .set_response_timeout(Some(response_timeout));
         let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)
             .map_err(|error| told(address, error))?;
-        Ok(Instance { address: address.to_owned(), manager, response_timeout })
+        Ok(Instance { address: address.to_owned(), manager })
     }
 
     pub(crate) async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Error> {
         let mut manager = self.manager.clone();
-        // The client's own limit does not count the time to connect.
-        match tokio::time::timeout(self.response_timeout * 2, command.query_async(&mut manager)).await {
-            Ok(answer) => answer.map_err(|error| told(&self.address, error)),
-            Err(_) => Err(silent(&self.address)),
-        }
+        // The manager has time-outs of its own, for the connection and for the answer.
+        command.query_async(&mut manager).await.map_err(|error| told(&self.address, error))
     }
 
     pub(crate) async fn run<T: redis::FromRedisValue>(
@@ -115,10 +111,7 @@ impl Instance {
     ) -> Result<T, Error> {
         let mut manager = self.manager.clone();
         // EVALSHA, and the whole script only if the server does not know it.
-        match tokio::time::timeout(self.response_timeout * 2, script.invoke_async(&mut manager)).await {
-            Ok(answer) => answer.map_err(|error| told(&self.address, error)),
-            Err(_) => Err(silent(&self.address)),
-        }
+        script.invoke_async(&mut manager).await.map_err(|error| told(&self.address, error))
     }
 }
 

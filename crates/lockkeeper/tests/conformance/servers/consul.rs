@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Process, Site, free_address};
+use super::{Process, Site, free_addresses};
 
 pub(crate) struct Consul {
     folder: TempDir,
@@ -33,8 +33,8 @@ fn program() -> &'static str {
 impl Consul {
     /// With more settings: JSON that goes before the closing brace.
     pub(crate) fn with(more: &str) -> Consul {
-        let ports = [free_address().port(), free_address().port()];
-        let (folder, address) = (tempfile::tempdir().unwrap(), free_address());
+        let [address, server, serf] = free_addresses();
+        let (folder, ports) = (tempfile::tempdir().unwrap(), [server.port(), serf.port()]);
         let mut consul = Consul { folder, address, ports, more: more.to_owned(), process: None };
         consul.restart();
         consul

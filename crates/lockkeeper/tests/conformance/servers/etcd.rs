@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Process, Site, find_program, free_address};
+use super::{Process, Site, find_program, free_addresses};
 
 pub(crate) struct Etcd {
     folder: TempDir,
@@ -28,7 +28,7 @@ impl Etcd {
 
 impl Site for Etcd {
     fn start() -> Etcd {
-        let (folder, address, peers) = (tempfile::tempdir().unwrap(), free_address(), free_address());
+        let (folder, [address, peers]) = (tempfile::tempdir().unwrap(), free_addresses());
         let mut etcd = Etcd { folder, address, peers, process: None };
         etcd.restart();
         etcd

@@ -83,7 +83,7 @@ impl Process {
 
     /// Waits until it listens; fails with its own words if it ended.
     pub(crate) fn until_it_listens(mut self, address: SocketAddr, log: &Path) -> Process {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(90);
         while TcpStream::connect(address).is_err() {
             let text = || std::fs::read_to_string(log).unwrap_or_default();
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -117,6 +117,12 @@ impl Drop for Process {
 /// A port that nobody listens at now.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Several at once, so that no two are the same.
+pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
 }
 
 /// Where a program is: Debian has some outside the usual path.

@@ -1,4 +1,4 @@
-//! The line of a keeper's own tasks in front of a lock: only its head asks Consul.
+//! The line of a keeper's own tasks in front of a lock: its head asks the engine, the others come after it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 /// The lines of all locks that somebody here waits for.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     lines: Mutex<HashMap<SmolStr, Line>>,
 }
 
@@ -19,7 +19,7 @@ struct Line {
 }
 
 /// A place in the line. Dropped, it is left.
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     lines: &'a Lines,
     lock: SmolStr,
     head: Arc<tokio::sync::Mutex<()>>,
@@ -30,11 +30,11 @@ impl Lines {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn waiting(&self, lock: &str) -> usize {
+    pub(crate) fn waiting(&self, lock: &str) -> usize {
         self.lines().get(lock).map_or(0, |line| line.waiting)
     }
 
-    pub(super) fn join(&self, lock: &SmolStr) -> Place<'_> {
+    pub(crate) fn join(&self, lock: &SmolStr) -> Place<'_> {
         let mut lines = self.lines();
         let line = lines.entry(lock.clone()).or_default();
         line.waiting += 1;
@@ -44,7 +44,7 @@ impl Lines {
 
 impl Place<'_> {
     /// Resolves at the head of the line, and stays there for as long as the answer lives.
-    pub(super) async fn head(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn head(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.head.lock().await
     }
 }
