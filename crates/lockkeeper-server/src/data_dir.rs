@@ -51,8 +51,8 @@ pub struct DataDir {
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    /// Locked as long as it is open.
-    _lock: File,
+    /// Locked as long as it is there.
+    lock: Mutex<Option<File>>,
 }
 
 /// The folder cannot be used.
@@ -122,7 +122,7 @@ impl DataDir {
         {
             return Err(DataDirError::OtherNode { path: path.to_owned(), found: identity.node_id, asked });
         }
-        let place = Some(Place { path: path.to_owned(), _lock: lock });
+        let place = Some(Place { path: path.to_owned(), lock: Mutex::new(Some(lock)) });
         Ok(DataDir { place, identity: Mutex::new(identity) })
     }
 
@@ -130,6 +130,13 @@ impl DataDir {
     pub fn in_memory(node_id: u64) -> Result<DataDir, DataDirError> {
         let error = |error| DataDirError::Io { path: PathBuf::new(), error };
         Ok(DataDir { place: None, identity: Mutex::new(new_identity(node_id).map_err(error)?) })
+    }
+
+    /// The node has stopped: another process may work in the folder, whoever still knows of this one.
+    pub(crate) fn unlock(&self) {
+        if let Some(place) = &self.place {
+            place.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Identity> {

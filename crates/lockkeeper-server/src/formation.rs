@@ -300,28 +300,47 @@ impl Formation {
         Err(Misfit::NotTheMembers { cell: own.cell, members: list(&members), given: list(&self.given) })
     }
 
-    /// For a node with data: asks the others until all have answered once, whether this is their cell.
+    /// For a node with data: asks the others until all have answered once, whether this is their cell. Ends if so many
+    /// say no that the rest cannot be a majority; fewer are strangers among the members of this cell, and only
+    /// reported: one node with a wrong folder must not bring down those with the right ones.
     pub(crate) async fn check_neighbours(&self) -> Misfit {
         let own = self.home.identity();
         let mut unknown = self.given.clone();
         unknown.remove(&own.node_id);
+        let mut strangers = BTreeMap::new();
         loop {
             for (id, address, answer) in self.ask_all().await {
                 let Ok(peer) = answer else { continue };
                 unknown.remove(&id);
-                if let Err(misfit) = right_node(id, &address, &peer) {
+                let Err(misfit) = self.fits(id, &address, &peer) else {
+                    strangers.remove(&id);
+                    continue;
+                };
+                let fitting = self.given.len() - strangers.len() - usize::from(!strangers.contains_key(&id));
+                if fitting <= self.given.len() / 2 {
                     return misfit;
                 }
-                if let (Some(own), Some(theirs)) = (self.home.cell(), peer.cell)
-                    && own != theirs
-                {
-                    return Misfit::OtherCell { own, theirs, node_id: id, address };
+                if strangers.insert(id, misfit.clone()).is_none() {
+                    tracing::error!("a member does not fit: {misfit}");
                 }
             }
-            if unknown.is_empty() {
+            if unknown.is_empty() && strangers.is_empty() {
                 std::future::pending::<()>().await;
             }
             tokio::time::sleep(ANSWER_WITHIN).await;
+        }
+    }
+
+    fn fits(&self, id: u64, address: &str, peer: &PeerInfo) -> Result<(), Misfit> {
+        right_node(id, address, peer)?;
+        match (self.home.cell(), &peer.cell) {
+            (Some(own), Some(theirs)) if own != *theirs => Err(Misfit::OtherCell {
+                own,
+                theirs: theirs.clone(),
+                node_id: id,
+                address: address.to_owned(),
+            }),
+            _ => Ok(()),
         }
     }
 }

@@ -75,6 +75,16 @@ pub struct Node {
     ended: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
     address: Option<SocketAddr>,
+    _folder: FolderLock,
+}
+
+/// Gives the folder free when the node is gone.
+struct FolderLock(Arc<DataDir>);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
 }
 
 /// What start-up found on the disk.
@@ -168,6 +178,7 @@ impl Node {
         if let Some(listener) = peer_listener {
             tasks.spawn(listener.serve_peers(peers.clone()));
         }
+        let folder = FolderLock(home.clone());
         let formation = Formation { home, consensus: consensus.clone(), given, own };
         // What can be known at once is said at once; what only others can tell ends the node later.
         formation.begin().await??;
@@ -178,7 +189,7 @@ impl Node {
             };
             end.send_replace(Some(why));
         });
-        Ok(Node { calls, consensus, peers, ended, tasks, address })
+        Ok(Node { calls, consensus, peers, ended, tasks, address, _folder: folder })
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {

@@ -144,6 +144,8 @@ async fn the_stream_carries_many_operations_in_a_frame() {
         .send(v1::ClientFrame { operations: vec![v1::Operation { id: 1, kind: Some(open) }] })
         .await
         .unwrap();
+    let welcome = answers.message().await.unwrap().unwrap();
+    assert!(matches!(welcome.events[0].kind, Some(v1::event::Kind::Welcome(v1::Welcome { node_id: 1 }))));
     let frame = answers.message().await.unwrap().unwrap();
     let Some(answer::Kind::OpenSession(opened)) = &frame.answers[0].kind else { panic!("{frame:?}") };
 

@@ -117,6 +117,8 @@ async fn real_answers_fit_the_document() {
         ("/v1/value/delete", json!({"key": "gone", "if_version": 1})),
         ("/v1/election/campaign", json!({"session": session, "election": "e", "value": "v"})),
         ("/v1/election/resign", json!({"session": session, "election": "e", "epoch": 1})),
+        ("/v1/member/add", json!({"node_id": 2, "address": "127.0.0.1:1"})),
+        ("/v1/member/remove", json!({"node_id": 1})),
         ("/v1/rate/take", json!({"limiter": "l", "rate_per_s": 1, "burst": 1})),
     ];
     let mut called = BTreeSet::new();
@@ -140,6 +142,8 @@ async fn real_answers_fit_the_document() {
         "/v1/election?name=e",
         "/v1/election/observe?name=e",
         "/v1/status",
+        "/v1/members",
+        "/v1/snapshot",
         "/livez",
         "/readyz",
         "/readyz?verbose",

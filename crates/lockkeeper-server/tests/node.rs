@@ -176,7 +176,11 @@ async fn what_was_acknowledged_is_there_after_a_restart_and_tokens_go_on() {
 #[tokio::test(flavor = "current_thread")]
 async fn snapshots_bound_the_log_and_a_restart_reads_them() {
     let folder = tempfile::tempdir().unwrap();
-    let config = NodeConfig { commands_between_snapshots: 500, ..NodeConfig::durable(folder.path()) };
+    let config = NodeConfig {
+        commands_between_snapshots: 500,
+        entries_behind_snapshot: 1_000,
+        ..NodeConfig::durable(folder.path())
+    };
     let mut node = Node::start(config.clone()).await.unwrap();
     let mut client = Client::new(&mut node);
     let session = client.open(60_000).await;
@@ -223,7 +227,11 @@ async fn a_newer_stream_of_a_session_closes_the_older_one() {
 /// A folder with a snapshot and a log that was cut behind it.
 async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
     let folder = tempfile::tempdir().unwrap();
-    let config = NodeConfig { commands_between_snapshots: 200, ..NodeConfig::durable(folder.path()) };
+    let config = NodeConfig {
+        commands_between_snapshots: 200,
+        entries_behind_snapshot: 1_000,
+        ..NodeConfig::durable(folder.path())
+    };
     let mut node = Node::start(config.clone()).await.unwrap();
     let mut client = Client::new(&mut node);
     let session = client.open(600_000).await;
