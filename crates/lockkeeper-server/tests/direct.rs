@@ -35,7 +35,10 @@ fn open_session() -> v1::ClientFrame {
 async fn answer(stream: &mut TcpStream) -> v1::ServerFrame {
     let mut buffer = BytesMut::new();
     loop {
-        if let Some(frame) = frame::decode(&mut buffer, 1 << 20).unwrap() {
+        // The first frame is the welcome.
+        if let Some(frame) = frame::decode::<v1::ServerFrame>(&mut buffer, 1 << 20).unwrap()
+            && !frame.answers.is_empty()
+        {
             return frame;
         }
         assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0, "the node ended the connection");
