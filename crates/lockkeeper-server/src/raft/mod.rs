@@ -64,7 +64,9 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Timing {
         Timing {
-            heartbeat: Duration::from_millis(40),
+            // Also the time in which a heartbeat must be answered: with 40 ms, a busy machine or a slow network lost
+            // its majority. Two of them fit into the lease, so one may be lost.
+            heartbeat: Duration::from_millis(90),
             election_min: Duration::from_millis(150),
             election_max: Duration::from_millis(250),
         }
