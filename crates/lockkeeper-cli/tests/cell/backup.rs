@@ -8,16 +8,10 @@ use crate::harness::client::{grant, open_session, token};
 #[tokio::test]
 async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     let mut cell = Cell::start(3).await;
-    let leader = cell.leader().await;
     let session = open_session(&cell, 60_000).await;
     let held = token(&grant(&cell, &session, "job").await);
-    cell.post(
-        leader,
-        "/v1/value/put",
-        json!({"key": "k", "value": "v", "fence": {"lock": "job", "token": held}}),
-    )
-    .await
-    .ok();
+    let put = json!({"key": "k", "value": "v", "fence": {"lock": "job", "token": held}});
+    cell.ask("/v1/value/put", Some(&put)).await;
     cell.until_even(&[1, 2, 3]).await;
 
     // From every node, also from those that do not lead.
@@ -51,7 +45,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     }
 
     // The new cell: what was saved is there, and grows to three nodes.
-    let mut new = Cell::plan(1);
+    let mut new = Cell::plan_after(&mut cell, 1);
     new.node_mut(1).data = cell.path("restored-2");
     new.spawn_with(1, &[]);
     new.leader().await;

@@ -24,7 +24,7 @@ async fn a_cell_forms_in_any_order_of_start() {
             );
         }
         cell.spawn(order[2]);
-        let leader = cell.leader().await;
+        let leader = cell.until_agreed().await;
 
         let session = open_session(&cell, 10_000).await;
         grant(&cell, &session, "first").await;
@@ -68,7 +68,7 @@ async fn members_may_have_a_port_of_their_own() {
     for id in [1, 2, 3] {
         cell.spawn_with(id, &["--cell", &list, "--peer-listen", &ports[id as usize - 1]]);
     }
-    let leader = cell.leader().await;
+    let leader = cell.until_agreed().await;
     let status = cell.node(leader).status().await.unwrap();
     for (node, peer) in cell.nodes.iter().zip(&ports) {
         let member = &status["members"][node.id as usize - 1];

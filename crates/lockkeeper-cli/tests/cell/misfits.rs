@@ -38,7 +38,7 @@ async fn a_node_with_another_cells_data_is_refused() {
         std::fs::remove_dir_all(&cell.node(id).data).unwrap();
     }
     cell.spawn_all();
-    cell.leader().await;
+    cell.until_agreed().await;
     let second = cell.node(1).status().await.unwrap()["cell"].clone();
     assert_ne!(first, second);
     cell.kill(3);

@@ -75,12 +75,13 @@ async fn a_leader_that_wakes_up_answers_nothing_on_old_authority() {
         println!("round {round}: another led {} ms after the stop", stopped.elapsed().as_millis());
         assert!(stopped.elapsed() < TAKES_OVER_WITHIN);
         // The session is closed, and the lock changes hands.
-        cell.post(new, "/v1/session/close", json!({"session": closed})).await.ok();
+        println!("node {new} leads");
+        cell.ask("/v1/session/close", Some(&json!({"session": closed}))).await;
         let release = json!({"session": holder, "lock": lock, "token": granted});
-        cell.post(new, "/v1/lock/release", release).await.ok();
+        cell.ask("/v1/lock/release", Some(&release)).await;
         let next = open_session(&cell, 60_000).await;
         let newer = token(&grant(&cell, &next, &lock).await);
-        cell.post(new, "/v1/value/put", json!({"key": lock, "value": "new"})).await.ok();
+        cell.ask("/v1/value/put", Some(&json!({"key": lock, "value": "new"}))).await;
 
         // All this waits in its sockets, on connections from before and on new ones.
         let mut keep_alives = vec![before.pop().unwrap(), Http::connect(&listens).await.unwrap()];

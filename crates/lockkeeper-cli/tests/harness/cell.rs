@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper::{Keeper, KeeperBuilder};
@@ -14,22 +15,37 @@ use super::network::Network;
 use super::node::{Node, free_address, lockkeeper};
 use super::until;
 
+/// One cell at a time: a second one would take the processor from the first, and what the tests say about time and about
+/// elections is meant for a machine that can carry one.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// The nodes of a cell, and the network between them.
 pub struct Cell {
     pub nodes: Vec<Node>,
     pub network: Network,
     /// Who answered last.
     leads: AtomicU64,
-    // Last: the processes are gone before their folders.
+    // Last: the processes are gone before their folders, and before the next test begins.
     folder: TempDir,
+    turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Cell {
     /// Nodes that have not been started.
     pub fn plan(count: u64) -> Cell {
+        Cell::plan_in_turn(count, Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The same in a test that has a cell already, whose nodes are down.
+    pub fn plan_after(earlier: &mut Cell, count: u64) -> Cell {
+        assert!(earlier.nodes.iter().all(|node| !node.runs()));
+        Cell::plan_in_turn(count, earlier.turn.take())
+    }
+
+    fn plan_in_turn(count: u64, turn: Option<MutexGuard<'static, ()>>) -> Cell {
         let folder = tempfile::tempdir().expect("a folder");
         let mut cell =
-            Cell { nodes: Vec::new(), network: Network::new(), leads: AtomicU64::default(), folder };
+            Cell { nodes: Vec::new(), network: Network::new(), leads: AtomicU64::default(), folder, turn };
         for id in 1..=count {
             cell.plan_node(id);
         }
@@ -58,11 +74,11 @@ impl Cell {
         self.nodes.push(Node::new(id, address.clone(), address, self.folder.path()));
     }
 
-    /// A cell that has a leader.
+    /// A cell that has a leader whom all follow.
     pub async fn start(count: u64) -> Cell {
         let mut cell = Cell::plan(count);
         cell.spawn_all();
-        cell.leader().await;
+        cell.until_agreed().await;
         cell
     }
 
@@ -70,7 +86,7 @@ impl Cell {
     pub async fn start_with_network(count: u64) -> Cell {
         let mut cell = Cell::plan_with_network(count).await;
         cell.spawn_all();
-        cell.leader().await;
+        cell.until_agreed().await;
         cell
     }
 
@@ -147,6 +163,18 @@ impl Cell {
                 best = best.max(node.leads().await.map(|term| (term, node.id)));
             }
             best.map(|(_, id)| id)
+        })
+        .await
+    }
+
+    /// Waits until all nodes that run follow the same leader, and says who it is.
+    pub async fn until_agreed(&self) -> u64 {
+        until("all to follow one leader", async || {
+            let leader = self.leader().await;
+            for node in self.nodes.iter().filter(|node| node.runs()) {
+                (node.status().await?["leader"] == leader).then_some(())?;
+            }
+            Some(leader)
         })
         .await
     }

@@ -65,10 +65,10 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             // Also the time in which a heartbeat must be answered: with 40 ms, a busy machine or a slow network lost
-            // its majority. Two of them fit into the lease, so one may be lost.
+            // its majority. Three of them fit into the lease, so two may be lost.
             heartbeat: Duration::from_millis(90),
-            election_min: Duration::from_millis(150),
-            election_max: Duration::from_millis(250),
+            election_min: Duration::from_millis(200),
+            election_max: Duration::from_millis(300),
         }
     }
 }
