@@ -142,8 +142,14 @@ impl Connection {
     /// It can be tried again in a moment, if trying twice does no harm.
     fn again(&mut self, number: u64, mut entry: Entry, may_have_happened: bool, error: Error, now: Moment) {
         match entry.work {
-            // The next renewal is the repetition.
-            Work::KeepAlive { .. } => {}
+            // The next renewal is the repetition. It comes soon: there is a lease to be kept.
+            Work::KeepAlive { sessions, .. } => {
+                if !sessions.is_empty() {
+                    self.failures += 1;
+                    let pause = backoff::pause_in_fail_over(self.failures);
+                    self.renew_at = self.renew_at.min(now.plus(pause));
+                }
+            }
             work if !work.is_repeatable() => finish(work, error),
             _ => {
                 entry.sent = false;
