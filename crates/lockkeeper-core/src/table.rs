@@ -9,6 +9,7 @@ use crate::effect::{Applied, Effect, SessionEnd};
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
+use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
 
@@ -46,6 +47,12 @@ pub struct LockTable {
     pub(crate) values: OrdMap<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
+    pub(crate) scopes: Scopes,
+    /// When each rate limiter will be full again, in nanoseconds of cell time.
+    pub(crate) limiters: OrdMap<SmolStr, u128>,
+    pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
+    /// Scopes to be wounded when the command is done; empty between entries.
+    pub(crate) doomed: Vec<ScopeNo>,
     /// Collected while an entry is applied; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
@@ -84,8 +91,15 @@ impl LockTable {
         self.now = self.now.max(batch.now);
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
         self.run_timers(&mut budget);
-        let answers = batch.commands.iter().map(|command| self.run(command)).collect();
+        self.wound_the_doomed();
+        let mut run = |command| {
+            let answer = self.run(command);
+            self.wound_the_doomed();
+            answer
+        };
+        let answers = batch.commands.iter().map(&mut run).collect();
         self.reap(&mut budget);
+        self.wound_the_doomed();
         Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
     }
 
@@ -185,7 +199,7 @@ impl LockTable {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects` is empty between entries and no part of the state.
+        // `effects` and `doomed` are empty between entries and no part of the state.
         let LockTable {
             applied,
             now,
@@ -207,6 +221,10 @@ impl PartialEq for LockTable {
             forgotten,
             values,
             removed_version,
+            scopes,
+            limiters,
+            limiters_due,
+            doomed: _,
             effects: _,
         } = self;
         *applied == other.applied
@@ -229,5 +247,8 @@ impl PartialEq for LockTable {
             && *forgotten == other.forgotten
             && *values == other.values
             && *removed_version == other.removed_version
+            && *scopes == other.scopes
+            && *limiters == other.limiters
+            && *limiters_due == other.limiters_due
     }
 }

@@ -12,6 +12,7 @@ use crate::callers::{Caller, Callers};
 use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
+use crate::observers::Observers;
 use crate::office::Office;
 use crate::proposer::Proposer;
 
@@ -30,6 +31,8 @@ pub struct Shared {
     pub office: Office,
     /// Session timers.
     pub expiry: Expiry,
+    /// Who wants to know when a lock changes hands.
+    pub observers: Observers,
     /// What can be measured.
     pub metrics: Metrics,
     /// Something changed that the timer task has to look at.
@@ -49,6 +52,7 @@ impl Shared {
             proposer: Proposer::default(),
             office: Office::default(),
             expiry: Expiry::default(),
+            observers: Observers::default(),
             metrics: Metrics::new(),
             timers_changed: Notify::new(),
             ticking: AtomicBool::new(false),
@@ -135,7 +139,14 @@ impl Shared {
                 self.timers_changed.notify_one();
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
-            (Command::Acquire(_), Ok(Reply::Granted(_))) => self.metrics.granted_at_once(),
+            (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
+                self.metrics.granted_at_once();
+                self.observers.changed(grant.locks.as_slice());
+            }
+            (Command::Acquire(_), Err(Refusal::Deadlock { .. })) => self.metrics.refused("deadlock"),
+            (Command::Acquire(_), Err(Refusal::Died { .. })) => self.metrics.refused("died"),
+            (Command::Acquire(_), Err(Refusal::Wounded)) => self.metrics.refused("wounded"),
+            (Command::TakeRate(_), Ok(Reply::Rate { allowed: false, .. })) => self.metrics.refused("rate"),
             (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
             (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
                 self.metrics.stale_write_refused();
@@ -156,6 +167,7 @@ impl Shared {
         match effect {
             Effect::Granted { session, ticket, request, grant, waited_ms } => {
                 self.metrics.granted_after(waited_ms);
+                self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
                 if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
                     self.give_back(session, &given);
@@ -169,10 +181,14 @@ impl Shared {
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
-                if why == Freed::Forced
-                    && let Some(connection) = self.callers.attached(session)
-                {
-                    connection.grant_lost(session, &lock, token, "forced");
+                self.observers.changed(std::slice::from_ref(&lock));
+                let taken = match why {
+                    Freed::Forced => Some("forced"),
+                    Freed::Wounded => Some("wounded"),
+                    Freed::Released | Freed::SessionClosed | Freed::SessionExpired | Freed::Cancelled => None,
+                };
+                if let (Some(why), Some(connection)) = (taken, self.callers.attached(session)) {
+                    connection.grant_lost(session, &lock, token, why);
                 }
             }
             Effect::SessionEnded { session, why } => {

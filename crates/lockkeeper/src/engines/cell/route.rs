@@ -310,7 +310,8 @@ impl Connection {
             held.grant.token.unwrap_or_default().0 == lost.token && held.session.id == lost.session
         });
         let Some((&number, held)) = found else { return };
-        let _ = held.grant.lose(Loss::TakenAway);
+        let why = if lost.why == "wounded" { Loss::Wounded } else { Loss::TakenAway };
+        let _ = held.grant.lose(why);
         // The other locks of several are still ours to give back.
         if held.grant.locks.as_slice().len() == 1 {
             self.held.remove(&number);
