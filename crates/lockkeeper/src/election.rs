@@ -58,8 +58,7 @@ impl Leader {
 
 impl Election {
     pub(crate) fn new(keeper: Keeper, name: SmolStr) -> Election {
-        let lock =
-            Lock::new(keeper.clone(), format_smolstr!("{PREFIX}{name}")).announcing(SmolStr::default());
+        let lock = Lock::new(keeper.clone(), format_smolstr!("{PREFIX}{name}")).announce("");
         Election { keeper, name, lock }
     }
 
@@ -70,7 +69,7 @@ impl Election {
 
     /// What this candidate announces when it leads: its address, for instance. At most 4 KiB.
     pub fn value(mut self, value: impl Into<SmolStr>) -> Self {
-        self.lock = self.lock.announcing(value.into());
+        self.lock = self.lock.announce(value);
         self
     }
 

@@ -37,8 +37,10 @@ impl<F: Fencing> Lock<F> {
         self
     }
 
-    pub(crate) fn announcing(mut self, value: SmolStr) -> Lock<F> {
-        self.ask.value = Some(value);
+    /// What its holder announces to all who look, such as an address: an [`Election`](crate::Election) is a lock with
+    /// this. At most 4 KiB. Default: nothing.
+    pub fn announce(mut self, value: impl Into<SmolStr>) -> Self {
+        self.ask.value = Some(value.into());
         self
     }
 
