@@ -57,6 +57,7 @@ mod engines;
 mod error;
 mod events;
 mod fencing;
+pub mod gates;
 mod grant;
 mod guard;
 mod keeper;
