@@ -19,7 +19,8 @@ pub(crate) const PROBE_TOKENS: (Token, Token) = (Token(Token::MAX.0 - 1), Token:
 
 /// PostgreSQL counts to 2^63 - 1.
 pub(crate) fn number(token: Token) -> Result<i64, Error> {
-    i64::try_from(token.0).map_err(|_| Error::invalid(format!("{token} is too large for a token in PostgreSQL")))
+    i64::try_from(token.0)
+        .map_err(|_| Error::invalid(format!("{token} is too large for a token in PostgreSQL")))
 }
 
 /// The answer of [`RAISE`].

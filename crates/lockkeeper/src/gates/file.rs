@@ -243,6 +243,8 @@ pub(super) async fn aside<T: Send + 'static>(
 ) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
-        Err(error) => Err(Error::Fatal(format_smolstr!("the work on a file ended without an answer: {error}"))),
+        Err(error) => {
+            Err(Error::Fatal(format_smolstr!("the work on a file ended without an answer: {error}")))
+        }
     }
 }

@@ -81,7 +81,8 @@ impl Gate {
     /// [`Error::Fatal`] if it does not hold.
     pub fn probe(&self) -> Result<(), Error> {
         let copy = Gate::starting_at(self.highest());
-        let (older, newer) = (Token(copy.highest().0.saturating_add(1)), Token(copy.highest().0.saturating_add(2)));
+        let (older, newer) =
+            (Token(copy.highest().0.saturating_add(1)), Token(copy.highest().0.saturating_add(2)));
         copy.enter(older).map(drop)?;
         copy.enter(newer).map(drop)?;
         match copy.enter(older).map(drop) {
@@ -135,7 +136,8 @@ mod tests {
     #[test]
     fn a_write_that_panics_does_not_close_the_gate() {
         let gate = Gate::new();
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gate.run(Token(3), || panic!("oh"))));
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gate.run(Token(3), || panic!("oh"))));
         assert!(panicked.is_err());
         gate.run(Token(3), || ()).unwrap();
         assert_eq!(gate.run(Token(2), || ()).unwrap_err().code(), "stale_token");

@@ -111,7 +111,8 @@ impl Fence {
     /// Cancel-safe: nothing is committed.
     pub async fn probe(client: &mut Client) -> Result<(), Error> {
         let resource = probe_name();
-        Fence::probe_write(client, async |transaction, token| raise(transaction, &resource, token).await).await
+        Fence::probe_write(client, async |transaction, token| raise(transaction, &resource, token).await)
+            .await
     }
 
     /// The same on a write of your own: it is called three times, in one transaction that is rolled back, and has to pass
@@ -160,7 +161,8 @@ impl Fence {
 pub(super) async fn raise(client: &impl GenericClient, resource: &str, token: Token) -> Result<(), Error> {
     let number = fence_table::number(token)?;
     // With the types named there is one round trip, and no prepared statement that a pooler could lose.
-    let rows = client.query_typed(fence_table::RAISE, &[(&resource, Type::TEXT), (&number, Type::INT8)]).await;
+    let rows =
+        client.query_typed(fence_table::RAISE, &[(&resource, Type::TEXT), (&number, Type::INT8)]).await;
     let highest = match rows.map_err(told)?.first() {
         Some(row) => row.try_get::<_, i64>(0).map_err(told)?,
         None => return Err(not_enforced("this PostgreSQL")),

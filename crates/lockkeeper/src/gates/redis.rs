@@ -18,10 +18,12 @@ use super::{not_enforced, probe_name};
 use crate::error::Error;
 
 static GET: LazyLock<FencedScript> = LazyLock::new(|| FencedScript::new("return redis.call('GET', KEYS[1])"));
-static SET: LazyLock<FencedScript> = LazyLock::new(|| FencedScript::new("return redis.call('SET', KEYS[1], ARGV[1])"));
+static SET: LazyLock<FencedScript> =
+    LazyLock::new(|| FencedScript::new("return redis.call('SET', KEYS[1], ARGV[1])"));
 static HASH_SET: LazyLock<FencedScript> =
     LazyLock::new(|| FencedScript::new("return redis.call('HSET', KEYS[1], unpack(ARGV))"));
-static DELETE: LazyLock<FencedScript> = LazyLock::new(|| FencedScript::new("return redis.call('DEL', KEYS[1])"));
+static DELETE: LazyLock<FencedScript> =
+    LazyLock::new(|| FencedScript::new("return redis.call('DEL', KEYS[1])"));
 
 /// A script of your own behind the check of the token.
 ///
@@ -86,7 +88,12 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
     /// # Cancel safety
     ///
     /// A dropped call may or may not have written.
-    pub async fn hset<V: ToRedisArgs>(&self, key: &str, fields: &[(&str, V)], token: Token) -> Result<(), Error> {
+    pub async fn hset<V: ToRedisArgs>(
+        &self,
+        key: &str,
+        fields: &[(&str, V)],
+        token: Token,
+    ) -> Result<(), Error> {
         let _: i64 = self.run(&HASH_SET, key, &[key], fields, token).await?;
         Ok(())
     }
@@ -171,7 +178,8 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         let key = probe_name();
         let outcome = self.try_stale_writes(&key).await;
         let mut connection = self.connection.clone();
-        let cleaned = redis::cmd("DEL").arg(&key).arg(fence_key(&key)).query_async::<()>(&mut connection).await;
+        let cleaned =
+            redis::cmd("DEL").arg(&key).arg(fence_key(&key)).query_async::<()>(&mut connection).await;
         outcome?;
         cleaned.map_err(told)?;
         self.look_for_eviction().await
@@ -218,9 +226,9 @@ pub fn fence_key(resource: &str) -> String {
 fn told(error: RedisError) -> Error {
     let code = error.code().unwrap_or_default().to_owned();
     match (error.kind(), code.as_str()) {
-        (_, "NOAUTH" | "WRONGPASS") | (ErrorKind::AuthenticationFailed, _) => Error::Unauthenticated(format_smolstr!(
-            "Redis wants to know who asks ({error}): connect with user and password"
-        )),
+        (_, "NOAUTH" | "WRONGPASS") | (ErrorKind::AuthenticationFailed, _) => Error::Unauthenticated(
+            format_smolstr!("Redis wants to know who asks ({error}): connect with user and password"),
+        ),
         (_, "NOPERM") => Error::Forbidden(format_smolstr!(
             "Redis does not allow it ({error}): the user needs eval, evalsha and script, and the keys lockkeeper:fence:* \
              beside its own"

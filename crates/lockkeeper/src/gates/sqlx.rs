@@ -88,8 +88,10 @@ impl Fence {
     /// Cancel-safe: nothing is committed.
     pub async fn probe(connection: &mut PgConnection) -> Result<(), Error> {
         let resource = probe_name();
-        Fence::probe_write(connection, async |transaction, token| Fence::check(transaction, &resource, token).await)
-            .await
+        Fence::probe_write(connection, async |transaction, token| {
+            Fence::check(transaction, &resource, token).await
+        })
+        .await
     }
 
     /// The same on a write of your own: it is called three times, in one transaction that is rolled back, and has to pass
@@ -129,10 +131,12 @@ pub fn told(error: sqlx::Error) -> Error {
                 .and_then(sqlx::postgres::PgDatabaseError::detail);
             fence_table::refused(&refused.code().unwrap_or_default(), refused.message(), detail)
         }
-        sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => fence_table::broken(&error),
-        sqlx::Error::PoolTimedOut => {
-            Error::unavailable("no connection of the pool came free in time: try again later, or make the pool larger")
+        sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
+            fence_table::broken(&error)
         }
+        sqlx::Error::PoolTimedOut => Error::unavailable(
+            "no connection of the pool came free in time: try again later, or make the pool larger",
+        ),
         _ => Error::invalid(format!("PostgreSQL was not asked: {error}")),
     }
 }

@@ -18,9 +18,14 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn start(role: &str, settings: &[(&str, &str)]) -> Child {
+        Child::playing("child::plays_its_role", role, settings)
+    }
+
+    /// The same with a test of another name that knows the role.
+    pub(crate) fn playing(test: &str, role: &str, settings: &[(&str, &str)]) -> Child {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "child::plays_its_role", "--ignored", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
         command.env("LOCKKEEPER_TEST_ROLE", role);
         for (name, value) in settings {
             command.env(format!("LOCKKEEPER_TEST_{name}"), value);
@@ -33,6 +38,10 @@ impl Child {
     /// The next thing it says.
     pub(crate) fn says(&mut self) -> String {
         self.words.recv_timeout(Duration::from_secs(90)).expect("it says nothing")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -67,14 +76,14 @@ fn listen(stdout: ChildStdout) -> mpsc::Receiver<String> {
     receiver
 }
 
-fn say(word: &str) {
+pub(crate) fn say(word: &str) {
     use std::io::Write;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "@{word}").unwrap();
     stdout.flush().unwrap();
 }
 
-fn setting(name: &str) -> String {
+pub(crate) fn setting(name: &str) -> String {
     std::env::var(format!("LOCKKEEPER_TEST_{name}")).unwrap()
 }
 

@@ -152,9 +152,17 @@ mod tests {
     #[test]
     fn nonsense_is_told() {
         let long = format!("lock={};token=1", "x".repeat(600));
-        for text in
-            ["", "42", "lock=;token=1", "lock=a", "lock=a;token=", "lock=a;token=-1", "lock=%zz;token=1", "lock=a;token=+1", &long]
-        {
+        for text in [
+            "",
+            "42",
+            "lock=;token=1",
+            "lock=a",
+            "lock=a;token=",
+            "lock=a;token=-1",
+            "lock=%zz;token=1",
+            "lock=a;token=+1",
+            &long,
+        ] {
             assert_eq!(of(&[text]).unwrap_err().code(), "invalid", "{text}");
         }
         assert_eq!(of(&["lock=a;token=1", "lock=a;token=2"]).unwrap_err().code(), "invalid");

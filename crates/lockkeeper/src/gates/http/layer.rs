@@ -131,7 +131,9 @@ impl Settings {
                 return Err(Refused(answer::with_status(&why, StatusCode::PRECONDITION_REQUIRED)));
             }
             (Some(fences), Some(lock)) if fences.iter().any(|(named, _)| named != lock) => {
-                let why = format!("this resource is guarded by the lock \"{lock}\": send its token in Lockkeeper-Fence");
+                let why = format!(
+                    "this resource is guarded by the lock \"{lock}\": send its token in Lockkeeper-Fence"
+                );
                 return Err(Error::invalid(why).into());
             }
             (Some(_), _) => {}
@@ -198,10 +200,10 @@ where
     let Some(fences) = gate.fences(&request)? else {
         return Ok(inner.call(request.map(FencedBody::unfenced)).await);
     };
-    let cut = Arc::default();
+    let cut = Arc::new(Cut::default());
     let permits = Arc::new(gate.admit(&fences, &cut).await?);
-    let body_permits = Arc::clone(&permits);
-    let mut request = request.map(|body| FencedBody::new(body, cut, body_permits));
+    let fence = (Arc::clone(&cut), Arc::clone(&permits));
+    let mut request = request.map(|body| FencedBody::new(body, fence.0, fence.1));
     request.extensions_mut().insert(fences);
     let work = inner.call(request);
     // If the client goes away, the handler goes on: half a write that nobody counts as under way would be a hole.
@@ -211,6 +213,10 @@ where
         response
     });
     match work.await {
+        // It failed because its body did: the client is told why.
+        Ok(Ok(response)) if !response.status().is_success() && cut.felt().is_some() => {
+            Err(Error::StaleToken { last_token: cut.felt().unwrap_or_default() }.into())
+        }
         Ok(response) => Ok(response),
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -218,4 +224,3 @@ where
         },
     }
 }
-

@@ -21,8 +21,8 @@
 //! A check that is over before the handler begins would leave a hole: the request of an old holder, checked in time, could
 //! still be at work when that of the new holder has already written. So a request is *under way* from before its check until
 //! its handler has answered, and one with a higher token, once its token is durable, waits until all with lower ones are no
-//! longer under way. A body that an old holder has not finished sending is cut off, so that a holder which was stopped in the
-//! middle of an upload keeps nobody waiting. A handler that has begun goes on even if its client has gone.
+//! longer under way. A body that an old holder does not finish sending is cut off, so that a holder which was stopped in the
+//! middle of an upload does not keep the next one waiting. A handler that has begun goes on even if its client has gone.
 //!
 //! **What it does NOT protect from.** Ways to the resource around the layer. Several instances of a service that share one
 //! store of tokens ([`PostgresTokens`], [`RedisTokens`]): each orders its own requests only, so hand the token on to the

@@ -33,7 +33,9 @@ where
         *request.method_mut() = Method::GET;
         *request.uri_mut() = uri.clone();
         request.headers_mut().insert(HEADER, header_value(&lock, Token(token)));
-        let silent = |error: S::Error| Error::unavailable(format!("no answer at {uri} ({error}): look whether it runs"));
+        let silent = |error: S::Error| {
+            Error::unavailable(format!("no answer at {uri} ({error}): look whether it runs"))
+        };
         std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(silent)?;
         let status = service.call(request).await.map_err(silent)?.status();
         match (passes, status == StatusCode::PRECONDITION_FAILED) {

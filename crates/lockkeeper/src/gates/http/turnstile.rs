@@ -1,7 +1,7 @@
 //! Requests under way, and the rule that one with a higher token begins only when those with lower ones have ended.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -29,7 +29,10 @@ struct UnderWay {
 /// How a request is told to send no more of its body. One for each request.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
-    is_cut: AtomicBool,
+    /// The newer token that came; 0 if none did.
+    newer: AtomicU64,
+    /// The handler has seen its body fail.
+    was_felt: AtomicBool,
     body: AtomicWaker,
 }
 
@@ -60,10 +63,13 @@ impl Turnstile {
 impl Permit {
     /// Waits until no request with a lower token is under way. This comes after the token was raised: from then on no lower
     /// one comes in.
+    ///
+    /// Most end by themselves at once. Bodies that are still being sent after a tenth of the limit are cut off: whoever sends
+    /// them may be stopped.
     pub(super) async fn alone(&self, limit: Duration) -> Result<(), Error> {
         let waited = async {
-            while let Some(one_ended) = self.older() {
-                one_ended.await;
+            if tokio::time::timeout(limit / 10, self.older_have_ended(false)).await.is_err() {
+                self.older_have_ended(true).await;
             }
         };
         tokio::time::timeout(limit, waited).await.map_err(|_| {
@@ -76,14 +82,22 @@ impl Permit {
         })
     }
 
-    /// Cuts off older requests that are still sending, and answers when to look again; `None` if there are no older ones.
-    fn older(&self) -> Option<impl Future<Output = ()> + use<>> {
+    async fn older_have_ended(&self, cut_off: bool) {
+        while let Some(one_ended) = self.older(cut_off) {
+            one_ended.await;
+        }
+    }
+
+    /// When to look again; `None` if no older ones are under way.
+    fn older(&self, cut_off: bool) -> Option<impl Future<Output = ()> + use<>> {
         let locks = self.turnstile.locked();
         let under_way = locks.get(&self.lock)?;
         let mut found = false;
         for (_, cut) in under_way.requests.iter().filter(|(token, _)| *token < self.token) {
-            cut.cut();
             found = true;
+            if cut_off {
+                cut.cut(self.token);
+            }
         }
         // Made while nobody can end: no end is missed.
         found.then(|| Arc::clone(&under_way.one_ended).notified_owned())
@@ -103,15 +117,22 @@ impl Drop for Permit {
 }
 
 impl Cut {
-    fn cut(&self) {
-        self.is_cut.store(true, Ordering::Release);
+    fn cut(&self, newer: Token) {
+        self.newer.store(newer.0, Ordering::Release);
         self.body.wake();
     }
 
     /// Whether the body has to end; whoever asks is woken when that changes.
     pub(super) fn is_cut(&self, waker: &Waker) -> bool {
         self.body.register(waker);
-        self.is_cut.load(Ordering::Acquire)
+        let is_cut = self.newer.load(Ordering::Acquire) != 0;
+        self.was_felt.fetch_or(is_cut, Ordering::AcqRel);
+        is_cut
+    }
+
+    /// The newer token, if the handler has seen its body fail because of it.
+    pub(super) fn felt(&self) -> Option<Token> {
+        self.was_felt.load(Ordering::Acquire).then(|| Token(self.newer.load(Ordering::Acquire)))
     }
 }
 

@@ -64,7 +64,12 @@ impl FileTokens {
             ))
         };
         fs::create_dir_all(folder).map_err(cannot)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("in-use")).map_err(cannot)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(folder.join("in-use"))
+            .map_err(cannot)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -76,8 +81,13 @@ impl FileTokens {
             Err(TryLockError::Error(error)) => return Err(cannot(error)),
         }
         let path = folder.join("tokens");
-        let mut file =
-            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(cannot)?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(cannot)?;
         let mut content = Vec::new();
         file.read_to_end(&mut content).map_err(cannot)?;
         let (highest, bytes, lines) = parse(&content).ok_or_else(|| {
@@ -91,7 +101,9 @@ impl FileTokens {
         file.set_len(bytes).and_then(|()| file.sync_all()).map_err(cannot)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(cannot)?;
         let journal = Journal { path, file, bytes, lines, is_broken: false, _folder: lock };
-        Ok(FileTokens { shared: Arc::new(Shared { highest: Mutex::new(highest), journal: Mutex::new(journal) }) })
+        Ok(FileTokens {
+            shared: Arc::new(Shared { highest: Mutex::new(highest), journal: Mutex::new(journal) }),
+        })
     }
 }
 
@@ -105,7 +117,9 @@ impl Tokens for FileTokens {
             let (shared, lock) = (Arc::clone(&self.shared), lock.to_owned());
             match tokio::task::spawn_blocking(move || shared.write(lock, token)).await {
                 Ok(outcome) => outcome,
-                Err(error) => Err(Error::unavailable(format!("the token could not be kept ({error}): try again"))),
+                Err(error) => {
+                    Err(Error::unavailable(format!("the token could not be kept ({error}): try again")))
+                }
             }
         })
     }
@@ -143,7 +157,8 @@ impl Journal {
             return Err(self.cannot(&"an earlier write failed and could not be taken back; start again"));
         }
         let line = render(lock, token);
-        let written = self.file.write_all_at(line.as_bytes(), self.bytes).and_then(|()| self.file.sync_data());
+        let written =
+            self.file.write_all_at(line.as_bytes(), self.bytes).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let taken_back = self.file.set_len(self.bytes).and_then(|()| self.file.sync_data());
             self.is_broken = taken_back.is_err();

@@ -6,8 +6,8 @@ use lockkeeper_core::Token;
 use tokio_postgres::Client;
 
 use super::{Raising, Tokens};
-use crate::gates::postgres::{Fence, raise};
 use crate::error::Error;
+use crate::gates::postgres::{Fence, raise};
 
 /// Kept in `lockkeeper.fence`, where other instances see them too.
 #[derive(Debug, Clone)]
