@@ -81,3 +81,16 @@ pub(crate) fn probe_name() -> String {
     let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     format!("{PROBE_PREFIX}{number:016x}")
 }
+
+/// The code in the guide compiles, and what can run runs.
+#[cfg(all(
+    doctest,
+    feature = "gate-file",
+    feature = "gate-http",
+    feature = "gate-object-store",
+    feature = "gate-postgres",
+    feature = "gate-redis",
+    feature = "gate-sqlx"
+))]
+#[doc = include_str!("../../../../docs/gates.md")]
+mod guide {}

@@ -100,7 +100,9 @@ impl ObjectGate {
     /// Cancel-safe: it only reads.
     pub async fn get(&self, path: &Path) -> Result<Option<Object>, Error> {
         match &self.place {
-            Place::Store { store, is_raw } => Ok(find(store, *is_raw, path).await?.map(|found| found.object)),
+            Place::Store { store, is_raw } => {
+                Ok(find(store, *is_raw, path, true).await?.map(|found| found.object))
+            }
             Place::Folder(folder) => {
                 let gate = file(folder, path)?;
                 let token = gate.highest().await?;
@@ -121,7 +123,7 @@ impl ObjectGate {
     /// A dropped call may or may not have put it.
     pub async fn put(&self, path: &Path, bytes: impl Into<Bytes>, token: Token) -> Result<(), Error> {
         let bytes = bytes.into();
-        self.update(path, token, move |_| bytes.clone()).await
+        self.change(path, token, false, move |_| bytes.clone()).await
     }
 
     /// Changes an object: it is read, changed and put, and once more if somebody else was faster. The function may be called
@@ -138,6 +140,17 @@ impl ObjectGate {
         &self,
         path: &Path,
         token: Token,
+        change: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static,
+    ) -> Result<(), Error> {
+        self.change(path, token, true, change).await
+    }
+
+    /// Not everybody needs the content of what was there before.
+    async fn change(
+        &self,
+        path: &Path,
+        token: Token,
+        with_content: bool,
         mut change: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static,
     ) -> Result<(), Error> {
         let (store, is_raw) = match &self.place {
@@ -150,7 +163,7 @@ impl ObjectGate {
         let write =
             getrandom::u64().map_err(|error| Error::Fatal(format_smolstr!("no random number: {error}")))?;
         for attempt in 0..TRIES_MAX {
-            let found = find(store, is_raw, path).await?;
+            let found = find(store, is_raw, path, with_content).await?;
             if let Some(found) = &found {
                 // The put before this was answered as failed, and was done all the same: the answer was lost, and the client
                 // repeated it.
@@ -204,7 +217,8 @@ impl ObjectGate {
         is_raw: bool,
         path: &Path,
     ) -> Result<(), Error> {
-        let looked = || async { find(store, is_raw, path).await?.ok_or_else(|| not_enforced("this store")) };
+        let looked =
+            || async { find(store, is_raw, path, true).await?.ok_or_else(|| not_enforced("this store")) };
         self.put(path, "same", Token(1)).await?;
         let seen_by_old_holder = looked().await?;
         self.put(path, "same", Token(2)).await?;
@@ -241,8 +255,23 @@ fn file(folder: &std::path::Path, path: &Path) -> Result<FileGate, Error> {
     Ok(FileGate::new(if path.as_ref().is_empty() { folder.join("probe") } else { place }))
 }
 
-async fn find(store: &Arc<dyn ObjectStore>, is_raw: bool, path: &Path) -> Result<Option<Found>, Error> {
-    let found = match store.get_opts(path, GetOptions::default()).await {
+async fn find(
+    store: &Arc<dyn ObjectStore>,
+    is_raw: bool,
+    path: &Path,
+    with_content: bool,
+) -> Result<Option<Found>, Error> {
+    let options = match (with_content, is_raw) {
+        (true, _) => GetOptions::default(),
+        (false, true) => GetOptions { head: true, ..GetOptions::default() },
+        (false, false) => GetOptions { range: Some((0..FRAME_BYTES as u64).into()), ..GetOptions::default() },
+    };
+    let mut answer = store.get_opts(path, options).await;
+    if !with_content && !matches!(answer, Ok(_) | Err(object_store::Error::NotFound { .. })) {
+        // An empty object has no first bytes, and not every store can give a part.
+        answer = store.get_opts(path, GetOptions::default()).await;
+    }
+    let found = match answer {
         Ok(found) => found,
         Err(object_store::Error::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(told(error)),
@@ -252,7 +281,7 @@ async fn find(store: &Arc<dyn ObjectStore>, is_raw: bool, path: &Path) -> Result
         return Err(unsupported("it gives neither an ETag nor a version"));
     }
     let attributes = found.attributes.clone();
-    let bytes = found.bytes().await.map_err(told)?;
+    let bytes = if is_raw && !with_content { Bytes::new() } else { found.bytes().await.map_err(told)? };
     let (token, write, bytes) = if is_raw {
         let number = |name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or_default();
         (Token(number(TOKEN_ATTRIBUTE)), number(WRITE_ATTRIBUTE), bytes)

@@ -63,13 +63,21 @@ async fn put(
 async fn read(
     State(objects): State<Objects>,
     Path(key): Path<String>,
-) -> Result<(HeaderMap, Bytes), StatusCode> {
+    asked: HeaderMap,
+) -> Result<(StatusCode, HeaderMap, Bytes), StatusCode> {
     let stored = objects.stored.lock().unwrap();
     let (content, kept) = stored.get(&key).ok_or(StatusCode::NOT_FOUND)?;
     let mut headers = kept.clone();
     headers.insert("etag", etag(content).parse().unwrap());
     headers.insert("last-modified", HeaderValue::from_static("Sun, 15 Nov 2026 12:00:00 GMT"));
-    Ok((headers, content.clone()))
+    // `bytes=0-69`
+    let last =
+        asked.get("range").and_then(|range| range.to_str().unwrap().split_once('-')?.1.parse::<usize>().ok());
+    let Some(last) = last else { return Ok((StatusCode::OK, headers, content.clone())) };
+    let part = content.slice(..content.len().min(last + 1));
+    let range = format!("bytes 0-{}/{}", part.len() - 1, content.len());
+    headers.insert("content-range", range.parse().unwrap());
+    Ok((StatusCode::PARTIAL_CONTENT, headers, part))
 }
 
 /// Deletes come as a list.
