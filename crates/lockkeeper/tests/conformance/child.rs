@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that says something now and then. It ends with this value.
 pub(crate) struct Child {
-    process: std::process::Child,
+    pub(crate) process: std::process::Child,
     words: mpsc::Receiver<String>,
 }
 
@@ -38,10 +38,6 @@ impl Child {
     /// The next thing it says.
     pub(crate) fn says(&mut self) -> String {
         self.words.recv_timeout(Duration::from_secs(90)).expect("it says nothing")
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

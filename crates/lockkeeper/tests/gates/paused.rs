@@ -221,7 +221,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
         let mut written = 0;
         for _ in 0..rounds {
             assert_eq!(holder.says(), "holds");
-            until_stopped(holder.id());
+            until_stopped(holder.process.id());
             // Nothing ends the wait but the end of the holder's lease.
             let guard = keeper.lock(&*name).wait(30.secs()).acquire().await.unwrap();
             let token = has_gate.then(|| guard.token());

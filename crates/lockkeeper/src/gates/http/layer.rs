@@ -106,11 +106,11 @@ impl<S: fmt::Debug> fmt::Debug for FenceService<S> {
 }
 
 /// Why a request goes no further.
-struct Refused(Response<Full<Bytes>>);
+struct Refused(Box<Response<Full<Bytes>>>);
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
-        Refused(answer::refusal(&error))
+        Refused(Box::new(answer::refusal(&error)))
     }
 }
 
@@ -128,7 +128,7 @@ impl Settings {
                     "this resource is written under a lock only: send the header Lockkeeper-Fence: lock=NAME;token=NUMBER with \
                      the lock that guards it and the token of your grant",
                 );
-                return Err(Refused(answer::with_status(&why, StatusCode::PRECONDITION_REQUIRED)));
+                return Err(Refused(Box::new(answer::with_status(&why, StatusCode::PRECONDITION_REQUIRED))));
             }
             (Some(fences), Some(lock)) if fences.iter().any(|(named, _)| named != lock) => {
                 let why = format!(
