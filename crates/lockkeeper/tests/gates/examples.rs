@@ -53,3 +53,16 @@ fn settlement_batch() {
 fn fenced_http() {
     assert!(run("fenced_http", &[]).contains("once more: 412"));
 }
+
+#[test]
+fn leader() {
+    let told = run("leader", &[]);
+    assert!(told.contains("10.0.0.1:8080 leads in epoch") && told.contains("its write is refused"), "{told}");
+}
+
+#[test]
+fn cron() {
+    let told = run("cron", &[]);
+    assert_eq!(told.matches("does the work").count(), 1, "{told}");
+    assert_eq!(told.matches("knows: 17 files removed by").count(), 5, "{told}");
+}
