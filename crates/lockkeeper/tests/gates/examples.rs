@@ -20,6 +20,14 @@ fn run(example: &str, arguments: &[&str]) -> String {
         None => {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["run", "--quiet", "-p", "lockkeeper", "--all-features", "--example", example, "--"]);
+            // What cargo says to a test is not meant for another cargo: it would build half of the world anew.
+            for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
+                cargo.env_remove(name);
+            }
+            cargo
+                .env_remove("CARGO_MANIFEST_DIR")
+                .env_remove("CARGO_MANIFEST_LINKS")
+                .env_remove("CARGO_MANIFEST_PATH");
             cargo
         }
     };
