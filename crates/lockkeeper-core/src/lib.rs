@@ -24,6 +24,8 @@
 mod apply;
 pub mod command;
 pub mod effect;
+pub mod graph;
+pub mod history;
 pub mod id;
 pub mod limits;
 mod lock;
@@ -33,6 +35,7 @@ pub mod sequencer;
 pub mod session;
 pub mod snapshot;
 pub mod table;
+pub mod top;
 pub mod value;
 pub mod view;
 

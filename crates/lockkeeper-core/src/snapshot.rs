@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::effect::SessionEnd;
+use crate::history::HistoryRecord;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
@@ -72,6 +73,7 @@ enum Record {
     Ending(u64, SessionId, SessionEnd),
     Value(SmolStr, StoredValue),
     End { records: u64 },
+    History(HistoryRecord),
 }
 
 impl LockTable {
@@ -84,7 +86,8 @@ impl LockTable {
             + self.requests.len()
             + self.settled.len()
             + self.ending.len()
-            + self.values.len()) as u64;
+            + self.values.len()
+            + self.history.records_len()) as u64;
         let head = Record::Head(Head {
             applied: self.applied,
             now: self.now,
@@ -127,6 +130,7 @@ impl LockTable {
             .chain(settled)
             .chain(ending)
             .chain(values)
+            .chain(self.history.records().map(Record::History))
             .chain(std::iter::once(Record::End { records }));
         Chunks { records: all, started: false, crc: 0 }
     }
@@ -293,6 +297,7 @@ impl Restore {
             Record::Value(key, value) => {
                 table.values.insert(key, value);
             }
+            Record::History(record) => table.history.take(record),
             Record::End { records } => {
                 if Some(records) != self.expected {
                     return Err(self.damaged("its head and its end do not belong together"));

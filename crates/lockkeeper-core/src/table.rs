@@ -4,8 +4,9 @@ use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::command::Batch;
-use crate::effect::{Applied, Effect, SessionEnd};
+use crate::command::{Batch, Command};
+use crate::effect::{Answer, Applied, Effect, SessionEnd};
+use crate::history::History;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
@@ -46,6 +47,8 @@ pub struct LockTable {
     pub(crate) values: OrdMap<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
+    /// What happened lately, for people.
+    pub(crate) history: History,
     /// Collected while an entry is applied; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
@@ -83,10 +86,21 @@ impl LockTable {
         self.step(index)?;
         self.now = self.now.max(batch.now);
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
+        let before = self.before(None);
         self.run_timers(&mut budget);
-        let answers = batch.commands.iter().map(|command| self.run(command)).collect();
+        self.after_time(before);
+        let answers = batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
+        let before = self.before(None);
         self.reap(&mut budget);
+        self.after_time(before);
         Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
+    }
+
+    fn run_and_remember(&mut self, command: &Command) -> Answer {
+        let before = self.before(Some(command));
+        let answer = self.run(command);
+        self.after(before, command, &answer);
+        answer
     }
 
     /// Counts an entry that carries no commands, such as a change of members.
@@ -207,6 +221,7 @@ impl PartialEq for LockTable {
             forgotten,
             values,
             removed_version,
+            history,
             effects: _,
         } = self;
         *applied == other.applied
@@ -229,5 +244,6 @@ impl PartialEq for LockTable {
             && *forgotten == other.forgotten
             && *values == other.values
             && *removed_version == other.removed_version
+            && *history == other.history
     }
 }
