@@ -1,16 +1,22 @@
 //! What happened lately: the last events of each lock, what operators did, and who led the cell.
 //!
 //! It is part of the replicated table, so it survives restarts and fail-overs and is the same on every node. It is
-//! fed from the answers and effects of each entry (`record.rs`), decides nothing, and is bounded: a lock keeps its
-//! last [`EVENTS_PER_LOCK_MAX`] events, all locks together [`EVENTS_MAX`]. Beyond that, the lock whose last event is
-//! the oldest loses its history as a whole.
+//! fed from the answers and effects of each entry (`record.rs`) and decides nothing.
+//!
+//! It must cost next to nothing at a hundred thousand grants a second, and still know tomorrow what became of a lock
+//! that is used once a day. So there are two parts. Everything goes into `recent`, which keeps the last
+//! [`RECENT_MAX`] events of all locks in one row: writing one there is all that a busy cell pays. What falls out of it
+//! goes into the ring of its lock, which keeps [`EVENTS_PER_LOCK_MAX`]: always if a grant was lost, and up to
+//! [`KEPT_PER_SECOND_MAX`] of the rest. All rings together keep [`EVENTS_MAX`]; beyond that, the lock whose last event
+//! is the oldest loses its ring.
 
+mod recent;
 mod record;
+mod rings;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use imbl::{OrdMap, Vector};
@@ -21,12 +27,18 @@ use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
 
+use self::recent::{Page, Recent};
+use self::rings::Rings;
 pub(crate) use self::snapshot::HistoryRecord;
 
-/// Events kept of one lock.
+/// Events shown of one lock, and kept of it in its ring.
 pub const EVENTS_PER_LOCK_MAX: usize = 32;
-/// Events kept of all locks together: about 12 MB.
-pub const EVENTS_MAX: usize = 131_072;
+/// The last events of all locks that are kept in full: about 2 MB.
+pub const RECENT_MAX: usize = 16 * recent::PAGE;
+/// Events in all rings together: about 7 MB.
+pub const EVENTS_MAX: usize = 65_536;
+/// So many ordinary events of a second of cell time find their way into a ring.
+pub const KEPT_PER_SECOND_MAX: u64 = 4_096;
 /// Acts of operators that are kept.
 pub const ACTS_MAX: usize = 1_000;
 /// So many sessions may be in `leaving` that have left already, before it is swept.
@@ -153,31 +165,15 @@ pub struct Leader {
     pub node: u64,
 }
 
-/// The hash first: names are long and alike, so most comparisons end there.
-type Key = (u64, LockName);
-
-/// The last events of one lock.
-#[derive(Debug, Clone, PartialEq)]
-struct Ring {
-    events: VecDeque<LockEvent>,
-    /// The number of its last event.
-    last: u64,
-    // Invariant: its key in `History::order`, not above `last`.
-    listed: u64,
-}
-
 /// All that is remembered.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct History {
-    // Shared until changed, so that a copy of the table for a snapshot does not copy the events.
-    rings: OrdMap<Key, Arc<Ring>>,
-    /// The locks by an event that was once their last: the next to be forgotten is found without touching this at
-    /// every event.
-    order: OrdMap<u64, Key>,
-    // Invariant: the number of events in all rings.
-    count: usize,
-    /// Counts all events of the cell.
-    next: u64,
+    recent: Recent,
+    rings: Rings,
+    /// Ordinary events that may still go into a ring.
+    budget: u64,
+    /// When the budget was last filled up.
+    filled: CellTime,
     acts: Vector<Act>,
     acts_next: u64,
     leaders: Vector<Leader>,
@@ -187,44 +183,27 @@ pub(crate) struct History {
 
 impl History {
     fn push(&mut self, lock: &LockName, event: LockEvent) {
-        let number = self.next;
-        self.next += 1;
-        let key = (hash(lock), lock.clone());
-        match self.rings.get_mut(&key) {
-            Some(ring) => {
-                let ring = Arc::make_mut(ring);
-                if ring.events.len() == EVENTS_PER_LOCK_MAX {
-                    ring.events.pop_front();
-                } else {
-                    self.count += 1;
-                }
-                ring.events.push_back(event);
-                ring.last = number;
-            }
-            None => {
-                let ring = Ring { events: VecDeque::from([event]), last: number, listed: number };
-                self.rings.insert(key.clone(), Arc::new(ring));
-                self.order.insert(number, key);
-                self.count += 1;
-            }
-        }
-        while self.count > EVENTS_MAX {
-            self.forget_oldest();
+        if let Some(page) = self.recent.push(lock, event) {
+            self.retire(page);
         }
     }
 
-    /// Forgets the lock whose last event is the oldest. One that had an event since it was listed is listed anew: that
-    /// costs as much as the event saved.
-    fn forget_oldest(&mut self) {
-        let Some((listed, key)) = self.order.get_min().cloned() else { return };
-        self.order.remove(&listed);
-        let Some(ring) = self.rings.get_mut(&key) else { return };
-        if ring.last > listed {
-            let ring = Arc::make_mut(ring);
-            ring.listed = ring.last;
-            self.order.insert(ring.last, key);
-        } else if let Some(ring) = self.rings.remove(&key) {
-            self.count -= ring.events.len();
+    /// Puts what is no longer recent into the rings, as far as the budget goes.
+    #[cold]
+    fn retire(&mut self, page: Arc<Page>) {
+        let page = Arc::unwrap_or_clone(page);
+        let now = page.last().map_or(self.filled, |(_, event)| event.at);
+        let earned = now.ms_since(self.filled).saturating_mul(KEPT_PER_SECOND_MAX) / 1_000;
+        if earned > 0 {
+            self.budget = self.budget.saturating_add(earned).min(KEPT_PER_SECOND_MAX);
+            self.filled = now;
+        }
+        for (lock, event) in page.into_events() {
+            let lost = matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced));
+            if lost || self.budget > 0 {
+                self.budget = self.budget.saturating_sub(u64::from(!lost));
+                self.rings.push(lock, event);
+            }
         }
     }
 
@@ -245,8 +224,7 @@ impl History {
 
     /// The last events of a lock, the newest first.
     fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
-        let ring = self.rings.get(&(hash(lock), lock.clone()));
-        ring.into_iter().flat_map(|ring| ring.events.iter().rev())
+        self.recent.of(lock).chain(self.rings.of(lock)).take(EVENTS_PER_LOCK_MAX)
     }
 }
 
@@ -266,19 +244,8 @@ impl crate::table::LockTable {
         self.history.leaders.iter().rev().copied()
     }
 
-    /// How many events are remembered of how many locks.
-    pub fn history_size(&self) -> (usize, usize) {
-        (self.history.count, self.history.rings.len())
+    /// How many events are remembered.
+    pub fn history_len(&self) -> usize {
+        self.history.recent.len() + self.history.rings.len()
     }
-}
-
-/// Spreads names; it need not withstand anybody, because equal hashes are told apart by the names themselves.
-fn hash(name: &str) -> u64 {
-    let mut sum = name.len() as u64;
-    for part in name.as_bytes().chunks(8) {
-        let mut eight = [0; 8];
-        eight[..part.len()].copy_from_slice(part);
-        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(eight)).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-    sum ^ (sum >> 32)
 }

@@ -110,41 +110,71 @@ fn leaders_members_and_restores_are_remembered() {
     assert_eq!(restored(&table), table);
 }
 
-#[test]
-fn everything_is_bounded_and_the_quiet_go_first() {
-    let mut history = History::default();
-    let event = |number: u64| LockEvent {
+fn event(number: u64, what: What) -> LockEvent {
+    LockEvent {
         at: CellTime(number),
-        what: What::Granted,
+        what,
         token: Token(number),
         mode: None,
         owner: SmolStr::default(),
         session: ShortSession::default(),
         took_ms: 0,
         reason: SmolStr::default(),
-    };
-    let (quiet, busy) = (LockName::from("quiet"), LockName::from("busy"));
-    for number in 0..100 {
-        history.push(&busy, event(number));
     }
-    history.push(&quiet, event(0));
-    assert_eq!(history.of(&busy).count(), EVENTS_PER_LOCK_MAX);
-    assert_eq!(history.of(&busy).next().map(|event| event.token), Some(Token(99)));
-    for number in 0..2 * EVENTS_MAX as u64 {
-        history.push(&format!("other/{number}").into(), event(number));
-        if number % 1_000 == 0 {
-            history.push(&busy, event(number));
-        }
+}
+
+#[test]
+fn everything_is_bounded() {
+    let mut history = History::default();
+    for number in 0..(2 * (RECENT_MAX + EVENTS_MAX)) as u64 {
+        // A millisecond from one to the next: all of them find their way into the rings.
+        history.push(&format!("other/{number}").into(), event(number * 1_000, What::Granted));
     }
-    assert!(history.count <= EVENTS_MAX && history.rings.len() == history.order.len());
-    assert_eq!(history.count, history.rings.values().map(|ring| ring.events.len()).sum::<usize>());
-    assert_eq!(history.of(&quiet).count(), 0, "the quiet one was forgotten");
-    assert_eq!(history.of(&busy).count(), EVENTS_PER_LOCK_MAX, "the busy one was not");
+    assert!(history.recent.len() <= RECENT_MAX && history.recent.len() > RECENT_MAX - recent::PAGE);
+    assert_eq!((history.rings.len(), history.rings.locks()), (EVENTS_MAX, EVENTS_MAX));
     for number in 0..2 * ACTS_MAX as u64 {
         history.act(CellTime(number), Deed::Restored { last_token: Token(0) });
         history.lead(Leader { at: CellTime(number), term: number, node: 1 });
     }
     assert_eq!((history.acts.len(), history.leaders.len()), (ACTS_MAX, LEADERS_MAX));
+}
+
+#[test]
+fn of_each_lock_the_last_events_stay_and_the_quiet_go_first() {
+    let mut rings = Rings::default();
+    let (quiet, busy) = (LockName::from("quiet"), LockName::from("busy"));
+    for number in 0..100 {
+        rings.push(busy.clone(), event(number, What::Granted));
+    }
+    rings.push(quiet.clone(), event(0, What::Granted));
+    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX);
+    assert_eq!(rings.of(&busy).next().map(|event| event.token), Some(Token(99)));
+    for number in 0..2 * EVENTS_MAX as u64 {
+        rings.push(format!("other/{number}").into(), event(number, What::Granted));
+        if number % 1_000 == 0 {
+            rings.push(busy.clone(), event(number, What::Granted));
+        }
+    }
+    assert_eq!(rings.iter().map(|(lock, _)| rings.of(lock).count()).sum::<usize>(), rings.len());
+    assert_eq!(rings.of(&quiet).count(), 0, "the quiet one was forgotten");
+    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX, "the busy one was not");
+}
+
+#[test]
+fn a_quiet_lock_is_remembered_beside_a_busy_one_and_losses_always_are() {
+    let mut history = History::default();
+    let (quiet, lost, busy) = (LockName::from("quiet"), LockName::from("lost"), LockName::from("busy"));
+    history.push(&quiet, event(2_000_000, What::Granted));
+    for number in 0..10 * RECENT_MAX as u64 {
+        // A microsecond from one to the next: far more than there is a budget for.
+        history.push(&busy, event(2_000_000 + number, What::Granted));
+        if number == 5 * RECENT_MAX as u64 {
+            history.push(&lost, event(2_000_000 + number, What::Ended(Freed::SessionExpired)));
+        }
+    }
+    assert_eq!((history.of(&quiet).count(), history.of(&lost).count()), (1, 1));
+    assert_eq!(history.of(&busy).count(), EVENTS_PER_LOCK_MAX);
+    assert!(history.rings.next < 10_000, "most of it was left out: {}", history.rings.next);
 }
 
 #[test]
