@@ -77,7 +77,7 @@ impl Calls {
 
     /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed it so lately
     /// that nobody else can (S3). Otherwise it might answer with what another leader has long changed.
-    fn now(&self) -> Result<CellTime, Failure> {
+    pub(crate) fn now(&self) -> Result<CellTime, Failure> {
         let now = self.inner.shared.office.now()?;
         match self.inner.consensus.lease().is_valid() {
             true => Ok(now),

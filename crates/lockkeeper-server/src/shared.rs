@@ -2,18 +2,22 @@
 //! callers of the embedded engine, and are never held across an await.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::callers::{Caller, Callers};
 use crate::expiry::Expiry;
 use crate::failure::Failure;
+use crate::lately::Lately;
 use crate::metrics::Metrics;
 use crate::office::Office;
 use crate::proposer::Proposer;
+
+/// Most pages of the console that watch one node.
+const WATCHERS_MAX: usize = 256;
 
 /// The heart of a node and everything around it.
 #[derive(Debug)]
@@ -32,6 +36,10 @@ pub struct Shared {
     pub expiry: Expiry,
     /// What can be measured.
     pub metrics: Metrics,
+    /// The last hour in figures.
+    pub lately: Lately,
+    /// Seats for pages of the console that watch this node.
+    pub watchers: Arc<Semaphore>,
     /// Something changed that the timer task has to look at.
     pub timers_changed: Notify,
     /// A tick is on its way through the log.
@@ -50,6 +58,8 @@ impl Shared {
             office: Office::default(),
             expiry: Expiry::default(),
             metrics: Metrics::new(),
+            lately: Lately::default(),
+            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
             timers_changed: Notify::new(),
             ticking: AtomicBool::new(false),
             table: Mutex::new(table),
@@ -95,7 +105,7 @@ impl Shared {
         let callers = sequence.and_then(|sequence| self.callers.take(sequence)).unwrap_or_default();
         let mut callers = callers.into_iter();
         for (command, answer) in batch.commands.iter().zip(applied.answers) {
-            self.note(command, &answer);
+            self.note(batch.now, command, &answer);
             let caller = callers.next().unwrap_or(Caller::Nobody);
             if let (Caller::Stream { connection, opens: Some(session), .. }, Ok(Reply::SessionOpened { .. })) =
                 (&caller, &answer)
@@ -117,7 +127,7 @@ impl Shared {
             }
         }
         for effect in applied.effects {
-            self.carry_out(effect);
+            self.carry_out(batch.now, effect);
         }
         let wake = self.table().next_wake();
         // Only an earlier moment needs a new look; a later one is seen when the old moment comes.
@@ -126,7 +136,7 @@ impl Shared {
         }
     }
 
-    fn note(&self, command: &Command, answer: &lockkeeper_core::Answer) {
+    fn note(&self, now: CellTime, command: &Command, answer: &lockkeeper_core::Answer) {
         match (command, answer) {
             (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. }))
                 if self.office.term().is_some() =>
@@ -135,7 +145,10 @@ impl Shared {
                 self.timers_changed.notify_one();
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
-            (Command::Acquire(_), Ok(Reply::Granted(_))) => self.metrics.granted_at_once(),
+            (Command::Acquire(_), Ok(Reply::Granted(_))) => {
+                self.metrics.granted_at_once();
+                self.lately.granted(now, 0);
+            }
             (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
             (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
                 self.metrics.stale_write_refused();
@@ -152,10 +165,11 @@ impl Shared {
         }
     }
 
-    fn carry_out(&self, effect: Effect) {
+    fn carry_out(&self, now: CellTime, effect: Effect) {
         match effect {
             Effect::Granted { session, ticket, request, grant, waited_ms } => {
                 self.metrics.granted_after(waited_ms);
+                self.lately.granted(now, waited_ms);
                 let given = grant.clone();
                 if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
                     self.give_back(session, &given);
@@ -169,6 +183,8 @@ impl Shared {
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
+                let lost = matches!(why, Freed::Forced | Freed::SessionExpired);
+                self.lately.freed(now, held_ms, lost);
                 if why == Freed::Forced
                     && let Some(connection) = self.callers.attached(session)
                 {

@@ -16,6 +16,7 @@ pub mod top;
 use std::sync::MutexGuard;
 
 use lockkeeper_core::{CellTime, LockTable};
+use lockkeeper_proto::v1;
 
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -33,6 +34,27 @@ impl Calls {
     pub fn look(&self) -> Result<Look<'_>, Failure> {
         let now = self.now()?;
         Ok(Look { table: self.shared().table(), now })
+    }
+
+    /// The last events of a lock, on the wire.
+    pub fn history(&self, request: &v1::GetHistoryRequest) -> Result<v1::LockHistory, Failure> {
+        Ok(self.look()?.history(&request.lock, request.limit as usize)?.into())
+    }
+
+    /// What operators did, on the wire.
+    pub fn audit(&self, request: &v1::GetAuditRequest) -> Result<v1::Audit, Failure> {
+        Ok(self.look()?.audit(request.limit as usize).into())
+    }
+
+    /// Where to look first, on the wire.
+    pub fn top(&self, request: &v1::GetTopRequest) -> Result<v1::Top, Failure> {
+        Ok(self.look()?.top(&self.shared().lately, request.limit as usize).into())
+    }
+
+    /// Who waits for whom, on the wire.
+    pub fn wait_graph(&self, request: &v1::GetWaitGraphRequest) -> Result<v1::WaitGraph, Failure> {
+        let lock = (!request.lock.is_empty()).then_some(request.lock.as_str());
+        Ok(self.look()?.graph(lock)?.into())
     }
 
     /// What this node has applied, whoever leads: on a follower it may be a moment old. Durations are counted up to

@@ -36,6 +36,7 @@ use crate::capabilities::{Capabilities, Finding};
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
+use crate::history::{AuditAct, Blocked, LockEvent, Top};
 use crate::mode::Mode;
 use crate::options::Options;
 use crate::url::{EngineUrl, ServerKind, ServerUrl};
@@ -96,6 +97,22 @@ pub(crate) trait Engine: Send + Sync + 'static {
 
     fn status(&self) -> Answer<'_, Status> {
         unsupported(self.name(), "tell its status")
+    }
+
+    fn history<'a>(&'a self, _lock: &'a str, _limit: u32) -> Answer<'a, Vec<LockEvent>> {
+        unsupported(self.name(), "tell what happened to a lock")
+    }
+
+    fn audit(&self, _limit: u32) -> Answer<'_, Vec<AuditAct>> {
+        unsupported(self.name(), "tell what operators did")
+    }
+
+    fn top(&self, _limit: u32) -> Answer<'_, Top> {
+        unsupported(self.name(), "tell where it is crowded")
+    }
+
+    fn blocked<'a>(&'a self, _lock: &'a str) -> Answer<'a, Vec<Blocked>> {
+        unsupported(self.name(), "tell who waits for whom")
     }
 
     fn get_value<'a>(&'a self, _key: &'a str) -> Answer<'a, Option<Value>> {
