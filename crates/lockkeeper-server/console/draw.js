@@ -60,13 +60,6 @@ export function timeline(events, asOf, now) {
       s("line", { class: "axis", x1: 180, y1: y + LANE, x2: 980, y2: y + LANE }),
       s("text", { x: 0, y: y + 18 }, name.length > 25 ? name.slice(0, 24) + "…" : name, s("title", {}, name)));
   });
-  for (const bar of bars) {
-    const end = bar.end === "now" ? to : bar.to;
-    const told = bar.end === "now" ? "held now" : happened[bar.end] ?? bar.end;
-    const title = `${bar.who}, token ${bar.token}: ${told}, ${duration(end - bar.from)}${bar.reason ? ` (${bar.reason})` : ""}`;
-    const shape = { class: "bar " + bar.end, x: x(bar.from), y: lane(bar.who) * LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
-    drawing.append(s("rect", shape, s("title", {}, title)));
-  }
   for (let part = 0; part <= 4; part += 1) {
     const at = from + ((to - from) * part) / 4;
     const anchor = part === 4 ? "end" : "middle";
@@ -74,6 +67,13 @@ export function timeline(events, asOf, now) {
     drawing.append(
       s("line", { class: "axis", x1: x(at), y1: 0, x2: x(at), y2: names.length * LANE }),
       s("text", { class: "soft", x: x(at), y: height - 12, "text-anchor": anchor }, text));
+  }
+  for (const bar of bars) {
+    const end = bar.end === "now" ? to : bar.to;
+    const told = bar.end === "now" ? "held now" : happened[bar.end] ?? bar.end;
+    const title = `${bar.who}, token ${bar.token}: ${told}, ${duration(end - bar.from)}${bar.reason ? ` (${bar.reason})` : ""}`;
+    const shape = { class: "bar " + bar.end, x: x(bar.from), y: lane(bar.who) * LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
+    drawing.append(s("rect", shape, s("title", {}, title)));
   }
   return drawing;
 }

@@ -5,15 +5,17 @@ import { cellNow, count, duration, happened, since, until, who } from "./format.
 import { timeline } from "./draw.js";
 import { askToForce } from "./force.js";
 
+const waiting = (lock) => (lock.waiting === 1 ? "1 waits" : `${count(lock.waiting)} wait`);
+
 /** How it stands, in a sentence. */
 function sentence(lock, asOf) {
   if (lock.holders.length > 0) {
     const taken = lock.holders.reduce((sum, holder) => sum + holder.permits, 0);
     const how = lock.capacity > 1 ? `${taken} of ${lock.capacity} permits are taken` : `held ${lock.holders[0].mode === "shared" ? `by ${lock.holders.length}, shared` : "by one alone"}`;
-    return [how, lock.waiting > 0 ? `, ${count(lock.waiting)} wait` : ", nobody waits"];
+    return [how, lock.waiting > 0 ? `, ${waiting(lock)}` : ", nobody waits"];
   }
   if (lock.closed_ms > 0) return ["closed by a lock-delay for ", until(asOf + lock.closed_ms), ": its last holder was lost"];
-  return [lock.waiting > 0 ? `free, ${count(lock.waiting)} wait for it together with others` : "free"];
+  return [lock.waiting > 0 ? `free, ${waiting(lock)} for it together with others` : "free"];
 }
 
 export function lock() {

@@ -7,6 +7,7 @@ mod engines;
 mod exit_codes;
 mod group;
 mod lost;
+mod observe;
 mod process_one;
 mod serve;
 mod signals;
