@@ -59,7 +59,9 @@ impl Explain {
         let sentences = sentences(&lock, &blocked, &events, self.owner.as_deref());
         match self.client.output {
             Output::Json => client::print_json(&Explanation { lock, blocked, events, sentences })?,
-            Output::Table => client::print(&(sentences.iter().map(|one| clean(one)).collect::<Vec<_>>().join("\n") + "\n"))?,
+            Output::Table => client::print(
+                &(sentences.iter().map(|one| clean(one)).collect::<Vec<_>>().join("\n") + "\n"),
+            )?,
         }
         Ok(0)
     }
@@ -94,8 +96,12 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
         Some((_, Some(waiter))) => said.push(match waiter.position {
             1 => format!("{} is next, and has waited for {}.", waiter.owner, words(waiter.waited)),
             position => {
-                let before: Vec<&str> =
-                    lock.queue.iter().take(position as usize - 1).map(|waiter| waiter.owner.as_str()).collect();
+                let before: Vec<&str> = lock
+                    .queue
+                    .iter()
+                    .take(position as usize - 1)
+                    .map(|waiter| waiter.owner.as_str())
+                    .collect();
                 format!(
                     "{} is number {position} in line and has waited for {}; before it: {}.",
                     waiter.owner,
@@ -119,7 +125,9 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
         None => {}
     }
     said.extend(chain(lock, blocked));
-    if let Some(lost) = events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced")) {
+    if let Some(lost) =
+        events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced"))
+    {
         let how = match lost.what.as_str() {
             "forced" => format!(
                 "was taken from {} by force (\"{}\")",
@@ -175,7 +183,13 @@ fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
         .iter()
         .take(5)
         .map(|one| {
-            format!("{} itself waits for \"{}\", held by {}, since {}.", one.waiter, one.lock, one.holder, words(one.waited))
+            format!(
+                "{} itself waits for \"{}\", held by {}, since {}.",
+                one.waiter,
+                one.lock,
+                one.holder,
+                words(one.waited)
+            )
         })
         .collect();
     if further.len() > 5 {

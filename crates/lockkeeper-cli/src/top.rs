@@ -131,7 +131,9 @@ fn draw(text: &str) -> Result<(), Failure> {
     frame.push_str(CLEAR_LINE);
     frame.push_str(CLEAR_BELOW);
     client::print(&frame)?;
-    std::io::stdout().flush().map_err(|error| Failure::other(format!("the terminal cannot be written: {error}")))
+    std::io::stdout()
+        .flush()
+        .map_err(|error| Failure::other(format!("the terminal cannot be written: {error}")))
 }
 
 fn text(look: &Look) -> String {

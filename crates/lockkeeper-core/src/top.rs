@@ -110,6 +110,11 @@ impl LockTable {
         (found, sampled)
     }
 
+    /// How long the oldest of all waiting requests has waited: tickets rise, so it is the first.
+    pub fn oldest_wait_ms(&self, now: CellTime) -> u64 {
+        self.waiters.get_min().map_or(0, |(_, waiter)| now.max(self.now).ms_since(waiter.since))
+    }
+
     /// Sessions in the order of their ids, from the one behind `after`.
     pub fn sessions_after(
         &self,

@@ -15,7 +15,6 @@ use tokio::sync::oneshot;
 use crate::callers::Caller;
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, Outcome};
-use crate::metrics::Reading;
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
 use crate::session::connection::Connection;
@@ -255,24 +254,6 @@ impl Calls {
             cell_time_ms: now.0 / 1_000,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
         }
-    }
-
-    /// The metrics as text.
-    pub fn metrics(&self) -> String {
-        let raft = self.inner.consensus.status();
-        let shared = &self.inner.shared;
-        let (counts, last_token) = {
-            let table = shared.table();
-            (table.counts(), table.last_token())
-        };
-        shared.metrics.text(Reading {
-            counts,
-            last_token,
-            queued: shared.proposer.queued() as u64,
-            leads: shared.office.term().is_some(),
-            term: raft.term,
-            applied: raft.applied,
-        })
     }
 
     /// Whether the node can answer for the cell, or why not.

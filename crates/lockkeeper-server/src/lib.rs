@@ -32,6 +32,7 @@ pub mod proposer;
 pub mod raft;
 pub mod session;
 pub mod shared;
+pub mod slow;
 mod timers;
 pub mod wire;
 

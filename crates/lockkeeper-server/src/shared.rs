@@ -15,9 +15,10 @@ use crate::lately::Lately;
 use crate::metrics::Metrics;
 use crate::office::Office;
 use crate::proposer::Proposer;
+use crate::slow::Slow;
 
 /// Most pages of the console that watch one node.
-const WATCHERS_MAX: usize = 256;
+pub(crate) const WATCHERS_MAX: usize = 256;
 
 /// The heart of a node and everything around it.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// The last hour in figures.
     pub lately: Lately,
+    /// Which waits are worth a line in the log.
+    pub slow: Slow,
     /// Seats for pages of the console that watch this node.
     pub watchers: Arc<Semaphore>,
     /// Something changed that the timer task has to look at.
@@ -49,7 +52,7 @@ pub struct Shared {
 
 impl Shared {
     /// A node with this table.
-    pub fn new(proposer_id: u64, table: LockTable) -> Shared {
+    pub fn new(proposer_id: u64, table: LockTable, metrics: Metrics, slow: Slow) -> Shared {
         Shared {
             proposer_id,
             started: Instant::now(),
@@ -57,7 +60,8 @@ impl Shared {
             proposer: Proposer::default(),
             office: Office::default(),
             expiry: Expiry::default(),
-            metrics: Metrics::new(),
+            metrics,
+            slow,
             lately: Lately::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
             timers_changed: Notify::new(),
@@ -145,8 +149,8 @@ impl Shared {
                 self.timers_changed.notify_one();
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
-            (Command::Acquire(_), Ok(Reply::Granted(_))) => {
-                self.metrics.granted_at_once();
+            (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
+                self.metrics.granted_at_once(grant.mode);
                 self.lately.granted(now, 0);
             }
             (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
@@ -168,8 +172,13 @@ impl Shared {
     fn carry_out(&self, now: CellTime, effect: Effect) {
         match effect {
             Effect::Granted { session, ticket, request, grant, waited_ms } => {
-                self.metrics.granted_after(waited_ms);
+                self.metrics.granted_after(grant.mode, waited_ms);
                 self.lately.granted(now, waited_ms);
+                if self.slow.is_slow(waited_ms) && self.office.term().is_some() {
+                    self.metrics.slow_acquires.inc();
+                    let owner = self.table().session(session).map(|alive| alive.owner.clone());
+                    self.slow.say(now, session, &owner.unwrap_or_default(), &grant, waited_ms);
+                }
                 let given = grant.clone();
                 if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
                     self.give_back(session, &given);

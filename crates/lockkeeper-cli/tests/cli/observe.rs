@@ -42,9 +42,15 @@ fn the_history_of_a_lock_survives_a_restart() {
     assert_eq!(table(&server, &["history", "job", "--limit", "1"]).lines().count(), 2);
 
     let acts = server.json(&["history"]);
-    assert_eq!((&acts["acts"][0]["what"], &acts["acts"][0]["lock"]), (&"force_release".into(), &"job".into()));
+    assert_eq!(
+        (&acts["acts"][0]["what"], &acts["acts"][0]["lock"]),
+        (&"force_release".into(), &"job".into())
+    );
     let shown = table(&server, &["history"]);
-    assert!(shown.contains("freed \"job\" by force: 1 lost it") && shown.contains("the members are now 1"), "{shown}");
+    assert!(
+        shown.contains("freed \"job\" by force: 1 lost it") && shown.contains("the members are now 1"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -56,7 +62,9 @@ fn top_shows_where_it_is_crowded() {
     let _waits = wait_for(&server, "busy", "a patient one", 1);
     // Not a terminal: one look, also without --once.
     let shown = table(&server, &["top"]);
-    for word in ["node 1 leads", "2 held, 1 waiting", "last hour: 2 grants", "MOST WAITED FOR", "HELD THE LONGEST"] {
+    for word in
+        ["node 1 leads", "2 held, 1 waiting", "last hour: 2 grants", "MOST WAITED FOR", "HELD THE LONGEST"]
+    {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
     assert!(!shown.contains('\x1b'), "no terminal, no steering of it");

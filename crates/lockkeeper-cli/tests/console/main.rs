@@ -3,7 +3,11 @@
 //! `LOCKKEEPER_PICTURES=docs/images cargo test -p lockkeeper-cli --test console` makes the pictures of the
 //! documentation anew.
 
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test that does not get what it asks for has failed")]
+#![allow(
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test that does not get what it asks for has failed"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -24,8 +24,13 @@ async fn a_hundred_thousand_locks() {
     let anna = session(&cell, "anna").await;
     let mut connection = Http::connect(&cell.node(1).listens).await.unwrap();
     for first in (0..LOCKS).step_by(AT_ONCE) {
-        let names: Vec<String> = (first..LOCKS.min(first + AT_ONCE)).map(|n| format!("orders/{n:06}")).collect();
-        connection.post("/v1/lock/acquire_all", &json!({"session": anna, "locks": names})).await.unwrap().ok();
+        let names: Vec<String> =
+            (first..LOCKS.min(first + AT_ONCE)).map(|n| format!("orders/{n:06}")).collect();
+        connection
+            .post("/v1/lock/acquire_all", &json!({"session": anna, "locks": names}))
+            .await
+            .unwrap()
+            .ok();
     }
     let browser = Browser::start().await;
     // Once without looking at the clock: the browser itself has to get going.
@@ -36,7 +41,9 @@ async fn a_hundred_thousand_locks() {
         assert!(took < FIRST_VIEW_MAX, "{view} took {took:?}");
     }
     browser.until_text("50 (and more) shown").await;
-    browser.tell("[...document.querySelectorAll('button')].find((b) => b.innerText === 'Next page').click()").await;
+    browser
+        .tell("[...document.querySelectorAll('button')].find((b) => b.innerText === 'Next page').click()")
+        .await;
     browser.until("document.querySelector('[data-lock=\"orders/099950\"]')").await;
 
     browser.go("#/locks?prefix=watched").await;

@@ -52,4 +52,3 @@ pub fn encoded(name: &str) -> String {
 pub fn address(cell: &Cell, node: u64, hash: &str) -> String {
     format!("http://{}/{hash}", cell.node(node).listens)
 }
-

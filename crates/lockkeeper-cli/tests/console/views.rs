@@ -124,7 +124,9 @@ async fn a_lock_is_freed_by_force_with_a_reason_and_by_keyboard() {
     browser.tell("document.getElementById('force-open').focus()").await;
     browser.press("Enter", 13).await;
     browser.until("document.getElementById('force').open").await;
-    browser.until(&format!("document.getElementById('force-what').innerText.includes('token {before}')")).await;
+    browser
+        .until(&format!("document.getElementById('force-what').innerText.includes('token {before}')"))
+        .await;
     browser.picture("console-force").await;
     // No reason, no force.
     browser.press("Enter", 13).await;
@@ -139,7 +141,9 @@ async fn a_lock_is_freed_by_force_with_a_reason_and_by_keyboard() {
     browser.type_in("the host is <b>gone</b>").await;
     browser.press("Enter", 13).await;
     browser.until("!document.getElementById('force').open").await;
-    browser.until("document.querySelector('tr[data-what=\"forced\"]')?.innerText.includes('<b>gone</b>')").await;
+    browser
+        .until("document.querySelector('tr[data-what=\"forced\"]')?.innerText.includes('<b>gone</b>')")
+        .await;
     browser.until("document.querySelector('#view table tbody').innerText.includes('bert')").await;
 
     browser.go("#/audit").await;

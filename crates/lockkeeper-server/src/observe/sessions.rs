@@ -64,7 +64,9 @@ impl Wanted {
         }
         let digits = text.get(..8).unwrap_or(text);
         u32::from_str_radix(digits, 16).map(|short| Some(ShortSession(short))).map_err(|_| {
-            Failure::Invalid(format!("after is \"{text}\", not the session of a page before: eight digits or more"))
+            Failure::Invalid(format!(
+                "after is \"{text}\", not the session of a page before: eight digits or more"
+            ))
         })
     }
 }

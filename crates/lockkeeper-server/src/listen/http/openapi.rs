@@ -40,7 +40,8 @@ fn text() -> &'static str {
 
 /// Adds the entries of one object to another.
 fn add(whole: &mut Value, to: &str, more: &Value, from: &str) {
-    if let (Some(Value::Object(all)), Some(Value::Object(new))) = (whole.pointer_mut(to), more.pointer(from)) {
+    if let (Some(Value::Object(all)), Some(Value::Object(new))) = (whole.pointer_mut(to), more.pointer(from))
+    {
         all.extend(new.iter().map(|(name, value)| (name.clone(), value.clone())));
     }
 }

@@ -87,7 +87,9 @@ pub(in super::super) async fn events(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let view = asked.view()?;
     let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| {
-        Failure::Overload("too many pages watch this node already: close some, or open another node's".to_owned())
+        Failure::Overload(
+            "too many pages watch this node already: close some, or open another node's".to_owned(),
+        )
     })?;
     let mut ticker = tokio::time::interval(LOOK_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -74,10 +74,14 @@ mod tests {
     fn nothing_comes_from_elsewhere_and_no_text_becomes_markup() {
         let page = include_str!("../../../../console/index.html");
         for (name, text) in FILES.iter().map(|(name, _, text)| (*name, *text)).chain([("index.html", page)]) {
-            for word in ["https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+            for word in
+                ["https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+            {
                 assert!(!text.contains(word), "{name} has {word}");
             }
-            let addresses = text.match_indices("http://").filter(|(at, _)| !text[*at..].starts_with("http://www.w3.org/"));
+            let addresses = text
+                .match_indices("http://")
+                .filter(|(at, _)| !text[*at..].starts_with("http://www.w3.org/"));
             assert_eq!(addresses.count(), 0, "{name} names an address");
         }
         for event in ["onclick=", "onload=", "style=", "javascript:"] {
