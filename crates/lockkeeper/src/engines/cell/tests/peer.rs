@@ -329,6 +329,10 @@ impl State {
                 return Some(Answered::Status(v1::StatusResponse { node_id: 7, ..Default::default() }));
             }
             Asked::ListLocks(_) => return Some(Answered::Locks(v1::ListLocksResponse::default())),
+            Asked::GetHistory(_) => return Some(Answered::History(v1::LockHistory::default())),
+            Asked::GetAudit(_) => return Some(Answered::Audit(v1::Audit::default())),
+            Asked::GetTop(_) => return Some(Answered::Top(v1::Top::default())),
+            Asked::GetWaitGraph(_) => return Some(Answered::WaitGraph(v1::WaitGraph::default())),
             Asked::Acquire(request) => Command::Acquire(Acquire {
                 request: Some(request.request.as_str().into()),
                 wait: wait(request.wait_ms, request.wait_forever),
