@@ -126,7 +126,7 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
     }
     said.extend(chain(lock, blocked));
     if let Some(lost) =
-        events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced"))
+        events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced" | "wounded"))
     {
         let how = match lost.what.as_str() {
             "forced" => format!(
@@ -134,6 +134,7 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
                 lost.owner,
                 lost.reason.as_deref().unwrap_or_default()
             ),
+            "wounded" => format!("was lost by {} to an older scope", lost.owner),
             _ => format!("was lost by {}, whose session expired", lost.owner),
         };
         said.push(format!("Lately, {} ago, \"{name}\" {how}.", words(lost.ago)));

@@ -80,6 +80,7 @@ fn told(event: &LockEvent) -> String {
         "session_closed" => "released (session closed)",
         "session_expired" => "lost (session expired)",
         "forced" => "taken by force",
+        "wounded" => "lost (to an older scope)",
         "cancelled" => "given back (caller gone)",
         other => other,
     };

@@ -11,12 +11,14 @@ mod child;
 mod client;
 mod doctor;
 mod duration;
+mod elect;
 mod explain;
 mod failure;
 mod force_release;
 mod history;
 mod ls;
 mod member;
+mod observe;
 mod run;
 mod serve;
 mod snapshot;
@@ -41,7 +43,7 @@ Start here:
 
 `lockkeeper VERB --help` explains each verb, with examples.
 
-Exit codes: 0 done, 64 wrong usage, 69 no engine answers, 1 anything else. `run` has its own: see `lockkeeper run --help`.",
+Exit codes: 0 done, 64 wrong usage, 69 no engine answers, 1 anything else. `run` and `elect` have their own: see `lockkeeper run --help`.",
     subcommand_value_name = "VERB",
     subcommand_help_heading = "Verbs",
     disable_help_subcommand = true
@@ -57,6 +59,10 @@ enum Verb {
     Serve(serve::Serve),
     /// Run a command while holding a lock
     Run(run::Run),
+    /// Run a command while leading an election
+    Elect(elect::Elect),
+    /// Show who leads an election, now and at every change
+    Observe(observe::Observe),
     /// List the locks that are held or waited for
     Ls(ls::Ls),
     /// Show who holds a lock and who waits for it
@@ -94,6 +100,8 @@ fn main() -> ExitCode {
     let (output, result) = match arguments.verb {
         Verb::Serve(verb) => (Output::Table, verb.run()),
         Verb::Run(verb) => (verb.output(), verb.run()),
+        Verb::Elect(verb) => (verb.output(), verb.run()),
+        Verb::Observe(verb) => (verb.client.output, verb.run()),
         Verb::Ls(verb) => (verb.client.output, verb.run()),
         Verb::Who(verb) => (verb.client.output, verb.run()),
         Verb::Explain(verb) => (verb.client.output, verb.run()),

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+use crate::limiter::TakeRate;
+use crate::scope::Policy;
 
 /// All that was queued on the leader, stamped with cell time: the content of one log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,6 +90,19 @@ pub enum Command {
         /// Remove only if the value has this version.
         if_version: Option<u64>,
     },
+    /// Pass a lock on to one of those who wait for it, whoever is first in line.
+    HandOver {
+        /// The session that holds it.
+        session: SessionId,
+        /// The lock.
+        lock: LockName,
+        /// The token of the grant.
+        token: Token,
+        /// The value, or else the owner, of the one who shall have it.
+        to: SmolStr,
+    },
+    /// Take permits of a rate.
+    TakeRate(TakeRate),
     /// Nothing but time: ends waits and lock-delays that are due, and takes back what ended sessions held.
     Tick,
 }
@@ -111,6 +126,12 @@ pub struct Acquire {
     pub wait: Wait,
     /// How long the locks stay closed if the session dies while holding them (S9).
     pub lock_delay_ms: u64,
+    /// The line of work that it belongs to. Scopes are private to their session.
+    pub scope: Option<SmolStr>,
+    /// What to do when another scope is in the way.
+    pub policy: Policy,
+    /// What a candidate stands for.
+    pub value: Option<SmolStr>,
 }
 
 impl Acquire {
@@ -125,6 +146,9 @@ impl Acquire {
             capacity: None,
             wait: Wait::No,
             lock_delay_ms: 0,
+            scope: None,
+            policy: Policy::Detect,
+            value: None,
         }
     }
 }

@@ -44,6 +44,13 @@ pub enum Reply {
         /// The lock's last token, now higher than that of any former holder.
         last_token: Token,
     },
+    /// Permits of a rate were taken, or not.
+    Rate {
+        /// Whether they were.
+        allowed: bool,
+        /// If not: when to come back.
+        retry_after_ms: u64,
+    },
     /// The value was written.
     Put {
         /// Its new version.
@@ -129,6 +136,8 @@ pub enum Freed {
     Forced,
     /// Its caller had gone before it could be told.
     Cancelled,
+    /// An older scope took it.
+    Wounded,
 }
 
 /// How a session ended.

@@ -23,14 +23,17 @@
 
 mod apply;
 pub mod command;
+pub mod deadlock;
 pub mod effect;
 pub mod graph;
 pub mod history;
 pub mod id;
+pub mod limiter;
 pub mod limits;
 mod lock;
 mod queue;
 pub mod refusal;
+pub mod scope;
 pub mod sequencer;
 pub mod session;
 pub mod snapshot;
@@ -40,9 +43,12 @@ pub mod value;
 pub mod view;
 
 pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
+pub use deadlock::CycleStep;
 pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
 pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+pub use limiter::TakeRate;
 pub use refusal::Refusal;
+pub use scope::Policy;
 pub use sequencer::Sequencer;
 pub use snapshot::{Restore, SnapshotError};
 pub use table::{LockTable, TableError};

@@ -37,6 +37,20 @@ pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
 /// Most requests that can wait for one lock. One release can let all of them in at once (readers), and that
 /// entry must stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
+/// Most grants that one scope can hold: an older scope may have to take them all in one entry.
+pub const GRANTS_PER_SCOPE_MAX: usize = 256;
+/// Most requests of one scope that can wait.
+pub const WAITS_PER_SCOPE_MAX: usize = 256;
+/// Scopes that neither hold nor wait whose age is remembered.
+pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
+/// Longest value of a candidate, in bytes.
+pub const CANDIDATE_BYTES_MAX: usize = 4 * 1024;
+/// Most rate limiters in use.
+pub const LIMITERS_MAX: usize = 1_000_000;
+/// Largest burst of a rate limiter.
+pub const BURST_MAX: u64 = 1_000_000_000;
+/// Longest time between two permits of a rate: a day.
+pub const INTERVAL_NS_MAX: u64 = 24 * 60 * 60 * 1_000_000_000;
 /// Most values in a cell.
 pub const VALUES_MAX: usize = 1_000_000;
 /// Answers of settled requests (released or refused) that a session's retries can still ask for.
@@ -61,6 +75,13 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
             }
             let request_bytes = request.request.as_ref().map_or(0, |id| id.len());
             check_length("request id", request_bytes, REQUEST_BYTES_MAX)?;
+            check_length(
+                "name of the scope",
+                request.scope.as_ref().map_or(0, |name| name.len()),
+                NAME_BYTES_MAX,
+            )?;
+            let value_bytes = request.value.as_ref().map_or(0, |value| value.len());
+            check_length("candidate's value", value_bytes, CANDIDATE_BYTES_MAX)?;
             request.locks.as_slice().iter().try_for_each(|name| check_name("name of the lock", name))
         }
         Command::Cancel { what: Waiting::Request(id), .. } => {
@@ -80,6 +101,11 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
             check_length("key", key.len(), NAME_BYTES_MAX)?;
             check_fence(fence.as_ref())
         }
+        Command::HandOver { lock, to, .. } => {
+            check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
+            check_length("candidate", to.len(), CANDIDATE_BYTES_MAX)
+        }
+        Command::TakeRate(take) => check_length("name of the limiter", take.limiter.len(), NAME_BYTES_MAX),
         Command::Cancel { what: Waiting::Ticket(_), .. }
         | Command::CloseSession { .. }
         | Command::ExpireSession { .. }

@@ -1,11 +1,14 @@
 //! A name with a capacity, its holders, and the one rule by which they are let in.
 
+use std::sync::Arc;
+
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Acquire, Locks, Mode};
 use crate::id::{CellTime, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
+use crate::scope::Extra;
 
 /// The capacity of a lock that nobody counted: exclusive takes all of it, shared takes one unit.
 /// People see it as capacity 1.
@@ -167,4 +170,5 @@ pub(crate) struct Held {
     pub(crate) since: CellTime,
     pub(crate) lock_delay_ms: u64,
     pub(crate) request: Option<RequestId>,
+    pub(crate) extra: Option<Arc<Extra>>,
 }

@@ -1,6 +1,7 @@
 //! Those who wait. One line for each lock, in the order of tickets; nobody overtakes (S7).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,7 @@ use crate::effect::{Effect, Grant};
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Held;
 use crate::refusal::Refusal;
+use crate::scope::{Extra, scope_of};
 use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
 
@@ -24,6 +26,7 @@ pub(crate) struct Waiter {
     pub(crate) since: CellTime,
     pub(crate) until: Option<CellTime>,
     pub(crate) lock_delay_ms: u64,
+    pub(crate) extra: Option<Arc<Extra>>,
 }
 
 impl LockTable {
@@ -40,6 +43,12 @@ impl LockTable {
     pub(crate) fn enqueue(&mut self, waiter: Waiter) -> Ticket {
         self.last_ticket.0 += 1;
         let ticket = self.last_ticket;
+        self.enqueue_as(ticket, waiter);
+        ticket
+    }
+
+    /// The same with a ticket that it has already.
+    pub(crate) fn enqueue_as(&mut self, ticket: Ticket, waiter: Waiter) {
         for name in waiter.locks.as_slice() {
             self.queues.insert((name.clone(), ticket));
             if let Some(lock) = self.locks.get_mut(name) {
@@ -56,8 +65,10 @@ impl LockTable {
         if let Some(request) = &waiter.request {
             self.requests.insert((waiter.session, request.clone()), Remembered::Waiting(ticket));
         }
+        if let Some(extra) = &waiter.extra {
+            self.scopes.note_wait(extra, ticket, waiter.locks.as_slice());
+        }
         self.waiters.insert(ticket, waiter);
-        ticket
     }
 
     /// Takes a request out of every line it stands in. Whoever calls this then lets in those behind it.
@@ -76,6 +87,9 @@ impl LockTable {
         if let Some(until) = waiter.until {
             self.timers.remove(&(until, Timer::WaitEnds(ticket)));
         }
+        if let Some(scope) = scope_of(waiter.extra.as_ref()) {
+            self.scopes.forget_wait(scope, ticket, waiter.locks.as_slice());
+        }
         Some(waiter)
     }
 
@@ -84,6 +98,9 @@ impl LockTable {
         let Some(waiter) = self.leave(ticket) else { return };
         if let Some(request) = &waiter.request {
             self.settle(waiter.session, request.clone(), Remembered::Refused(refusal.clone()));
+        }
+        if let Some(scope) = scope_of(waiter.extra.as_ref()) {
+            self.note_if_idle(scope);
         }
         self.effects.push(Effect::Ended {
             session: waiter.session,
@@ -124,11 +141,16 @@ impl LockTable {
             })
     }
 
-    fn grant_waiter(&mut self, ticket: Ticket, waiter: Waiter) {
-        let Waiter { session, request, locks, mode, units, since, lock_delay_ms, until: _ } = waiter;
+    pub(crate) fn grant_waiter(&mut self, ticket: Ticket, waiter: Waiter) {
+        let Waiter { session, request, locks, mode, units, since, lock_delay_ms, until: _, extra } = waiter;
+        let scope = scope_of(extra.as_ref());
         let waited_ms = self.now.ms_since(since);
-        let held = Held { locks, mode, units, since: self.now, lock_delay_ms, request: request.clone() };
+        let held =
+            Held { locks, mode, units, since: self.now, lock_delay_ms, request: request.clone(), extra };
         let grant = self.grant(session, held);
+        if let Some(scope) = scope {
+            self.note_if_doomed(scope, grant.locks.as_slice());
+        }
         self.effects.push(Effect::Granted { session, ticket, request, grant, waited_ms });
     }
 
@@ -149,6 +171,9 @@ impl LockTable {
         }
         if let Some(session) = self.sessions.get_mut(&session) {
             session.grants += 1;
+        }
+        if let Some(scope) = scope_of(held.extra.as_ref()) {
+            self.scopes.note_grant(scope, token, held.locks.as_slice());
         }
         self.grants.insert((session, token), held);
         grant

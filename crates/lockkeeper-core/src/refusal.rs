@@ -1,8 +1,12 @@
 //! Why the table refused: each kind tells the caller what to do next.
 
+use std::fmt;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::deadlock::CycleStep;
 use crate::id::{LockName, Token};
 
 /// A refusal. Nothing has changed in the table, unless the variant says otherwise.
@@ -46,6 +50,27 @@ pub enum Refusal {
         /// The version that it has; 0 if there is no such value.
         version: u64,
     },
+    /// The wait would never end: the request would close a circle of scopes that wait for each other.
+    #[error("to wait for \"{}\" would be a deadlock ({}): release what this scope holds and begin again", .cycle.first().map_or("", |step| step.lock.as_str()), Circle(cycle))]
+    Deadlock {
+        /// Who waits for which lock, beginning with the scope of the request; the last one waits for the first.
+        cycle: Arc<[CycleStep]>,
+    },
+    /// An older scope is in the way, and the policy is wait-die.
+    #[error(
+        "an older scope (of \"{older}\") has \"{lock}\" or waits for it: release what this scope holds, and begin again with the same scope, which keeps its age"
+    )]
+    Died {
+        /// The lock.
+        lock: LockName,
+        /// Who the older one is, for people.
+        older: SmolStr,
+    },
+    /// An older scope took what this one held. All of the scope's locks are gone.
+    #[error(
+        "an older scope took what this one held: all its locks are gone; begin again with the same scope, which keeps its age"
+    )]
+    Wounded,
     /// The request makes no sense as it is; the text says what to change.
     #[error("{0}")]
     Invalid(SmolStr),
@@ -55,6 +80,20 @@ pub enum Refusal {
     /// A bound of the table is reached; the text says which.
     #[error("{0}")]
     Limit(SmolStr),
+}
+
+/// A circle for people: each scope and the lock it waits for.
+struct Circle<'a>(&'a [CycleStep]);
+
+impl fmt::Display for Circle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, CycleStep { scope, owner, lock }) in self.0.iter().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            let scope = if scope.is_empty() { "a request without a scope" } else { scope };
+            write!(f, "{comma}{scope} of {owner} waits for \"{lock}\"")?;
+        }
+        Ok(())
+    }
 }
 
 impl Refusal {

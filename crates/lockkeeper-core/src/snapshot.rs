@@ -17,6 +17,7 @@ use crate::history::HistoryRecord;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
+use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
 use crate::value::StoredValue;
@@ -58,6 +59,8 @@ struct Head {
     free_next: u64,
     forgotten: Token,
     removed_version: u64,
+    scopes_next: u64,
+    idle_scopes_next: u64,
     records: u64,
 }
 
@@ -72,6 +75,8 @@ enum Record {
     Settled(SessionId, u64, RequestId),
     Ending(u64, SessionId, SessionEnd),
     Value(SmolStr, StoredValue),
+    Scope(ScopeNo, Scope),
+    Limiter(SmolStr, u128),
     End { records: u64 },
     History(HistoryRecord),
 }
@@ -87,6 +92,8 @@ impl LockTable {
             + self.settled.len()
             + self.ending.len()
             + self.values.len()
+            + self.scopes.all.len()
+            + self.limiters.len()
             + self.history.records_len()) as u64;
         let head = Record::Head(Head {
             applied: self.applied,
@@ -97,6 +104,8 @@ impl LockTable {
             free_next: self.free_next,
             forgotten: self.forgotten,
             removed_version: self.removed_version,
+            scopes_next: self.scopes.next,
+            idle_scopes_next: self.scopes.idle_next,
             records,
         });
         let sessions = self.sessions.iter().map(|(id, session)| Record::Session(*id, session.clone()));
@@ -121,6 +130,8 @@ impl LockTable {
         let ending =
             self.ending.iter().map(|(number, (session, why))| Record::Ending(*number, *session, *why));
         let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
+        let scopes = self.scopes.all.iter().map(|(no, scope)| Record::Scope(*no, scope.clone()));
+        let limiters = self.limiters.iter().map(|(name, full)| Record::Limiter(name.clone(), *full));
         let all = std::iter::once(head)
             .chain(sessions)
             .chain(locks)
@@ -130,6 +141,8 @@ impl LockTable {
             .chain(settled)
             .chain(ending)
             .chain(values)
+            .chain(scopes)
+            .chain(limiters)
             .chain(self.history.records().map(Record::History))
             .chain(std::iter::once(Record::End { records }));
         Chunks { records: all, started: false, crc: 0 }
@@ -264,6 +277,8 @@ impl Restore {
                 table.free_next = head.free_next;
                 table.forgotten = head.forgotten;
                 table.removed_version = head.removed_version;
+                table.scopes.next = head.scopes_next;
+                table.scopes.idle_next = head.idle_scopes_next;
                 self.expected = Some(head.records);
                 return Ok(());
             }
@@ -297,6 +312,17 @@ impl Restore {
             Record::Value(key, value) => {
                 table.values.insert(key, value);
             }
+            Record::Scope(no, scope) => {
+                table.scopes.names.insert((scope.session, scope.name.clone()), no);
+                if let Some(number) = scope.idle {
+                    table.scopes.idle.insert(number, no);
+                }
+                table.scopes.all.insert(no, scope);
+            }
+            Record::Limiter(name, full) => {
+                table.limiters_due.insert((full, name.clone()));
+                table.limiters.insert(name, full);
+            }
             Record::History(record) => table.history.take(record),
             Record::End { records } => {
                 if Some(records) != self.expected {
@@ -312,7 +338,8 @@ impl Restore {
 
     /// Holders, lines and counts follow from the grants and the waiters.
     fn build_indexes(&mut self) -> Result<(), SnapshotError> {
-        let LockTable { sessions, locks, grants, waiters, queues, waits, timers, .. } = &mut self.table;
+        let LockTable { sessions, locks, grants, waiters, queues, waits, timers, scopes, .. } =
+            &mut self.table;
         let unknown = |name: &LockName| SnapshotError::Damaged {
             offset: 0,
             what: format!("\"{name}\" is held or waited for, but not among the locks"),
@@ -329,6 +356,9 @@ impl Restore {
                     )?;
                 lock.holders.add(*token, *session);
             }
+            if let Some(scope) = scope_of(held.extra.as_ref()) {
+                scopes.note_grant(scope, *token, held.locks.as_slice());
+            }
             if let Some(owner) = sessions.get_mut(session) {
                 owner.grants += 1;
             }
@@ -339,6 +369,9 @@ impl Restore {
                 queues.insert((name.clone(), *ticket));
             }
             waits.insert((waiter.session, *ticket));
+            if let Some(extra) = &waiter.extra {
+                scopes.note_wait(extra, *ticket, waiter.locks.as_slice());
+            }
             if let Some(owner) = sessions.get_mut(&waiter.session) {
                 owner.waits += 1;
             }

@@ -10,6 +10,7 @@ use crate::history::History;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
+use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
 
@@ -47,6 +48,12 @@ pub struct LockTable {
     pub(crate) values: OrdMap<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
+    pub(crate) scopes: Scopes,
+    /// When each rate limiter will be full again, in nanoseconds of cell time.
+    pub(crate) limiters: OrdMap<SmolStr, u128>,
+    pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
+    /// Scopes to be wounded when the command is done; empty between entries.
+    pub(crate) doomed: Vec<ScopeNo>,
     /// What happened lately, for people.
     pub(crate) history: History,
     /// Collected while an entry is applied; empty between entries.
@@ -88,10 +95,12 @@ impl LockTable {
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
         let before = self.before(None);
         self.run_timers(&mut budget);
+        self.wound_the_doomed();
         self.after_time(before);
         let answers = batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
         let before = self.before(None);
         self.reap(&mut budget);
+        self.wound_the_doomed();
         self.after_time(before);
         Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
     }
@@ -99,6 +108,7 @@ impl LockTable {
     fn run_and_remember(&mut self, command: &Command) -> Answer {
         let before = self.before(Some(command));
         let answer = self.run(command);
+        self.wound_the_doomed();
         self.after(before, command, &answer);
         answer
     }
@@ -199,7 +209,7 @@ impl LockTable {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects` is empty between entries and no part of the state.
+        // `effects` and `doomed` are empty between entries and no part of the state.
         let LockTable {
             applied,
             now,
@@ -221,6 +231,10 @@ impl PartialEq for LockTable {
             forgotten,
             values,
             removed_version,
+            scopes,
+            limiters,
+            limiters_due,
+            doomed: _,
             history,
             effects: _,
         } = self;
@@ -244,6 +258,9 @@ impl PartialEq for LockTable {
             && *forgotten == other.forgotten
             && *values == other.values
             && *removed_version == other.removed_version
+            && *scopes == other.scopes
+            && *limiters == other.limiters
+            && *limiters_due == other.limiters_due
             && *history == other.history
     }
 }

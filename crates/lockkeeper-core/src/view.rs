@@ -1,6 +1,7 @@
 //! What can be read from the table. Reads change nothing and go past the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 
@@ -8,6 +9,7 @@ use crate::command::Mode;
 use crate::effect::Grant;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::Lock;
+use crate::scope::{Extra, scope_of};
 use crate::session::Session;
 use crate::table::LockTable;
 use crate::value::StoredValue;
@@ -46,6 +48,10 @@ pub struct HolderView {
     pub owner: SmolStr,
     /// How long it has held the lock, in cell time.
     pub held_ms: u64,
+    /// The scope it belongs to; empty if none was named.
+    pub scope: SmolStr,
+    /// What a leader has announced; empty for a plain lock.
+    pub value: SmolStr,
 }
 
 /// A waiting request as people see it.
@@ -61,6 +67,10 @@ pub struct WaiterView {
     pub owner: SmolStr,
     /// How long it has waited, in cell time.
     pub waited_ms: u64,
+    /// The scope it belongs to; empty if none was named.
+    pub scope: SmolStr,
+    /// What a candidate stands for; empty for a plain lock.
+    pub value: SmolStr,
 }
 
 /// How much there is in a table.
@@ -174,6 +184,8 @@ impl LockTable {
                 permits: if counted { held.units } else { 1 },
                 owner: owner(session),
                 held_ms: now.ms_since(held.since),
+                scope: self.scope_name(held.extra.as_ref()),
+                value: value_of(held.extra.as_ref()),
             })
         });
         let line = self
@@ -189,6 +201,8 @@ impl LockTable {
                 mode: waiter.mode,
                 owner: owner(waiter.session),
                 waited_ms: now.ms_since(waiter.since),
+                scope: self.scope_name(waiter.extra.as_ref()),
+                value: value_of(waiter.extra.as_ref()),
             })
         });
         LockView {
@@ -200,6 +214,11 @@ impl LockTable {
             waiting: lock.waiting,
             closed_ms: lock.closed_until.ms_since(now),
         }
+    }
+
+    fn scope_name(&self, extra: Option<&Arc<Extra>>) -> SmolStr {
+        let scope = scope_of(extra).and_then(|no| self.scopes.all.get(&no));
+        scope.map(|scope| scope.name.clone()).unwrap_or_default()
     }
 
     /// Checks what must always be true, for tests: every index agrees with what it indexes.
@@ -256,9 +275,14 @@ impl LockTable {
                 return Err(format!("the answer to the settled request {request} is not remembered"));
             }
         }
+        self.check_scopes()?;
         if self.waiters.len() != self.waits.len() {
             return Err("waits of sessions and waiters differ".into());
         }
         Ok(())
     }
+}
+
+fn value_of(extra: Option<&Arc<Extra>>) -> SmolStr {
+    extra.and_then(|extra| extra.value.clone()).unwrap_or_default()
 }

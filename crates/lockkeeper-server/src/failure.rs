@@ -66,6 +66,9 @@ impl Failure {
                 Refusal::SessionLost => "session_lost",
                 Refusal::StaleToken { .. } => "stale_token",
                 Refusal::VersionMismatch { .. } => "version_mismatch",
+                Refusal::Deadlock { .. } => "deadlock",
+                Refusal::Died { .. } => "died",
+                Refusal::Wounded => "wounded",
                 Refusal::Invalid(_) => "invalid",
                 Refusal::TooLarge(_) => "too_large",
                 Refusal::Limit(_) => "limit",
@@ -82,7 +85,7 @@ impl Failure {
     /// The HTTP status that goes with the code.
     pub fn http_status(&self) -> u16 {
         match self.code() {
-            "busy" | "not_held" => 409,
+            "busy" | "not_held" | "deadlock" | "died" | "wounded" => 409,
             "timeout" => 408,
             "session_lost" => 410,
             "stale_token" | "version_mismatch" => 412,
@@ -111,6 +114,16 @@ impl Failure {
         match self {
             Failure::Refused(Refusal::StaleToken { last_token }) => error.last_token = last_token.0,
             Failure::Refused(Refusal::VersionMismatch { version }) => error.version = *version,
+            Failure::Refused(Refusal::Deadlock { cycle }) => {
+                error.cycle = cycle
+                    .iter()
+                    .map(|step| lockkeeper_proto::v1::CycleStep {
+                        scope: step.scope.to_string(),
+                        owner: step.owner.to_string(),
+                        lock: step.lock.to_string(),
+                    })
+                    .collect();
+            }
             Failure::NotLeader { leader } => error.leader = leader.clone().unwrap_or_default(),
             _ => {}
         }

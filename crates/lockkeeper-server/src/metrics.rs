@@ -212,6 +212,7 @@ impl Metrics {
         let reason = match why {
             Freed::SessionExpired => "session_expired",
             Freed::Forced => "forced",
+            Freed::Wounded => "wounded",
             Freed::Released | Freed::SessionClosed | Freed::Cancelled => return,
         };
         self.lost.get_or_create(&Why { reason }).inc();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::{Batch, Command};
+use smol_str::SmolStr;
 use tokio::sync::Notify;
 
 use crate::callers::Caller;
@@ -227,10 +228,16 @@ fn bytes_of(command: &Command) -> usize {
         + match command {
             Command::PutValue { key, value, .. } => key.len() + value.len(),
             Command::OpenSession { owner, .. } => owner.len(),
-            Command::Acquire(request) => request.locks.as_slice().iter().map(|name| name.len()).sum(),
+            Command::Acquire(request) => {
+                let locks: usize = request.locks.as_slice().iter().map(|name| name.len()).sum();
+                let length = |text: &Option<SmolStr>| text.as_ref().map_or(0, |text| text.len());
+                locks + length(&request.scope) + length(&request.value)
+            }
             Command::Release { lock, .. } => lock.len(),
             Command::ForceRelease { lock, reason } => lock.len() + reason.len(),
             Command::DeleteValue { key, .. } => key.len(),
+            Command::HandOver { lock, to, .. } => lock.len() + to.len(),
+            Command::TakeRate(take) => take.limiter.len(),
             Command::CloseSession { .. }
             | Command::ExpireSession { .. }
             | Command::Cancel { .. }
@@ -247,8 +254,12 @@ fn frees(command: &Command) -> bool {
         | Command::ExpireSession { .. }
         | Command::ForceRelease { .. }
         | Command::DeleteValue { .. }
+        | Command::HandOver { .. }
         | Command::Tick => true,
-        Command::OpenSession { .. } | Command::Acquire(_) | Command::PutValue { .. } => false,
+        Command::OpenSession { .. }
+        | Command::Acquire(_)
+        | Command::PutValue { .. }
+        | Command::TakeRate(_) => false,
     }
 }
 

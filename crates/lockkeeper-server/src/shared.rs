@@ -13,6 +13,7 @@ use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::lately::Lately;
 use crate::metrics::Metrics;
+use crate::observers::Observers;
 use crate::office::Office;
 use crate::proposer::Proposer;
 use crate::slow::Slow;
@@ -35,6 +36,8 @@ pub struct Shared {
     pub office: Office,
     /// Session timers.
     pub expiry: Expiry,
+    /// Who wants to know when a lock changes hands.
+    pub observers: Observers,
     /// What can be measured.
     pub metrics: Metrics,
     /// The last hour in figures.
@@ -60,6 +63,7 @@ impl Shared {
             proposer: Proposer::default(),
             office: Office::default(),
             expiry: Expiry::default(),
+            observers: Observers::default(),
             metrics,
             slow,
             lately: Lately::default(),
@@ -152,7 +156,12 @@ impl Shared {
             (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
                 self.metrics.granted_at_once(grant.mode);
                 self.lately.granted(now, 0);
+                self.observers.changed(grant.locks.as_slice());
             }
+            (Command::Acquire(_), Err(Refusal::Deadlock { .. })) => self.metrics.refused("deadlock"),
+            (Command::Acquire(_), Err(Refusal::Died { .. })) => self.metrics.refused("died"),
+            (Command::Acquire(_), Err(Refusal::Wounded)) => self.metrics.refused("wounded"),
+            (Command::TakeRate(_), Ok(Reply::Rate { allowed: false, .. })) => self.metrics.refused("rate"),
             (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
             (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
                 self.metrics.stale_write_refused();
@@ -179,6 +188,7 @@ impl Shared {
                     let owner = self.table().session(session).map(|alive| alive.owner.clone());
                     self.slow.say(now, session, &owner.unwrap_or_default(), &grant, waited_ms);
                 }
+                self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
                 if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
                     self.give_back(session, &given);
@@ -192,12 +202,16 @@ impl Shared {
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
-                let lost = matches!(why, Freed::Forced | Freed::SessionExpired);
+                let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
                 self.lately.freed(now, held_ms, lost);
-                if why == Freed::Forced
-                    && let Some(connection) = self.callers.attached(session)
-                {
-                    connection.grant_lost(session, &lock, token, "forced");
+                self.observers.changed(std::slice::from_ref(&lock));
+                let taken = match why {
+                    Freed::Forced => Some("forced"),
+                    Freed::Wounded => Some("wounded"),
+                    Freed::Released | Freed::SessionClosed | Freed::SessionExpired | Freed::Cancelled => None,
+                };
+                if let (Some(why), Some(connection)) = (taken, self.callers.attached(session)) {
+                    connection.grant_lost(session, &lock, token, why);
                 }
             }
             Effect::SessionEnded { session, why } => {

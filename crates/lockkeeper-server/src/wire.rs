@@ -1,7 +1,9 @@
 //! Between the wire and the lock table.
 
+use lockkeeper_core::limits::INTERVAL_NS_MAX;
 use lockkeeper_core::{
-    Acquire, Command, Fence, Grant, LockView, Locks, Mode, Reply, Sequencer, SessionId, Token, Wait, Waiting,
+    Acquire, Command, Fence, Grant, LockView, Locks, Mode, Policy, Reply, Sequencer, SessionId, TakeRate,
+    Token, Wait, Waiting,
 };
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::answer;
@@ -44,25 +46,29 @@ pub fn permits_meant(mode: Option<Mode>, permits: Option<u32>, capacity: Option<
     }
 }
 
-/// Scopes and policies come with deadlock handling.
-pub fn refuse_scope(scope: &str, policy: &str) -> Result<(), Failure> {
-    if scope.is_empty() && policy.is_empty() {
-        return Ok(());
+/// A policy by its word.
+pub fn policy(word: &str) -> Result<Policy, Failure> {
+    match word {
+        "" | "detect" => Ok(Policy::Detect),
+        "wait_die" => Ok(Policy::WaitDie),
+        "wound_wait" => Ok(Policy::WoundWait),
+        other => Err(Failure::Invalid(format!(
+            "the policy \"{other}\" is neither \"detect\" nor \"wait_die\" nor \"wound_wait\""
+        ))),
     }
-    Err(Failure::Unsupported("scope and policy are not supported by this version: leave them out".to_owned()))
+}
+
+fn mode_in(number: Option<i32>) -> Result<Option<Mode>, Failure> {
+    let word = |number| v1::Mode::try_from(number).map(mode);
+    number
+        .map(word)
+        .transpose()
+        .map_err(|_| Failure::Invalid("mode is neither EXCLUSIVE nor SHARED".to_owned()))
 }
 
 /// An acquire of one lock.
 pub fn acquire_command(request: v1::AcquireRequest) -> Result<Command, Failure> {
-    refuse_scope(&request.scope, &request.policy)?;
-    let asked = match request.mode {
-        None => None,
-        Some(number) => Some(
-            v1::Mode::try_from(number)
-                .map(mode)
-                .map_err(|_| Failure::Invalid("mode is neither EXCLUSIVE nor SHARED".to_owned()))?,
-        ),
-    };
+    let asked = mode_in(request.mode)?;
     Ok(Command::Acquire(Acquire {
         session: session(&request.session)?,
         request: some_text(request.request),
@@ -72,6 +78,9 @@ pub fn acquire_command(request: v1::AcquireRequest) -> Result<Command, Failure> 
         capacity: request.capacity,
         wait: wait(request.wait_ms, request.wait_forever),
         lock_delay_ms: request.lock_delay_ms,
+        scope: some_text(request.scope),
+        policy: policy(&request.policy)?,
+        value: some_text(request.value),
     }))
 }
 
@@ -81,6 +90,9 @@ pub fn acquire_all_command(request: v1::AcquireAllRequest) -> Result<Command, Fa
         request: some_text(request.request),
         wait: wait(request.wait_ms, request.wait_forever),
         lock_delay_ms: request.lock_delay_ms,
+        scope: some_text(request.scope),
+        policy: policy(&request.policy)?,
+        mode: mode_in(request.mode)?.unwrap_or_default(),
         ..Acquire::new(session(&request.session)?, Locks::many(request.locks.into_iter().map(SmolStr::from)))
     }))
 }
@@ -109,6 +121,42 @@ pub fn cancel_command(request: v1::CancelRequest) -> Result<Command, Failure> {
 /// A force-release.
 pub fn force_release_command(request: v1::ForceReleaseRequest) -> Command {
     Command::ForceRelease { lock: request.lock.into(), reason: request.reason.into() }
+}
+
+/// A candidate, whose election is still to be named.
+pub fn candidate(request: &v1::CampaignRequest) -> Result<Acquire, Failure> {
+    Ok(Acquire {
+        request: some_text(request.request.clone()),
+        wait: wait(request.wait_ms, request.wait_forever),
+        ..Acquire::new(session(&request.session)?, Locks::One(SmolStr::default()))
+    })
+}
+
+/// A hand-over of an election.
+pub fn hand_over_command(request: v1::HandOverRequest) -> Result<Command, Failure> {
+    Ok(Command::HandOver {
+        session: session(&request.session)?,
+        lock: crate::election::lock_of(&request.election)?,
+        token: Token(request.epoch),
+        to: request.to.into(),
+    })
+}
+
+/// A take of a rate limiter.
+pub fn take_rate_command(request: v1::TakeRateRequest) -> Result<Command, Failure> {
+    let interval_ns = 1e9 / request.rate_per_s;
+    if !(request.rate_per_s > 0.0 && (1.0..=INTERVAL_NS_MAX as f64).contains(&interval_ns)) {
+        return Err(Failure::Invalid(format!(
+            "rate_per_s is {}; it must be between one a day and 10^9 a second",
+            request.rate_per_s
+        )));
+    }
+    Ok(Command::TakeRate(TakeRate {
+        limiter: request.limiter.into(),
+        permits: if request.permits == 0 { 1 } else { request.permits },
+        interval_ns: interval_ns.round() as u64,
+        burst: request.burst,
+    }))
 }
 
 fn fence(fence: Option<v1::Fence>) -> Option<Fence> {
@@ -173,6 +221,9 @@ pub fn answer(opens: Option<SessionId>, outcome: Outcome) -> answer::Kind {
         Ok(Reply::Forced { released, last_token }) => {
             answer::Kind::ForceRelease(v1::ForceReleaseResponse { released, last_token: last_token.0 })
         }
+        Ok(Reply::Rate { allowed, retry_after_ms }) => {
+            answer::Kind::TakeRate(v1::TakeRateResponse { allowed, retry_after_ms })
+        }
         Ok(Reply::Put { version }) => answer::Kind::PutValue(v1::PutValueResponse { version }),
         Ok(Reply::Done | Reply::Queued { .. }) => answer::Kind::Done(v1::Done {}),
     }
@@ -196,6 +247,8 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
                 owner: holder.owner.to_string(),
                 held_ms: holder.held_ms,
                 permits: holder.permits,
+                scope: holder.scope.to_string(),
+                value: holder.value.to_string(),
             })
             .collect(),
         queue: view
@@ -207,6 +260,8 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
                 mode: mode_out(waiter.mode),
                 owner: waiter.owner.to_string(),
                 waited_ms: waiter.waited_ms,
+                scope: waiter.scope.to_string(),
+                value: waiter.value.to_string(),
             })
             .collect(),
     }

@@ -88,10 +88,36 @@ async fn every_operation_is_a_call() {
     let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!((status.leader, status.sessions, status.locks_held), (1, 1, 1));
 
-    let unsupported = client.campaign(v1::CampaignRequest::default()).await.unwrap_err();
-    assert_eq!((unsupported.code(), code(&unsupported)), (Code::Unimplemented, "unsupported"));
-    assert_eq!(code(&client.take_rate(v1::TakeRateRequest::default()).await.unwrap_err()), "unsupported");
-    assert_eq!(code(&client.resign(v1::ResignRequest::default()).await.unwrap_err()), "unsupported");
+    let election = "e".to_owned();
+    let observed = v1::ObserveElectionRequest { election: election.clone(), ..Default::default() };
+    let mut observed = client.observe_election(observed).await.unwrap().into_inner();
+    assert_eq!(observed.message().await.unwrap().unwrap().leader, None);
+    let campaign = v1::CampaignRequest {
+        session: session.clone(),
+        election: election.clone(),
+        value: "v".into(),
+        ..Default::default()
+    };
+    let epoch = client.campaign(campaign.clone()).await.unwrap().into_inner().epoch;
+    let leader = observed.message().await.unwrap().unwrap().leader.unwrap();
+    assert_eq!((leader.epoch, leader.value.as_str()), (epoch, "v"));
+    assert_eq!(code(&client.campaign(campaign).await.unwrap_err()), "busy");
+    let to_nobody = v1::HandOverRequest {
+        session: session.clone(),
+        election: election.clone(),
+        epoch,
+        to: "nobody".into(),
+    };
+    assert_eq!(code(&client.hand_over(to_nobody).await.unwrap_err()), "invalid");
+    let seen = v1::GetElectionRequest { election: election.clone() };
+    assert_eq!(client.get_election(seen).await.unwrap().into_inner().leader.unwrap().epoch, epoch);
+    client.resign(v1::ResignRequest { session: session.clone(), election, epoch }).await.unwrap();
+    assert_eq!(observed.message().await.unwrap().unwrap().leader, None);
+
+    let take = v1::TakeRateRequest { limiter: "l".into(), permits: 1, rate_per_s: 0.1, burst: 1 };
+    assert!(client.take_rate(take.clone()).await.unwrap().into_inner().allowed);
+    assert!(client.take_rate(take).await.unwrap().into_inner().retry_after_ms > 5_000);
+    assert_eq!(code(&client.take_rate(v1::TakeRateRequest::default()).await.unwrap_err()), "invalid");
 
     client.close_session(v1::CloseSessionRequest { session: session.clone() }).await.unwrap();
     let lost = client.keep_alive(v1::KeepAliveRequest { session }).await.unwrap_err();

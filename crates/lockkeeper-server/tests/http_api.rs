@@ -330,15 +330,14 @@ async fn a_lock_delay_keeps_the_lock_closed_after_a_death() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn scopes_and_policies_are_not_supported_but_read() {
+async fn modes_scopes_and_policies_are_read_strictly() {
     let (_node, client) = start().await;
     let session = client.session().await;
     for (extra, status, code) in [
-        (json!({"scope": "s"}), 501, "unsupported"),
-        (json!({"policy": "detect"}), 501, "unsupported"),
-        (json!({"scope": "s", "policy": "wait_die"}), 501, "unsupported"),
-        (json!({"scope": "s", "policy": "wound_wait"}), 501, "unsupported"),
-        (json!({"policy": "hope"}), 400, "invalid"),
+        (json!({"policy": "wait_die"}), 400, "invalid"),
+        (json!({"scope": "", "policy": "wound_wait"}), 400, "invalid"),
+        (json!({"scope": "s", "policy": "hope"}), 400, "invalid"),
+        (json!({"scope": "s".repeat(513)}), 413, "too_large"),
         (json!({"scope": 1}), 400, "invalid"),
         (json!({"mode": "both"}), 400, "invalid"),
         (json!({"mode": "EXCLUSIVE"}), 400, "invalid"),

@@ -282,20 +282,3 @@ async fn metrics_are_text_for_prometheus() {
     );
     assert!(answer.text().ends_with("# EOF\n"));
 }
-
-#[tokio::test(flavor = "current_thread")]
-async fn elections_and_limiters_say_that_they_are_not_there() {
-    let (_node, client) = start().await;
-    for (path, body) in [
-        ("/v1/election/campaign", json!({"session": "s", "election": "e", "value": "v", "wait_ms": 5})),
-        ("/v1/election/resign", json!({"session": "s", "election": "e", "epoch": 1})),
-        ("/v1/rate/take", json!({"limiter": "l", "rate_per_s": 1.5, "burst": 2})),
-    ] {
-        client.post(path, body).await.refused(501, "unsupported");
-        client.request("POST", path, "", b"{").await.refused(400, "invalid");
-        client.request("POST", path, "", b"{}").await.refused(400, "invalid");
-    }
-    for path in ["/v1/election?name=e", "/v1/election/observe?name=e"] {
-        client.get(path).await.refused(501, "unsupported");
-    }
-}

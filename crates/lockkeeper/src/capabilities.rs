@@ -94,6 +94,12 @@ pub struct Capabilities {
     pub who: bool,
     /// An operator can free a lock.
     pub force_release: bool,
+    /// Elections: candidates announce a value, and observers see it.
+    pub elections: bool,
+    /// Deadlocks of scopes are prevented or found.
+    pub scopes: bool,
+    /// Rates that all instances share.
+    pub rates: bool,
     /// It keeps small values beside the locks.
     pub values: bool,
     /// The shortest time to live.
@@ -114,8 +120,8 @@ impl Capabilities {
     pub fn table() -> String {
         let mut text = String::from(
             "| engine | class | token | whose clock ends a lease | who is next | how a loss is learnt | shared | counted \
-             | several at once | lock-delay | who | force-release | TTL |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+             | several at once | lock-delay | who | force-release | elections | scopes | rates | values | TTL |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for engine in Capabilities::all() {
             text.push_str(&engine.row());
@@ -130,7 +136,7 @@ impl Capabilities {
             kind => format!("{kind}: {}", self.token_source),
         };
         format!(
-            "| `{}` | {} | {token} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} - {} |\n",
+            "| `{}` | {} | {token} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} - {} |\n",
             self.scheme,
             self.class,
             self.clock,
@@ -142,6 +148,10 @@ impl Capabilities {
             yes(self.lock_delay),
             yes(self.who),
             yes(self.force_release),
+            yes(self.elections),
+            yes(self.scopes),
+            yes(self.rates),
+            yes(self.values),
             words(self.ttl_min),
             words(self.ttl_max),
         )

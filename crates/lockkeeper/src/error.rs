@@ -196,6 +196,8 @@ pub enum Loss {
     TakenAway = 4,
     /// The keeper was closed.
     Closed = 5,
+    /// An older scope took the lock.
+    Wounded = 6,
 }
 
 impl Loss {
@@ -205,6 +207,7 @@ impl Loss {
             2 => Loss::GraceOver,
             4 => Loss::TakenAway,
             5 => Loss::Closed,
+            6 => Loss::Wounded,
             _ => Loss::SessionExpired,
         }
     }
@@ -218,6 +221,7 @@ impl fmt::Display for Loss {
             Loss::SessionExpired => "its session has expired",
             Loss::TakenAway => "it was taken away by force",
             Loss::Closed => "the keeper was closed",
+            Loss::Wounded => "an older scope took it",
         })
     }
 }

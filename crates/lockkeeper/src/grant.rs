@@ -23,6 +23,8 @@ pub(crate) struct Grant {
     /// `None` with an engine that cannot fence.
     pub(crate) token: Option<Token>,
     pub(crate) sequencer: String,
+    /// The cell's session, by which an office is handed over; `None` with other engines.
+    pub(crate) session: Option<String>,
     /// Shared by all grants of the session.
     pub(crate) deadline: Arc<Deadline>,
     /// How long after the deadline it is in jeopardy before it is lost.

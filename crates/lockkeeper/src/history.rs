@@ -13,7 +13,8 @@ use crate::keeper::Keeper;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LockEvent {
-    /// `granted`, or how a grant ended: `released`, `session_closed`, `session_expired`, `forced`, `cancelled`.
+    /// `granted`, or how a grant ended: `released`, `session_closed`, `session_expired`, `forced`, `cancelled`,
+    /// `wounded`.
     pub what: String,
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "as_ms")]

@@ -3,18 +3,23 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_core::{Locks, Token};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use crate::capabilities::{Capabilities, Finding, TokenKind};
-use crate::engines::Engine;
+use crate::election::Election;
+use crate::engines::{self, Engine};
 use crate::error::Error;
 use crate::events::Events;
 use crate::fencing::{Fenced, Fencing, Unfenced};
+use crate::limiter::Limiter;
 use crate::lock::Lock;
 use crate::lock_all::LockAll;
+use crate::once::Once;
 use crate::options::{KeeperBuilder, Options};
+use crate::scope::Scope;
 use crate::value::ValueHandle;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
@@ -78,6 +83,18 @@ impl Keeper<Unfenced> {
     }
 }
 
+impl Keeper {
+    /// An election: who leads. Its epoch is a token, so only an engine that can fence holds one.
+    pub fn election(&self, name: impl Into<SmolStr>) -> Election {
+        Election::new(self.clone(), name.into())
+    }
+
+    /// A step that is done once, whoever comes and however often. Needs an engine that keeps values.
+    pub fn once(&self, name: impl Into<SmolStr>) -> Once {
+        Once::new(self.clone(), name.into())
+    }
+}
+
 impl<F: Fencing> Keeper<F> {
     pub(crate) fn new(engine: Box<dyn Engine>, options: Options) -> Keeper<F> {
         Keeper { shared: Arc::new(Shared { engine, options }), fencing: PhantomData }
@@ -130,7 +147,7 @@ impl<F: Fencing> Keeper<F> {
     ///
     /// Cancel-safe: it only reads.
     pub async fn who(&self, name: &str) -> Result<LockState, Error> {
-        self.shared.engine.who(name).await
+        self.shared.engine.who(name).await.map(engines::split_owners)
     }
 
     /// The locks whose names begin with `prefix`, one page after the other: pass the last name of the page before as
@@ -159,6 +176,23 @@ impl<F: Fencing> Keeper<F> {
     /// Cancel-safe: it only reads.
     pub async fn check_sequencer(&self, sequencer: &str) -> Result<TokenCheck, Error> {
         self.shared.engine.check_sequencer(sequencer).await
+    }
+
+    /// A line of work that takes several locks and must not end in a deadlock; it is given a name of its own.
+    pub fn scope(&self) -> Scope<F> {
+        // Scopes are private to a session, and a session to a keeper: a number is enough.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        self.scope_named(format_smolstr!("scope-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// The same with a name of your own, to go on with a line of work: the same name is the same scope.
+    pub fn scope_named(&self, name: impl Into<SmolStr>) -> Scope<F> {
+        Scope::new(self.clone(), name.into())
+    }
+
+    /// A rate that all instances share: so many a second, and up to `burst` at once after a pause.
+    pub fn limiter(&self, name: impl Into<SmolStr>, rate_per_s: f64, burst: u64) -> Limiter<F> {
+        Limiter::new(self.clone(), name.into(), rate_per_s, burst)
     }
 
     /// Frees a lock whoever holds it, and makes its holders' tokens stale. For operators; the reason is recorded.

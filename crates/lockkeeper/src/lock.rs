@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{Ask, Wait};
+use crate::engines::{Ask, InScope, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -29,6 +29,19 @@ impl<F: Fencing> Lock<F> {
     pub(crate) fn new(keeper: Keeper<F>, name: SmolStr) -> Lock<F> {
         let ask = Ask::new(Locks::One(name), &keeper.shared.options);
         Lock { keeper, ask }
+    }
+
+    pub(crate) fn in_scope(mut self, scope: InScope) -> Lock<F> {
+        self.ask.ttl = scope.ttl;
+        self.ask.scope = Some(scope);
+        self
+    }
+
+    /// What its holder announces to all who look, such as an address: an [`Election`](crate::Election) is a lock with
+    /// this. At most 4 KiB. Default: nothing.
+    pub fn announce(mut self, value: impl Into<SmolStr>) -> Self {
+        self.ask.value = Some(value.into());
+        self
     }
 
     /// How long the lock outlives a holder that is gone. Locks with the same time to live share one session. Default:
@@ -116,6 +129,7 @@ impl<F: Fencing> Lock<F> {
     /// Cancel-safe: a dropped call leaves the queue, and gives back what was granted meanwhile. Nothing stays behind.
     /// The place in the queue is lost.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
+        self.ask.check()?;
         let grant = self.keeper.shared.engine.acquire(self.ask.clone()).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
@@ -126,6 +140,7 @@ impl<F: Fencing> Lock<F> {
     ///
     /// Cancel-safe, as [`acquire`](Lock::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
+        self.ask.check()?;
         let ask = Ask { wait: Wait::No, ..self.ask.clone() };
         match self.keeper.shared.engine.acquire(ask).await {
             Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{Ask, Wait};
+use crate::engines::{Ask, InScope, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -25,6 +25,12 @@ impl<F: Fencing> LockAll<F> {
     pub(crate) fn new(keeper: Keeper<F>, locks: Locks) -> LockAll<F> {
         let ask = Ask::new(locks, &keeper.shared.options);
         LockAll { keeper, ask }
+    }
+
+    pub(crate) fn in_scope(mut self, scope: InScope) -> LockAll<F> {
+        self.ask.ttl = scope.ttl;
+        self.ask.scope = Some(scope);
+        self
     }
 
     /// See [`Lock::ttl`](crate::Lock::ttl).
@@ -83,6 +89,7 @@ impl<F: Fencing> LockAll<F> {
         if self.ask.locks.as_slice().is_empty() {
             return Err(Error::invalid("lock_all was given no name: name at least one lock"));
         }
+        self.ask.check()?;
         let grant = self.keeper.shared.engine.acquire(self.ask.clone()).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }

@@ -28,7 +28,7 @@ pub struct LockState {
 }
 
 /// One who holds a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Holder {
     /// Its session.
@@ -44,10 +44,16 @@ pub struct Holder {
     pub held: Duration,
     /// How many permits it has taken.
     pub permits: u32,
+    /// The scope it belongs to; empty if none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub scope: String,
+    /// In an election: what it announced.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
 }
 
 /// One who waits for a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Waiter {
     /// Its session.
@@ -61,6 +67,12 @@ pub struct Waiter {
     /// Since when.
     #[serde(rename = "waited_ms", serialize_with = "as_ms")]
     pub waited: Duration,
+    /// The scope it belongs to; empty if none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub scope: String,
+    /// In an election: what it stands for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
 }
 
 /// A page of locks.
@@ -116,6 +128,8 @@ pub struct Status {
     pub last_token: u64,
     pub cell_time_ms: u64,
     pub uptime_ms: u64,
+    /// The node's own calendar clock; it decides nothing about locks.
+    pub unix_ms: u64,
 }
 
 /// A node of the cell.

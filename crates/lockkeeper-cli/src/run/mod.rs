@@ -10,6 +10,7 @@
 mod command;
 mod lease;
 mod signals;
+mod slot;
 mod supervise;
 pub(crate) mod terminal;
 mod waiting;
@@ -19,11 +20,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Unfenced};
+use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Token, Unfenced};
 
 use self::command::Started;
 use self::lease::Margins;
 use self::signals::Signals;
+use self::slot::Slot;
 use self::supervise::{End, Supervisor};
 use crate::client::{self, Client, Output};
 use crate::duration;
@@ -41,6 +43,7 @@ Examples:
   lockkeeper run nightly-report -- ./report.sh
   lockkeeper run deploy --no-wait -- ./deploy.sh || echo \"busy, or it failed\"
   lockkeeper run encode --capacity 4 -- ffmpeg ...     at most four, on all machines
+  lockkeeper run cleanup --once-per 1h -- ./cleanup.sh      from the cron of every host
   lockkeeper run db -- sh -c 'psql -v token=$LOCKKEEPER_TOKEN -f update.sql'
 
 The command finds in its environment:
@@ -83,6 +86,13 @@ What happens when:
     ends after --ttl, and the token keeps them out of whatever checks it.
   `run` is process 1 of a container: it reaps orphans.
 
+Once per slot (--once-per 1h): time is cut into slots of that length by the engine's
+  calendar. The first one who gets the lock runs the command; when it has succeeded,
+  the slot is recorded under its token, and all who come later in the slot are skipped
+  with exit code 0. If it fails or dies, the next one who comes or waits takes over.
+  The record only moves forward: no slot is run twice, whatever the clocks of hosts do.
+  Needs an engine that keeps values.
+
 With --output json, errors on stderr are JSON; stdout is the command's alone.";
 
 /// Run a command while holding a lock
@@ -93,13 +103,13 @@ pub(crate) struct Run {
     name: String,
     /// How long the lock outlives us if this machine dies. Renewed every third of it
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
-    ttl: Duration,
+    pub(crate) ttl: Duration,
     /// Wait for the lock at most this long [default: as long as it takes]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "no_wait")]
-    wait: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
     /// Do not wait: exit with 75 if the lock is busy
     #[arg(long)]
-    no_wait: bool,
+    pub(crate) no_wait: bool,
     /// Together with others who take it as shared
     #[arg(long)]
     shared: bool,
@@ -114,24 +124,52 @@ pub(crate) struct Run {
     lock_delay: Duration,
     /// Time between TERM and KILL, at most half the TTL [default: a quarter of the TTL, at most 5s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    kill_after: Option<Duration>,
+    pub(crate) kill_after: Option<Duration>,
     /// Leave processes alone that the command leaves behind in its process group
     #[arg(long)]
     keep_group: bool,
     /// Who we are, for those who ask who holds the lock [default: host/process/command]
     #[arg(long, value_name = "TEXT")]
-    owner: Option<String>,
+    pub(crate) owner: Option<String>,
     /// Say on stderr what it waits for, also if that is no terminal
     #[arg(long, short)]
-    verbose: bool,
+    pub(crate) verbose: bool,
     #[command(flatten)]
     client: Client,
+    /// Run it once in each slot of this length, on one of all hosts that start it
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with_all = ["shared", "capacity"])]
+    once_per: Option<Duration>,
+    /// What to announce: set by `elect` alone.
+    #[arg(skip)]
+    pub(crate) value: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Run {
+    /// A plain one.
+    pub(crate) fn new(name: String, client: Client, command: Vec<OsString>) -> Run {
+        Run {
+            name,
+            ttl: Duration::from_secs(10),
+            wait: None,
+            no_wait: false,
+            shared: false,
+            permits: None,
+            capacity: None,
+            lock_delay: Duration::ZERO,
+            kill_after: None,
+            keep_group: false,
+            owner: None,
+            verbose: false,
+            client,
+            once_per: None,
+            value: None,
+            command,
+        }
+    }
+
     pub(crate) fn output(&self) -> Output {
         self.client.output
     }
@@ -202,6 +240,22 @@ impl Run {
             ("LOCKKEEPER_ENGINE", self.client.engine.clone()),
         ];
         environment.extend(guard.tokens());
+        if let (Some(_), Some((_, epoch))) = (&self.value, guard.fence()) {
+            environment.push(("LOCKKEEPER_EPOCH", epoch.0.to_string()));
+        }
+        let slot = match self.slot(&keeper, &guard).await {
+            Ok(Turn::Now(slot)) => slot,
+            Ok(Turn::Skip) => {
+                let _ = guard.release().await;
+                goodbye(&keeper).await;
+                return Ok(0);
+            }
+            Err(failure) => {
+                let _ = guard.release().await;
+                goodbye(&keeper).await;
+                return Err(failure);
+            }
+        };
         let json = self.client.output == Output::Json;
         let started = match Started::start(&self.command, environment, json) {
             Ok(started) => started,
@@ -214,6 +268,10 @@ impl Run {
         let supervisor = Supervisor::new(started, signals, margins, self.keep_group);
         match supervisor.until_end(&guard).await {
             End::ByItself { code } => {
+                let recorded = match (slot, guard.fence()) {
+                    (Some(slot), Some(fence)) if code == 0 => slot.done(fence).await,
+                    _ => Ok(()),
+                };
                 let released = tokio::time::timeout(GOODBYE, guard.release()).await;
                 match released {
                     Ok(Ok(())) => goodbye(&keeper).await,
@@ -231,7 +289,7 @@ impl Run {
                         .print(self.client.output);
                     }
                 }
-                Ok(code)
+                recorded.map(|()| code)
             }
             End::Lost { why, left_over } => {
                 let end = if left_over {
@@ -248,6 +306,28 @@ impl Run {
         }
     }
 
+    /// Whether this run is wanted, if it is for a slot.
+    async fn slot<'a, F: Fencing>(
+        &self,
+        keeper: &'a Keeper<F>,
+        guard: &Guard<F>,
+    ) -> Result<Turn<'a, F>, Failure>
+    where
+        Guard<F>: Tokens,
+    {
+        let Some(period) = self.once_per else { return Ok(Turn::Now(None)) };
+        let fence = guard.fence().filter(|_| keeper.capabilities().values).ok_or_else(|| {
+            Failure::new(
+                "unsupported",
+                crate::failure::USAGE,
+                format!("the engine {} keeps no values: --once-per needs a cell", keeper.engine()),
+            )
+        })?;
+        let owner = self.owner.clone().unwrap_or_else(|| self.default_owner());
+        let slot = Slot::take(keeper, &self.name, period, owner, fence).await?;
+        Ok(slot.map_or(Turn::Skip, |slot| Turn::Now(Some(slot))))
+    }
+
     fn lost(&self, why: &str) -> Failure {
         Failure::new("lost", LOST, format!("\"{}\" was lost: {why}", self.name))
     }
@@ -262,6 +342,9 @@ impl Run {
         }
         if self.shared {
             lock = lock.shared();
+        }
+        if let Some(value) = &self.value {
+            lock = lock.announce(value.as_str());
         }
         if let Some(permits) = self.permits {
             lock = lock.permits(permits);
@@ -307,9 +390,20 @@ impl Run {
     }
 }
 
+/// Whether the command is to be run now.
+enum Turn<'a, F: Fencing> {
+    /// Yes, and for this slot, if it is for one.
+    Now(Option<Slot<'a, F>>),
+    /// No: it was run already.
+    Skip,
+}
+
 /// What the command is told about its token.
 trait Tokens {
     fn tokens(&self) -> Vec<(&'static str, String)>;
+
+    /// The condition of a write, if the engine can fence.
+    fn fence(&self) -> Option<(String, Token)>;
 }
 
 impl Tokens for Guard<Fenced> {
@@ -319,11 +413,19 @@ impl Tokens for Guard<Fenced> {
             ("LOCKKEEPER_SEQUENCER", self.sequencer().to_owned()),
         ]
     }
+
+    fn fence(&self) -> Option<(String, Token)> {
+        Some((self.lock_name().to_owned(), self.token()))
+    }
 }
 
 impl Tokens for Guard<Unfenced> {
     fn tokens(&self) -> Vec<(&'static str, String)> {
         Vec::new()
+    }
+
+    fn fence(&self) -> Option<(String, Token)> {
+        None
     }
 }
 

@@ -3,6 +3,7 @@
 //! One test program, because each costs a link of the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod election;
 mod engines;
 mod exit_codes;
 mod group;

@@ -1,5 +1,7 @@
 //! Take a lock or several, or give up waiting for it.
 
+use std::sync::Arc;
+
 use crate::command::{Acquire, Locks, Wait, Waiting};
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, RequestId, SessionId};
@@ -7,6 +9,7 @@ use crate::limits;
 use crate::lock::{Demand, Held, Lock, UNCOUNTED};
 use crate::queue::Waiter;
 use crate::refusal::Refusal;
+use crate::scope::{Extra, Policy, ScopeNo, scope_of};
 use crate::session::Remembered;
 use crate::table::LockTable;
 
@@ -27,7 +30,26 @@ impl LockTable {
             )));
         }
 
-        let (demand, blocked) = self.look(request)?;
+        let scope = match &request.scope {
+            Some(name) => {
+                Some(self.enter_scope(request.session, name).map_err(|why| self.refused(request, why))?)
+            }
+            None => None,
+        };
+        let answer = self.acquire_in_scope(request, scope, waits);
+        if let Some(scope) = scope {
+            self.note_if_idle(scope);
+        }
+        answer
+    }
+
+    fn acquire_in_scope(&mut self, request: &Acquire, scope: Option<ScopeNo>, waits: u32) -> Answer {
+        let (mut demand, mut blocked) = self.look(request)?;
+        if let (Some(scope), Some(_)) = (scope, blocked) {
+            self.meet(request, scope, demand).map_err(|why| self.refused(request, why))?;
+            (demand, blocked) = self.look(request)?;
+        }
+        let extra = Extra { scope, value: request.value.clone(), policy: request.policy }.shared();
         if self.locks.len() - self.free.len() + request.locks.as_slice().len() > limits::LOCKS_MAX {
             return Err(Refusal::limit(format!(
                 "the cell has {} locks in use, its limit: try again when some are free",
@@ -35,7 +57,7 @@ impl LockTable {
             )));
         }
         if let Some(blocked) = blocked {
-            return self.wait_or_refuse(request, demand, waits, blocked);
+            return self.wait_or_refuse(request, demand, waits, blocked, extra);
         }
         // A free lock is a plain one until somebody counts it; plain ones are opened by their grant.
         if demand.capacity != UNCOUNTED {
@@ -50,9 +72,18 @@ impl LockTable {
                 since: self.now,
                 lock_delay_ms: request.lock_delay_ms,
                 request: request.request.clone(),
+                extra,
             },
         );
         Ok(Reply::Granted(grant))
+    }
+
+    /// A refusal that a retry hears again (S5).
+    fn refused(&mut self, request: &Acquire, refusal: Refusal) -> Refusal {
+        if let Some(id) = &request.request {
+            self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
+        }
+        refusal
     }
 
     /// The answer to a request that was made before (S5).
@@ -116,14 +147,11 @@ impl LockTable {
         demand: Demand,
         waits: u32,
         blocked: &LockName,
+        extra: Option<Arc<Extra>>,
     ) -> Answer {
         let until = match request.wait {
             Wait::No | Wait::ForMs(0) => {
-                let refusal = Refusal::Busy { lock: blocked.clone() };
-                if let Some(id) = &request.request {
-                    self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
-                }
-                return Err(refusal);
+                return Err(self.refused(request, Refusal::Busy { lock: blocked.clone() }));
             }
             Wait::ForMs(ms) => Some(self.now.plus_ms(ms)),
             Wait::Forever => None,
@@ -153,7 +181,15 @@ impl LockTable {
             since: self.now,
             until,
             lock_delay_ms: request.lock_delay_ms,
+            extra: extra.clone(),
         });
+        if let Some(scope) = scope_of(extra.as_ref())
+            && let Some(cycle) = self.cycle(scope, ticket)
+        {
+            // Nobody stands behind it: its going lets nobody in.
+            self.leave(ticket);
+            return Err(self.refused(request, Refusal::Deadlock { cycle: cycle.into() }));
+        }
         Ok(Reply::Queued { ticket })
     }
 
@@ -227,6 +263,17 @@ fn check_shape(request: &Acquire) -> Result<(), Refusal> {
             return Err(Refusal::invalid("the request id is empty: leave it out, or choose a unique one"));
         }
     }
+    match &request.scope {
+        Some(scope) => limits::check_name("name of the scope", scope)?,
+        None if request.policy != Policy::Detect => {
+            return Err(Refusal::invalid(
+                "a policy needs a scope: name the line of work that the lock is for",
+            ));
+        }
+        None => {}
+    }
+    let value_bytes = request.value.as_ref().map_or(0, |value| value.len());
+    limits::check_length("candidate's value", value_bytes, limits::CANDIDATE_BYTES_MAX)?;
     if let Some(capacity) = request.capacity {
         limits::check_range("capacity", capacity.into(), 1, limits::CAPACITY_MAX.into())?;
     }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod force_release;
+mod hand_over;
 mod release;
 mod session;
 mod tick;
@@ -30,6 +31,8 @@ impl LockTable {
             Command::DeleteValue { key, fence, if_version } => {
                 self.delete_value(key, fence.as_ref(), *if_version)
             }
+            Command::HandOver { session, lock, token, to } => self.hand_over(*session, lock, *token, to),
+            Command::TakeRate(take) => self.take_rate(take),
             Command::Tick => Ok(crate::effect::Reply::Done),
         }
     }

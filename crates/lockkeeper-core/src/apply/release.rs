@@ -4,6 +4,7 @@ use crate::command::Locks;
 use crate::effect::{Answer, Effect, Freed, Reply};
 use crate::id::{LockName, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
+use crate::scope::scope_of;
 use crate::table::{LockTable, Timer};
 
 impl LockTable {
@@ -37,11 +38,29 @@ impl LockTable {
         token: Token,
         why: Freed,
     ) -> Option<Option<RequestId>> {
+        let request = self.take_from(session, name, token, why)?;
+        if self.locks.get(name).is_some_and(|lock| lock.waiting > 0) {
+            self.admit(std::slice::from_ref(name));
+        } else {
+            self.note_if_free(name);
+        }
+        Some(request)
+    }
+
+    /// The same, but nobody is let in yet.
+    pub(crate) fn take_from(
+        &mut self,
+        session: SessionId,
+        name: &LockName,
+        token: Token,
+        why: Freed,
+    ) -> Option<Option<RequestId>> {
         let held = self.grants.get(&(session, token))?;
         if !held.locks.as_slice().contains(name) {
             return None;
         }
         let (units, held_ms) = (held.units, self.now.ms_since(held.since));
+        let scope = scope_of(held.extra.as_ref());
         let delay_ms = if why == Freed::SessionExpired { held.lock_delay_ms } else { 0 };
         let mut request = None;
         if held.locks.as_slice().len() == 1 {
@@ -52,9 +71,14 @@ impl LockTable {
         } else if let Some(held) = self.grants.get_mut(&(session, token)) {
             held.locks = Locks::many(held.locks.as_slice().iter().filter(|lock| *lock != name).cloned());
         }
-        let mut somebody_waits = false;
+        if let Some(scope) = scope {
+            self.scopes.holding.remove(&(name.clone(), scope, token));
+            if !self.grants.contains_key(&(session, token)) {
+                self.scopes.grants.remove(&(scope, token));
+                self.note_if_idle(scope);
+            }
+        }
         if let Some(lock) = self.locks.get_mut(name) {
-            somebody_waits = lock.waiting > 0;
             lock.used -= units;
             lock.holders.remove(token);
             if delay_ms > 0 {
@@ -67,11 +91,6 @@ impl LockTable {
             }
         }
         self.effects.push(Effect::Freed { session, lock: name.clone(), token, why, held_ms });
-        if somebody_waits {
-            self.admit(std::slice::from_ref(name));
-        } else {
-            self.note_if_free(name);
-        }
         Some(request)
     }
 }

@@ -48,6 +48,7 @@ impl LockTable {
             || self.first_grant_of(session).is_some()
             || self.first_request_of(session).is_some()
             || self.first_settled_of(session).is_some()
+            || self.first_scope_of(session).is_some()
     }
 
     /// True if nothing of the session is left.
@@ -82,6 +83,12 @@ impl LockTable {
                 return false;
             }
             self.settled.remove(&(session, number));
+        }
+        while let Some(scope) = self.first_scope_of(session) {
+            if !spend(budget) {
+                return false;
+            }
+            self.forget_scope(scope);
         }
         true
     }

@@ -86,6 +86,7 @@ impl What {
             What::Ended(Freed::SessionExpired) => "session_expired",
             What::Ended(Freed::Forced) => "forced",
             What::Ended(Freed::Cancelled) => "cancelled",
+            What::Ended(Freed::Wounded) => "wounded",
         }
     }
 }
@@ -199,7 +200,7 @@ impl History {
             self.filled = now;
         }
         for (lock, event) in page.into_events() {
-            let lost = matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced));
+            let lost = matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced | Freed::Wounded));
             if lost || self.budget > 0 {
                 self.budget = self.budget.saturating_sub(u64::from(!lost));
                 self.rings.push(lock, event);

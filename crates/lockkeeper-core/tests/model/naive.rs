@@ -152,6 +152,8 @@ impl Naive {
                 }
                 Ok(Reply::Done)
             }
+            // Scopes, hand-overs and rates have models of their own.
+            Command::HandOver { .. } | Command::TakeRate(_) => unreachable!("no history has them"),
             Command::Tick => Ok(Reply::Done),
         }
     }

@@ -20,6 +20,8 @@ impl Naive {
                 },
                 owner: owner(hold.session),
                 held_ms: (self.now - hold.since) / 1_000,
+                scope: Default::default(),
+                value: Default::default(),
             });
         }
         holders.sort_by_key(|holder| holder.token);
@@ -32,6 +34,8 @@ impl Naive {
                 mode: place.mode,
                 owner: owner(place.session),
                 waited_ms: (self.now - place.since) / 1_000,
+                scope: Default::default(),
+                value: Default::default(),
             })
             .collect();
         let closed = self.closed.iter().find(|closed| closed.lock == *name);

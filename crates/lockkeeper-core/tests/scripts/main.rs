@@ -67,6 +67,8 @@ stories! {
     acquire_all_shared
     cancel
     close_and_expire
+    deadlock_is_found
+    election
     expiry_with_a_stale_version
     force_release
     free_locks_are_forgotten
@@ -74,6 +76,7 @@ stories! {
     lock_delay
     many_waits_of_one_session_end
     mutual_exclusion
+    rate_limiter
     request_ids
     retry_is_the_same_request
     semaphore
@@ -85,5 +88,7 @@ stories! {
     try_is_busy_when_others_wait
     two_acquires_of_one_session
     values
+    wait_die
     wait_ends
+    wound_wait
 }

@@ -1,7 +1,8 @@
 //! A line of a story as a command.
 
 use lockkeeper_core::{
-    Acquire, CellTime, Command, Fence, LockName, Locks, Mode, SessionId, Ticket, Token, Wait, Waiting,
+    Acquire, CellTime, Command, Fence, LockName, Locks, Mode, Policy, SessionId, TakeRate, Ticket, Token,
+    Wait, Waiting,
 };
 
 /// The words of a line: the plain ones in order, and those of the form `key=value`.
@@ -93,6 +94,14 @@ impl Words {
             capacity: self.number("capacity")?,
             wait: self.wait()?,
             lock_delay_ms: self.milliseconds("delay")?.unwrap_or(0),
+            scope: self.named("scope").map(Into::into),
+            policy: match self.named("policy") {
+                None | Some("detect") => Policy::Detect,
+                Some("wait_die") => Policy::WaitDie,
+                Some("wound_wait") => Policy::WoundWait,
+                Some(other) => return Err(format!("nobody knows the policy \"{other}\"")),
+            },
+            value: self.named("value").map(Into::into),
         }))
     }
 
@@ -143,6 +152,18 @@ impl Words {
                 fence: self.fence()?,
                 if_version: self.number("if-version")?,
             },
+            "hand-over" => Command::HandOver {
+                session: self.session()?,
+                lock: self.lock(2)?,
+                token: self.token()?,
+                to: self.named("to").ok_or("to= is missing")?.into(),
+            },
+            "take" => Command::TakeRate(TakeRate {
+                limiter: self.plain(1)?.into(),
+                permits: self.number("permits")?.unwrap_or(1),
+                interval_ns: self.needed::<u64>("every-ms")? * 1_000_000,
+                burst: self.needed("burst")?,
+            }),
             "tick" => Command::Tick,
             other => return Err(format!("nobody knows the command \"{other}\"")),
         })

@@ -15,6 +15,10 @@ pub(crate) fn answer(answer: &Answer) -> String {
             format!("forced released={released} last_token={last_token}")
         }
         Ok(Reply::Put { version }) => format!("put version={version}"),
+        Ok(Reply::Rate { allowed: true, .. }) => "allowed".into(),
+        Ok(Reply::Rate { retry_after_ms, .. }) => {
+            format!("denied, again in {}", milliseconds(*retry_after_ms))
+        }
         Err(refused) => refusal(refused),
     }
 }
@@ -61,9 +65,10 @@ pub(crate) fn view(view: &LockView) -> Vec<String> {
         let permits =
             if holder.permits == 1 { String::new() } else { format!(" permits={}", holder.permits) };
         format!(
-            "held by {:?}{} token={}{}{permits} for {}",
+            "held by {:?}{}{} token={}{}{permits} for {}",
             holder.session,
             owner(&holder.owner),
+            work(&holder.scope, &holder.value),
             holder.token,
             mode(holder.mode),
             milliseconds(holder.held_ms)
@@ -71,10 +76,11 @@ pub(crate) fn view(view: &LockView) -> Vec<String> {
     }));
     lines.extend(queue.iter().map(|waiter| {
         format!(
-            "{}. {:?}{}{} waits for {}",
+            "{}. {:?}{}{}{} waits for {}",
             waiter.position,
             waiter.session,
             owner(&waiter.owner),
+            work(&waiter.scope, &waiter.value),
             mode(waiter.mode),
             milliseconds(waiter.waited_ms)
         )
@@ -104,6 +110,12 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::SessionLost => "session_lost".into(),
         Refusal::StaleToken { last_token } => format!("stale_token last_token={last_token}"),
         Refusal::VersionMismatch { version } => format!("version_mismatch version={version}"),
+        Refusal::Deadlock { cycle } => {
+            let steps = cycle.iter().map(|step| format!("{}({}) -> {}", step.scope, step.owner, step.lock));
+            format!("deadlock: {}", steps.collect::<Vec<_>>().join(", "))
+        }
+        Refusal::Died { lock, older } => format!("died {lock} older={older}"),
+        Refusal::Wounded => "wounded".into(),
         Refusal::Invalid(text) => format!("invalid: {text}"),
         Refusal::TooLarge(text) => format!("too_large: {text}"),
         Refusal::Limit(text) => format!("limit: {text}"),
@@ -122,6 +134,7 @@ fn freed(why: Freed) -> &'static str {
         Freed::SessionExpired => "(session expired)",
         Freed::Forced => "(forced)",
         Freed::Cancelled => "(cancelled)",
+        Freed::Wounded => "(wounded)",
     }
 }
 
@@ -142,6 +155,12 @@ fn mode(mode: Mode) -> &'static str {
 
 fn owner(owner: &str) -> String {
     if owner.is_empty() { String::new() } else { format!(" ({owner})") }
+}
+
+fn work(scope: &str, value: &str) -> String {
+    let named =
+        |what: &str, text: &str| if text.is_empty() { String::new() } else { format!(" {what}={text}") };
+    named("scope", scope) + &named("value", value)
 }
 
 fn of_request(request: &Option<lockkeeper_core::RequestId>) -> String {

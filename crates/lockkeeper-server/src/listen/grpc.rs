@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use futures_util::{Stream, StreamExt};
-use lockkeeper_core::{Command, Reply};
+use lockkeeper_core::{Command, Reply, Token};
 use lockkeeper_proto::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
 use lockkeeper_proto::{FILE_DESCRIPTOR_SET, v1};
 use tonic::metadata::MetadataValue;
@@ -45,6 +45,7 @@ struct Service {
 fn status(failure: Failure) -> Status {
     let code = match failure.code() {
         "busy" | "not_held" | "stale_token" | "version_mismatch" => Code::FailedPrecondition,
+        "deadlock" | "died" | "wounded" => Code::Aborted,
         "timeout" => Code::DeadlineExceeded,
         "session_lost" => Code::NotFound,
         "unsupported" => Code::Unimplemented,
@@ -200,16 +201,49 @@ impl Lockkeeper for Service {
         Ok(Response::new(v1::DeleteValueResponse {}))
     }
 
-    async fn campaign(&self, _: Request<v1::CampaignRequest>) -> Answer<v1::CampaignResponse> {
-        Err(status(unsupported("elections")))
+    async fn campaign(&self, request: Request<v1::CampaignRequest>) -> Answer<v1::CampaignResponse> {
+        let request = request.into_inner();
+        let candidate = wire::candidate(&request).map_err(status)?;
+        let epoch =
+            self.calls.campaign(&request.election, request.value.into(), candidate).await.map_err(status)?;
+        Ok(Response::new(v1::CampaignResponse { epoch: epoch.0 }))
     }
 
-    async fn resign(&self, _: Request<v1::ResignRequest>) -> Answer<v1::ResignResponse> {
-        Err(status(unsupported("elections")))
+    async fn resign(&self, request: Request<v1::ResignRequest>) -> Answer<v1::ResignResponse> {
+        let request = request.into_inner();
+        let session = wire::session(&request.session).map_err(status)?;
+        self.calls.resign(session, &request.election, Token(request.epoch)).await.map_err(status)?;
+        Ok(Response::new(v1::ResignResponse {}))
     }
 
-    async fn take_rate(&self, _: Request<v1::TakeRateRequest>) -> Answer<v1::TakeRateResponse> {
-        Err(status(unsupported("rate limits")))
+    async fn hand_over(&self, request: Request<v1::HandOverRequest>) -> Answer<v1::HandOverResponse> {
+        self.calls.hand_over(request.into_inner()).await.map_err(status)?;
+        Ok(Response::new(v1::HandOverResponse {}))
+    }
+
+    async fn get_election(&self, request: Request<v1::GetElectionRequest>) -> Answer<v1::Election> {
+        self.calls.election(&request.into_inner().election).map(Response::new).map_err(status)
+    }
+
+    type ObserveElectionStream = Pin<Box<dyn Stream<Item = Result<v1::Election, Status>> + Send>>;
+
+    async fn observe_election(
+        &self,
+        request: Request<v1::ObserveElectionRequest>,
+    ) -> Answer<Self::ObserveElectionStream> {
+        let election = request.into_inner().election;
+        self.calls.election(&election).map_err(status)?;
+        let seen = self.calls.observe(election).map(|seen| seen.map_err(status));
+        Ok(Response::new(Box::pin(seen)))
+    }
+
+    async fn take_rate(&self, request: Request<v1::TakeRateRequest>) -> Answer<v1::TakeRateResponse> {
+        match self.command(wire::take_rate_command(request.into_inner()).map_err(status)?).await? {
+            Reply::Rate { allowed, retry_after_ms } => {
+                Ok(Response::new(v1::TakeRateResponse { allowed, retry_after_ms }))
+            }
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
@@ -249,8 +283,4 @@ impl Lockkeeper for Service {
         let stream = ClientStream::new(request.into_inner(), self.calls.clone());
         Ok(Response::new(Box::pin(stream.map(Ok))))
     }
-}
-
-fn unsupported(what: &str) -> Failure {
-    Failure::Unsupported(format!("{what} are not supported by this version"))
 }

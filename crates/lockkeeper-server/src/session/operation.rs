@@ -1,6 +1,7 @@
 //! One operation of a client's frame: queued for the log, or answered at once from the table.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::Command;
 use lockkeeper_proto::v1;
@@ -14,6 +15,9 @@ use crate::wire;
 
 /// Most operations in one frame; our library sends a thousand at most.
 const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
+
+/// An observer is answered after this time, even if nothing has changed.
+const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
 /// Carries out all operations of a frame.
 pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
@@ -58,6 +62,7 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
         | Kind::KeepAlive(_)
         | Kind::Attach(_)
         | Kind::ForceRelease(_)
+        | Kind::HandOver(_)
         | Kind::DeleteValue(_) => false,
         Kind::OpenSession(_)
         | Kind::Acquire(_)
@@ -71,6 +76,8 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
         | Kind::GetAudit(_)
         | Kind::GetTop(_)
         | Kind::GetWaitGraph(_)
+        | Kind::TakeRate(_)
+        | Kind::ObserveElection(_)
         | Kind::Status(_) => true,
     }
 }
@@ -92,6 +99,12 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
         Kind::ForceRelease(request) => wire::force_release_command(request),
         Kind::PutValue(request) => wire::put_value_command(request),
         Kind::DeleteValue(request) => wire::delete_value_command(request),
+        Kind::HandOver(request) => wire::hand_over_command(request)?,
+        Kind::TakeRate(request) => wire::take_rate_command(request)?,
+        Kind::ObserveElection(request) => {
+            observe(calls, connection, id, request)?;
+            return Ok(());
+        }
         other => {
             connection.send(id, read(calls, connection, other)?);
             return Ok(());
@@ -115,6 +128,35 @@ fn with_request_id(command: Command) -> Result<Command, Failure> {
         }
         _ => Ok(command),
     }
+}
+
+/// Answers when somebody else leads than the caller knows, or after a while.
+fn observe(
+    calls: &Calls,
+    connection: &Arc<Connection>,
+    id: u64,
+    request: v1::ObserveElectionRequest,
+) -> Result<(), Failure> {
+    let seen = calls.election(&request.election)?;
+    let Some(known) = request.known_epoch else {
+        connection.send(id, answer::Kind::Election(seen));
+        return Ok(());
+    };
+    let wait = match request.wait_ms {
+        0 => OBSERVED_FOR,
+        ms => OBSERVED_FOR.min(Duration::from_millis(ms)),
+    };
+    let (calls, connection) = (calls.clone(), Arc::downgrade(connection));
+    tokio::spawn(async move {
+        let next = calls.next_leader(&request.election, Some(known));
+        let seen = tokio::time::timeout(wait, next).await;
+        let Some(connection) = connection.upgrade() else { return };
+        match seen.unwrap_or_else(|_| calls.election(&request.election)) {
+            Ok(seen) => connection.send(id, answer::Kind::Election(seen)),
+            Err(failure) => connection.fail(id, &failure),
+        }
+    });
+    Ok(())
 }
 
 /// Operations that are answered without the log.
@@ -165,6 +207,9 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         | Kind::Cancel(_)
         | Kind::ForceRelease(_)
         | Kind::PutValue(_)
+        | Kind::HandOver(_)
+        | Kind::TakeRate(_)
+        | Kind::ObserveElection(_)
         | Kind::DeleteValue(_) => {
             return Err(Failure::Invalid("this operation goes through the log".to_owned()));
         }

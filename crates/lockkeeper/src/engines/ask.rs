@@ -35,9 +35,17 @@ pub(crate) fn check(ask: &Ask, can: &Capabilities) -> Result<(), Error> {
     if locks.len() > 1 && !can.several {
         return cannot("take several locks at once", "take one after the other, always in the same order");
     }
+    if ask.scope.is_some() {
+        return cannot("prevent deadlocks", "take several locks in one order, or with a limit for each wait");
+    }
+    if ask.value.is_some() && !can.elections {
+        return cannot("hold an election", ELSEWHERE);
+    }
     if !ask.lock_delay.is_zero() && !can.lock_delay {
         return cannot("keep a lock closed after a loss", ELSEWHERE);
     }
+    let value_bytes = ask.value.as_ref().map_or(0, |value| value.len());
+    limits::check_length("candidate's value", value_bytes, limits::CANDIDATE_BYTES_MAX).map_err(refused)?;
     check_permits(ask)
 }
 

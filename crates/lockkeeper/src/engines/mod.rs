@@ -29,14 +29,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Locks, Token};
+use lockkeeper_core::{Locks, Policy, Token};
 use smol_str::SmolStr;
 
 use crate::capabilities::{Capabilities, Finding};
+use crate::clock::Moment;
+use crate::election::Leader;
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
 use crate::history::{AuditAct, Blocked, LockEvent, Top};
+use crate::limiter::Taken;
 use crate::mode::Mode;
 use crate::options::Options;
 use crate::url::{EngineUrl, ServerKind, ServerUrl};
@@ -115,6 +118,44 @@ pub(crate) trait Engine: Send + Sync + 'static {
         unsupported(self.name(), "tell who waits for whom")
     }
 
+    /// Who leads an election: now, or as soon as it is another one than the one with the known epoch (0: nobody), or after
+    /// a while in any case.
+    fn leader<'a>(&'a self, election: &'a str, known: Option<u64>) -> Answer<'a, Option<Leader>> {
+        Box::pin(async move {
+            let lock = crate::election::lock_of(election);
+            let began = Moment::now();
+            loop {
+                let leader = Leader::of(split_owners(self.who(&lock).await?));
+                let epoch = leader.as_ref().map_or(0, |leader| leader.epoch);
+                if known != Some(epoch) || Moment::now().since(began) > OBSERVED_FOR {
+                    return Ok(leader);
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        })
+    }
+
+    /// Passes an office on.
+    fn hand_over<'a>(
+        &'a self,
+        _election: &'a str,
+        _session: &'a str,
+        _epoch: Token,
+        _to: &'a str,
+    ) -> Answer<'a, ()> {
+        unsupported(self.name(), "hand an office over: resign instead")
+    }
+
+    fn take_rate<'a>(
+        &'a self,
+        _limiter: &'a str,
+        _permits: u64,
+        _rate_per_s: f64,
+        _burst: u64,
+    ) -> Answer<'a, Taken> {
+        unsupported(self.name(), "limit a rate")
+    }
+
     fn get_value<'a>(&'a self, _key: &'a str) -> Answer<'a, Option<Value>> {
         unsupported(self.name(), "keep values")
     }
@@ -158,6 +199,18 @@ pub(crate) struct Ask {
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) works_in_jeopardy: bool,
+    pub(crate) scope: Option<InScope>,
+    /// What a candidate stands for.
+    pub(crate) value: Option<SmolStr>,
+}
+
+/// The line of work that a request belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct InScope {
+    pub(crate) name: SmolStr,
+    pub(crate) policy: Policy,
+    /// All its locks have to be in one session, which is one time to live.
+    pub(crate) ttl: Duration,
 }
 
 impl Ask {
@@ -173,8 +226,51 @@ impl Ask {
             ttl: options.ttl,
             grace: options.grace,
             works_in_jeopardy: false,
+            scope: None,
+            value: None,
         }
     }
+}
+
+impl Ask {
+    /// What is wrong with it before any engine is asked.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.scope {
+            Some(scope) if scope.ttl != self.ttl => Err(Error::invalid(format!(
+                "the locks of the scope \"{}\" share one session: set the time to live on the scope, not on the lock",
+                scope.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The owner as engines of others keep it: with what a candidate stands for.
+#[cfg(feature = "_servers")]
+pub(crate) fn signed(value: Option<&SmolStr>, owner: &str) -> String {
+    match value {
+        Some(value) => format!("{value}{VALUE_MARK}{owner}"),
+        None => owner.to_owned(),
+    }
+}
+
+/// Between what a candidate stands for and who it is.
+const VALUE_MARK: char = '\u{1f}';
+/// How often engines of others are asked who leads.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long an observer waits for a change before it looks anew.
+const OBSERVED_FOR: Duration = Duration::from_secs(30);
+
+/// Takes what candidates stand for out of the owners.
+pub(crate) fn split_owners(mut state: LockState) -> LockState {
+    let split = |owner: &mut String, value: &mut String| {
+        if let Some((before, after)) = owner.split_once(VALUE_MARK) {
+            (*value, *owner) = (before.to_owned(), after.to_owned());
+        }
+    };
+    state.holders.iter_mut().for_each(|holder| split(&mut holder.owner, &mut holder.value));
+    state.queue.iter_mut().for_each(|waiter| split(&mut waiter.owner, &mut waiter.value));
+    state
 }
 
 /// How long a request waits in the queue.

@@ -7,6 +7,7 @@ mod more_cases;
 mod servers;
 mod sessions;
 mod special;
+mod work_cases;
 
 /// The cases that need a server which can be reached, cut off and killed.
 macro_rules! with_servers {
@@ -46,6 +47,9 @@ macro_rules! everywhere {
             modes_work_or_are_refused_as_the_capabilities_say
             operators_see_and_free_a_lock_where_the_engine_can
             ten_thousand_locks_leave_nothing_behind);
+        with_servers!($site, work_cases,
+            an_election_is_held_or_refused_as_the_capabilities_say
+            a_rate_is_shared_or_refused_as_the_capabilities_say);
     };
 }
 

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lockkeeper_core::Refusal;
+use lockkeeper_core::{CycleStep, Refusal};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -63,6 +63,9 @@ struct Details {
     /// With `not_leader`; null if nobody knows who leads.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<Option<String>>,
+    /// With `deadlock`: who waits for which lock, beginning with the scope that asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycle: Option<Vec<CycleStep>>,
     /// With `unavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     may_have_happened: Option<bool>,
@@ -77,6 +80,7 @@ impl Details {
             last_token: None,
             version: None,
             leader: None,
+            cycle: None,
             may_have_happened: None,
         };
         match failure {
@@ -85,6 +89,11 @@ impl Details {
             Failure::Refused(
                 Refusal::Busy { lock } | Refusal::Timeout { lock } | Refusal::NotHeld { lock, .. },
             ) => details.lock = Some(lock.to_string()),
+            Failure::Refused(Refusal::Deadlock { cycle }) => {
+                details.lock = cycle.first().map(|step| step.lock.to_string());
+                details.cycle = Some(cycle.to_vec());
+            }
+            Failure::Refused(Refusal::Died { lock, .. }) => details.lock = Some(lock.to_string()),
             Failure::NotLeader { leader } => details.leader = Some(leader.clone()),
             Failure::Unknown(_) | Failure::Unavailable(_) => {
                 details.may_have_happened = Some(failure.may_have_happened());
@@ -93,6 +102,11 @@ impl Details {
         }
         details
     }
+}
+
+/// A failure in the same shape, for where it cannot be an answer of its own.
+pub(super) fn envelope(failure: &Failure) -> impl Serialize {
+    Envelope { error: Details::new(failure) }
 }
 
 impl IntoResponse for Error {

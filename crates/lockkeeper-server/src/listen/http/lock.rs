@@ -5,8 +5,8 @@ use std::fmt;
 use axum::Json;
 use axum::extract::State;
 use lockkeeper_core::{
-    Acquire, Command, Grant, HolderView, LockView, Locks, Mode, Reply, Sequencer, Token, Wait, WaiterView,
-    Waiting,
+    Acquire, Command, Grant, HolderView, LockView, Locks, Mode, Policy, Reply, Sequencer, Token, Wait,
+    WaiterView, Waiting,
 };
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,24 +37,29 @@ impl From<ModeWord> for Mode {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Policy {
+enum PolicyWord {
     Detect,
     WaitDie,
     WoundWait,
 }
 
-impl Policy {
-    fn as_str(&self) -> &'static str {
-        match self {
-            Policy::Detect => "detect",
-            Policy::WaitDie => "wait_die",
-            Policy::WoundWait => "wound_wait",
+impl From<PolicyWord> for Policy {
+    fn from(word: PolicyWord) -> Policy {
+        match word {
+            PolicyWord::Detect => Policy::Detect,
+            PolicyWord::WaitDie => Policy::WaitDie,
+            PolicyWord::WoundWait => Policy::WoundWait,
         }
     }
 }
 
+/// An empty scope is none.
+fn scope(name: Option<String>) -> Option<SmolStr> {
+    name.filter(|name| !name.is_empty()).map(SmolStr::from)
+}
+
 /// A request id: text, or a whole number that stands for its digits.
-struct RequestWord(SmolStr);
+pub(super) struct RequestWord(pub(super) SmolStr);
 
 impl<'de> Deserialize<'de> for RequestWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RequestWord, D::Error> {
@@ -79,16 +84,12 @@ impl<'de> Deserialize<'de> for RequestWord {
     }
 }
 
-fn wait(wait_ms: Option<u64>, forever: Option<bool>) -> Wait {
+pub(super) fn wait(wait_ms: Option<u64>, forever: Option<bool>) -> Wait {
     match (forever, wait_ms) {
         (Some(true), _) => Wait::Forever,
         (_, None | Some(0)) => Wait::No,
         (_, Some(ms)) => Wait::ForMs(ms),
     }
-}
-
-fn refuse_scope(scope: Option<String>, policy: Option<Policy>) -> Result<(), Failure> {
-    wire::refuse_scope(&scope.unwrap_or_default(), policy.map_or("", |policy| policy.as_str()))
 }
 
 #[derive(Deserialize)]
@@ -104,7 +105,7 @@ pub(super) struct AcquireOne {
     request: Option<RequestWord>,
     lock_delay_ms: Option<u64>,
     scope: Option<String>,
-    policy: Option<Policy>,
+    policy: Option<PolicyWord>,
 }
 
 #[derive(Serialize)]
@@ -121,7 +122,6 @@ pub(super) async fn acquire(
     State(calls): State<Calls>,
     Body(asked): Body<AcquireOne>,
 ) -> Result<Json<Granted>, Error> {
-    refuse_scope(asked.scope, asked.policy)?;
     let mode = asked.mode.map(Mode::from);
     let lock = asked.lock;
     let grant = calls
@@ -134,6 +134,9 @@ pub(super) async fn acquire(
             capacity: asked.capacity,
             wait: wait(asked.wait_ms, asked.wait_forever),
             lock_delay_ms: asked.lock_delay_ms.unwrap_or(0),
+            scope: scope(asked.scope),
+            policy: asked.policy.map(Policy::from).unwrap_or_default(),
+            value: None,
         })
         .await?;
     let sequencer = wire::sequencer(&grant);
@@ -151,7 +154,7 @@ pub(super) struct AcquireAll {
     request: Option<RequestWord>,
     lock_delay_ms: Option<u64>,
     scope: Option<String>,
-    policy: Option<Policy>,
+    policy: Option<PolicyWord>,
 }
 
 /// The locks in order of name, and the sequencers in the same order.
@@ -180,7 +183,6 @@ pub(super) async fn acquire_all(
     State(calls): State<Calls>,
     Body(asked): Body<AcquireAll>,
 ) -> Result<Json<GrantedAll>, Error> {
-    refuse_scope(asked.scope, asked.policy)?;
     let session = wire::session(&asked.session)?;
     let grant = calls
         .acquire(Acquire {
@@ -188,6 +190,8 @@ pub(super) async fn acquire_all(
             mode: asked.mode.map(Mode::from).unwrap_or_default(),
             wait: wait(asked.wait_ms, asked.wait_forever),
             lock_delay_ms: asked.lock_delay_ms.unwrap_or(0),
+            scope: scope(asked.scope),
+            policy: asked.policy.map(Policy::from).unwrap_or_default(),
             ..Acquire::new(session, Locks::many(asked.locks.into_iter().map(SmolStr::from)))
         })
         .await?;
@@ -291,6 +295,10 @@ struct Holder {
     permits: u32,
     owner: String,
     held_ms: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    scope: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    value: String,
 }
 
 #[derive(Serialize)]
@@ -300,6 +308,10 @@ struct Waiter {
     mode: &'static str,
     owner: String,
     waited_ms: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    scope: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    value: String,
 }
 
 impl From<LockView> for Lock {
@@ -325,6 +337,8 @@ impl From<HolderView> for Holder {
             permits: view.permits,
             owner: view.owner.to_string(),
             held_ms: view.held_ms,
+            scope: view.scope.to_string(),
+            value: view.value.to_string(),
         }
     }
 }
@@ -337,6 +351,8 @@ impl From<WaiterView> for Waiter {
             mode: view.mode.as_str(),
             owner: view.owner.to_string(),
             waited_ms: view.waited_ms,
+            scope: view.scope.to_string(),
+            value: view.value.to_string(),
         }
     }
 }

@@ -84,6 +84,7 @@ fn routes() -> Vec<Route> {
         get("/v1/value", value::one),
         post("/v1/election/campaign", election::campaign),
         post("/v1/election/resign", election::resign),
+        post("/v1/election/handover", election::hand_over),
         get("/v1/election", election::one),
         get("/v1/election/observe", election::observe),
         post("/v1/rate/take", rate::take),

@@ -1,14 +1,19 @@
-//! The rate limiter: the call is there and reads what it is sent, but this version has no limiter yet.
+//! The rate limiter that all instances share.
 
-use serde::Deserialize;
+use axum::Json;
+use axum::extract::State;
+use lockkeeper_core::Reply;
+use lockkeeper_proto::v1;
+use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::error::Error;
+use crate::calls::Calls;
 use crate::failure::Failure;
+use crate::wire;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "read to be checked")]
 pub(super) struct Take {
     limiter: String,
     permits: Option<u64>,
@@ -16,6 +21,22 @@ pub(super) struct Take {
     burst: u64,
 }
 
-pub(super) async fn take(_: Body<Take>) -> Error {
-    Failure::Unsupported("rate limiters are not supported by this version".to_owned()).into()
+#[derive(Serialize)]
+pub(super) struct Taken {
+    allowed: bool,
+    retry_after_ms: u64,
+}
+
+pub(super) async fn take(State(calls): State<Calls>, Body(asked): Body<Take>) -> Result<Json<Taken>, Error> {
+    let Take { limiter, permits, rate_per_s, burst } = asked;
+    if permits == Some(0) {
+        return Err(Error::invalid("permits is 0: ask for at least one"));
+    }
+    let request = v1::TakeRateRequest { limiter, permits: permits.unwrap_or(1), rate_per_s, burst };
+    match calls.command(wire::take_rate_command(request)?).await? {
+        Reply::Rate { allowed, retry_after_ms } => Ok(Json(Taken { allowed, retry_after_ms })),
+        other => {
+            Err(Failure::Unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
+        }
+    }
 }

@@ -107,12 +107,21 @@ pub(crate) struct Ticket {
     pub(crate) id: String,
     pub(crate) lock: SmolStr,
     pub(crate) shape: Shape,
+    /// What a candidate stands for.
+    pub(crate) value: Option<SmolStr>,
     /// An answer to [`Backend::enter`] was lost: it may still come to pass.
     pub(crate) in_doubt: AtomicBool,
     /// The engine's own mark for the entry, once it is known.
     pub(crate) place: OnceLock<u64>,
     /// The same for its name, if the engine chooses one.
     pub(crate) path: OnceLock<String>,
+}
+
+impl Ticket {
+    /// Who asks, with what a candidate stands for.
+    pub(crate) fn signed(&self, owner: &str) -> String {
+        crate::engines::signed(self.value.as_ref(), owner)
+    }
 }
 
 /// Whether an entry that is not let in at once is wanted.

@@ -139,6 +139,7 @@ pub(crate) fn state_of(lock: &str, queue: &[Queued]) -> LockState {
                 owner: entry.owner.clone(),
                 held: entry.since,
                 permits: shape.permits_shown(),
+                ..Holder::default()
             });
         } else {
             state.queue.push(Waiter {
@@ -147,6 +148,7 @@ pub(crate) fn state_of(lock: &str, queue: &[Queued]) -> LockState {
                 mode: shape.mode,
                 owner: entry.owner.clone(),
                 waited: entry.since,
+                ..Waiter::default()
             });
             state.waiting += 1;
         }

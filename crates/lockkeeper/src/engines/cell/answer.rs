@@ -6,6 +6,7 @@ use lockkeeper_core::Token;
 use lockkeeper_proto::v1;
 use smol_str::SmolStr;
 
+use crate::election::Leader;
 use crate::error::Error;
 use crate::mode::Mode;
 use crate::value::Value;
@@ -84,6 +85,8 @@ fn holder(holder: v1::Holder) -> Holder {
         owner: holder.owner,
         held: Duration::from_millis(holder.held_ms),
         permits: holder.permits,
+        scope: holder.scope,
+        value: holder.value,
     }
 }
 
@@ -94,11 +97,17 @@ fn waiter(waiter: v1::Waiter) -> Waiter {
         mode: mode(waiter.mode),
         owner: waiter.owner,
         waited: Duration::from_millis(waiter.waited_ms),
+        scope: waiter.scope,
+        value: waiter.value,
     }
 }
 
 pub(super) fn lock_page(page: v1::ListLocksResponse) -> LockPage {
     LockPage { locks: page.locks.into_iter().map(lock_state).collect(), more: page.more }
+}
+
+pub(super) fn leader(leader: v1::Leader) -> Leader {
+    Leader { value: leader.value, epoch: leader.epoch, owner: leader.owner }
 }
 
 pub(super) fn token_check(check: v1::CheckTokenResponse) -> TokenCheck {
@@ -144,5 +153,6 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        unix_ms: status.unix_ms,
     }
 }

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::scout::{Doubt, Verdict};
+use super::scout::{self, Doubt, Verdict};
 use super::session::Sessions;
 use super::transport::{Link, Opening, Refused, Transport};
 use super::upkeep::PATIENCE_MIN;
@@ -174,7 +174,10 @@ impl Connection {
                 Event::GivenBack => self.on_give_backs(),
                 Event::Frame(Ok(frame)) => {
                     let now = Moment::now();
-                    self.doubt.dispel(now);
+                    match scout::has_nothing_to_give(&frame) {
+                        true => self.doubt.grow(now),
+                        false => self.doubt.dispel(now),
+                    }
                     self.on_frame(frame, now);
                 }
                 Event::Frame(Err(refused)) => self.drop_link(&refused, Moment::now()),

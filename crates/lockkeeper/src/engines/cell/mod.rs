@@ -47,11 +47,13 @@ use self::work::Request;
 use crate::backoff;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, LossDetection, TokenKind};
 use crate::clock::Moment;
+use crate::election::Leader;
 use crate::engines::{Answer, Ask, Engine, Fence};
 use crate::error::Error;
 use crate::events::{EVENTS_KEPT, Events};
 use crate::grant::Grant;
 use crate::history::{AuditAct, Blocked, LockEvent, Top};
+use crate::limiter::Taken;
 use crate::options::Options;
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
@@ -72,6 +74,9 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lock_delay: true,
     who: true,
     force_release: true,
+    elections: true,
+    scopes: true,
+    rates: true,
     values: true,
     ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
@@ -313,6 +318,57 @@ impl Engine for Cell {
         Box::pin(async move {
             let asked = Asked::GetWaitGraph(v1::GetWaitGraphRequest { lock: lock.to_owned() });
             pick!(self.call(asked, true).await?, WaitGraph).map(history::blocked)
+        })
+    }
+
+    fn leader<'a>(&'a self, election: &'a str, known: Option<u64>) -> Answer<'a, Option<Leader>> {
+        Box::pin(async move {
+            let asked = Asked::ObserveElection(v1::ObserveElectionRequest {
+                election: election.to_owned(),
+                known_epoch: known,
+                // The answer comes before we give the question up.
+                wait_ms: (self.request_timeout / 2).as_millis() as u64,
+            });
+            pick!(self.call(asked, true).await?, Election).map(|seen| seen.leader.map(answer::leader))
+        })
+    }
+
+    fn hand_over<'a>(
+        &'a self,
+        election: &'a str,
+        session: &'a str,
+        epoch: Token,
+        to: &'a str,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let asked = Asked::HandOver(v1::HandOverRequest {
+                session: session.to_owned(),
+                election: election.to_owned(),
+                epoch: epoch.0,
+                to: to.to_owned(),
+            });
+            pick!(self.call(asked, false).await?, Done).map(|_| ())
+        })
+    }
+
+    fn take_rate<'a>(
+        &'a self,
+        limiter: &'a str,
+        permits: u64,
+        rate_per_s: f64,
+        burst: u64,
+    ) -> Answer<'a, Taken> {
+        Box::pin(async move {
+            let asked = Asked::TakeRate(v1::TakeRateRequest {
+                limiter: limiter.to_owned(),
+                permits,
+                rate_per_s,
+                burst,
+            });
+            pick!(self.call(asked, true).await?, TakeRate).map(|taken| match taken.allowed {
+                true => Ok(()),
+                false => Err(Duration::from_millis(taken.retry_after_ms)),
+            })
         })
     }
 

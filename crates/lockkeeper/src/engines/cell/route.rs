@@ -142,8 +142,14 @@ impl Connection {
     /// It can be tried again in a moment, if trying twice does no harm.
     fn again(&mut self, number: u64, mut entry: Entry, may_have_happened: bool, error: Error, now: Moment) {
         match entry.work {
-            // The next renewal is the repetition.
-            Work::KeepAlive { .. } => {}
+            // The next renewal is the repetition. It comes soon: there is a lease to be kept.
+            Work::KeepAlive { sessions, .. } => {
+                if !sessions.is_empty() {
+                    self.failures += 1;
+                    let pause = backoff::pause_in_fail_over(self.failures);
+                    self.renew_at = self.renew_at.min(now.plus(pause));
+                }
+            }
             work if !work.is_repeatable() => finish(work, error),
             _ => {
                 entry.sent = false;
@@ -304,7 +310,8 @@ impl Connection {
             held.grant.token.unwrap_or_default().0 == lost.token && held.session.id == lost.session
         });
         let Some((&number, held)) = found else { return };
-        let _ = held.grant.lose(Loss::TakenAway);
+        let why = if lost.why == "wounded" { Loss::Wounded } else { Loss::TakenAway };
+        let _ = held.grant.lose(why);
         // The other locks of several are still ours to give back.
         if held.grant.locks.as_slice().len() == 1 {
             self.held.remove(&number);

@@ -1,6 +1,6 @@
 //! Does our node still lead? A node that was stopped, or cut off from the others, keeps its connections and says
-//! nothing. When answers are due and none comes, we ask our node for a sign of life, and then another node who
-//! leads. Only if that is somebody else do we leave: a node that is merely slow is not helped by clients that all
+//! nothing, or only that it can do nothing. When answers are due and none comes, we ask our node for a sign of life,
+//! and then another node who leads. Only if that is somebody else do we leave: a node that is merely slow is not helped by clients that all
 //! come back at once.
 
 use std::future::Future;
@@ -55,6 +55,12 @@ impl Doubt {
             let silence = (self.silence * 2).min(PING_LONGEST);
             *self = Doubt { attempt: self.attempt, silence, ..Doubt::none(now) };
         }
+    }
+
+    /// It lives, but says that it can do nothing for us: somebody else may lead.
+    pub(super) fn grow(&mut self, now: Moment) {
+        self.heard = now;
+        self.asked.get_or_insert(now);
     }
 
     /// Something was asked that should be answered soon.
@@ -117,6 +123,12 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether a node says nothing but that it cannot do what was asked, as one does that was cut off from the others.
+pub(super) fn has_nothing_to_give(frame: &v1::ServerFrame) -> bool {
+    let unavailable = |answer: &v1::Answer| matches!(&answer.kind, Some(Answered::Error(error)) if error.code == "unavailable");
+    frame.events.is_empty() && !frame.answers.is_empty() && frame.answers.iter().all(unavailable)
 }
 
 async fn who_leads(transport: Arc<dyn Transport>, attempt: usize) -> Verdict {

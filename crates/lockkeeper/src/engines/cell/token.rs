@@ -36,6 +36,7 @@ pub(super) fn granted(number: u64, acquiring: &Acquiring, session: &Session, gra
         mode: answer::mode(grant.mode),
         token: Some(Token(grant.token)),
         sequencer: grant.sequencer,
+        session: acquiring.ask.value.is_some().then(|| session.id.clone()),
         deadline: Arc::clone(&session.deadline),
         grace: acquiring.ask.grace,
         works_in_jeopardy: acquiring.ask.works_in_jeopardy,

@@ -147,6 +147,10 @@ impl Acquiring {
         let session = session.id.clone();
         let request = self.request_id(number).into();
         let lock_delay_ms = as_ms(self.ask.lock_delay);
+        let (scope, policy) = match &self.ask.scope {
+            Some(scope) => (scope.name.to_string(), scope.policy.as_str().to_owned()),
+            None => Default::default(),
+        };
         match &self.ask.locks {
             Locks::One(lock) => Asked::Acquire(AcquireRequest {
                 session,
@@ -158,7 +162,9 @@ impl Acquiring {
                 wait_forever,
                 request,
                 lock_delay_ms,
-                ..AcquireRequest::default()
+                scope,
+                policy,
+                value: self.ask.value.as_ref().map(ToString::to_string).unwrap_or_default(),
             }),
             Locks::Many(locks) => Asked::AcquireAll(AcquireAllRequest {
                 session,
@@ -167,6 +173,9 @@ impl Acquiring {
                 wait_forever,
                 request,
                 lock_delay_ms,
+                scope,
+                policy,
+                mode: None,
             }),
         }
     }

@@ -51,7 +51,7 @@ impl Consul {
 
     /// Who it is and since when, for people to read, and which request, for us.
     pub(super) fn value(&self, ticket: &Ticket) -> String {
-        STANDARD.encode(format!("{} {} {}", wall_clock().as_millis(), ticket.id, self.owner))
+        STANDARD.encode(format!("{} {} {}", wall_clock().as_millis(), ticket.id, ticket.signed(&self.owner)))
     }
 
     /// The key of a lock as the leader has it now.

@@ -33,7 +33,7 @@ impl Etcd {
         let session = RangeRequest { key: lease.key.clone(), keys_only: true, ..RangeRequest::default() };
         let put = PutRequest {
             key: key.clone(),
-            value: self.entry_value(),
+            value: self.entry_value(ticket),
             lease: lease.id,
             ..PutRequest::default()
         };

@@ -44,8 +44,8 @@ impl Etcd {
     }
 
     /// Who it is and since when, for people to read: nothing is decided by it.
-    pub(super) fn entry_value(&self) -> Vec<u8> {
-        format!("{} {}", wall_clock().as_millis(), self.owner).into_bytes()
+    pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
+        format!("{} {}", wall_clock().as_millis(), ticket.signed(&self.owner)).into_bytes()
     }
 
     /// What an entry takes; `None` for a key that is none of ours.

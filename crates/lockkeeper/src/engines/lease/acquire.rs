@@ -154,6 +154,7 @@ impl<S: Store> Asking<'_, S> {
                         mode: self.ask.mode,
                         token,
                         sequencer,
+                        session: None,
                         deadline,
                         grace: self.ask.grace,
                         works_in_jeopardy: self.ask.works_in_jeopardy,

@@ -100,6 +100,16 @@ pub(crate) trait Store: Send + Sync + 'static {
         std::future::ready(Err(self.cannot("release a lock by force")))
     }
 
+    fn take_rate(
+        &self,
+        _limiter: &str,
+        _permits: u64,
+        _rate_per_s: f64,
+        _burst: u64,
+    ) -> impl Future<Output = Result<crate::limiter::Taken, Error>> + Send {
+        std::future::ready(Err(self.cannot("limit a rate")))
+    }
+
     /// The keeper is closed, and nothing is held any more.
     fn shut(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
@@ -417,5 +427,15 @@ impl<S: Store> Engine for LeaseEngine<S> {
 
     fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, ForcedRelease> {
         Box::pin(self.inner.store.force_release(lock, reason))
+    }
+
+    fn take_rate<'a>(
+        &'a self,
+        limiter: &'a str,
+        permits: u64,
+        rate_per_s: f64,
+        burst: u64,
+    ) -> Answer<'a, crate::limiter::Taken> {
+        Box::pin(self.inner.store.take_rate(limiter, permits, rate_per_s, burst))
     }
 }

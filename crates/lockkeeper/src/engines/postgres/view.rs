@@ -36,6 +36,7 @@ pub(super) async fn who(sessions: &Sessions, lock: &str) -> Result<LockState, Er
             mode: mode(row),
             owner: owner(row.get(3)).0,
             waited: Duration::from_millis(u64::try_from(row.get::<_, i64>(5)).unwrap_or(0)),
+            ..Waiter::default()
         });
     }
     Ok(LockState {
@@ -57,7 +58,15 @@ fn holder(row: &Row) -> Holder {
     let (owner, token, since) = owner(row.get(3));
     let now: i64 = row.get(4);
     let held = Duration::from_secs(u64::try_from(now).unwrap_or(0).saturating_sub(since));
-    Holder { session: row.get::<_, i32>(0).to_string(), token, mode: mode(row), owner, held, permits: 1 }
+    Holder {
+        session: row.get::<_, i32>(0).to_string(),
+        token,
+        mode: mode(row),
+        owner,
+        held,
+        permits: 1,
+        ..Holder::default()
+    }
 }
 
 /// `owner #token @since`, as `lock.rs` sets it.

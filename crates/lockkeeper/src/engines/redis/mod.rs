@@ -31,6 +31,7 @@
 
 pub(crate) mod examine;
 pub(crate) mod lock;
+mod rate;
 pub(crate) mod session;
 mod token;
 mod view;
@@ -43,8 +44,8 @@ use lockkeeper_core::Token;
 use self::lock::Lease;
 use self::session::Instance;
 use self::wait::Herald;
-use super::Ask;
 use super::lease::{LeaseEngine, News, OwnerId, Store, Taken};
+use super::{Ask, signed};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
@@ -66,6 +67,9 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lock_delay: false,
     who: true,
     force_release: true,
+    elections: true,
+    scopes: false,
+    rates: true,
     values: false,
     ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
@@ -103,7 +107,7 @@ impl Store for RedisStore {
     }
 
     async fn take(&self, ask: &Ask, owner: &OwnerId, _wait: Duration) -> Result<Taken<Lease>, Error> {
-        lock::take(&self.instance, ask, owner, &self.owner).await
+        lock::take(&self.instance, ask, owner, &signed(ask.value.as_ref(), &self.owner)).await
     }
 
     async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
@@ -142,6 +146,16 @@ impl Store for RedisStore {
     async fn force_release(&self, lock: &str, reason: &str) -> Result<ForcedRelease, Error> {
         tracing::info!(lock, reason, "a lock is released by force");
         token::force_release(&self.instance, lock).await
+    }
+
+    async fn take_rate(
+        &self,
+        limiter: &str,
+        permits: u64,
+        rate_per_s: f64,
+        burst: u64,
+    ) -> Result<crate::limiter::Taken, Error> {
+        rate::take(&self.instance, limiter, permits, rate_per_s, burst).await
     }
 
     async fn shut(&self) {

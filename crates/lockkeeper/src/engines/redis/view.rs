@@ -53,7 +53,7 @@ fn alone(value: &str, now: u64) -> Option<Holder> {
     let since: u64 = parts.next().and_then(|since| since.parse().ok()).unwrap_or(now);
     let held = Duration::from_millis(now.saturating_sub(since));
     let owner = parts.next().unwrap_or_default().to_owned();
-    Some(Holder { session, token, mode: Mode::Exclusive, owner, held, permits: 1 })
+    Some(Holder { session, token, mode: Mode::Exclusive, owner, held, permits: 1, ..Holder::default() })
 }
 
 /// `token since ends permits owner`
@@ -65,7 +65,15 @@ fn one_of(id: &str, entry: &str, mode: Mode, now: u64) -> Option<Holder> {
     let permits = parts.next()?.parse().ok()?;
     let owner = parts.next().unwrap_or_default().to_owned();
     let held = Duration::from_millis(now.saturating_sub(since));
-    (ends > now).then(|| Holder { session: id.to_owned(), token, mode, owner, held, permits })
+    (ends > now).then(|| Holder {
+        session: id.to_owned(),
+        token,
+        mode,
+        owner,
+        held,
+        permits,
+        ..Holder::default()
+    })
 }
 
 pub(super) async fn now_ms(instance: &Instance) -> Result<u64, Error> {

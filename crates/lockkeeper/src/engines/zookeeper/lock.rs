@@ -33,7 +33,7 @@ impl Zookeeper {
         }
         loop {
             let options = CreateMode::EphemeralSequential.with_acls(self.acls());
-            let value = self.entry_value();
+            let value = self.entry_value(ticket);
             // Both at once: ZooKeeper answers a client's requests in their order, so the list is one that has the entry.
             let created = client.create(&prefix, &value, &options);
             let listed = client.list_children(&folder);

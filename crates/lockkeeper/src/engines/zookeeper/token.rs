@@ -50,8 +50,8 @@ impl Zookeeper {
     }
 
     /// Who it is, for people to read.
-    pub(super) fn entry_value(&self) -> Vec<u8> {
-        self.owner.clone().into_bytes()
+    pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
+        ticket.signed(&self.owner).into_bytes()
     }
 
     /// The entries of a lock, in order; none if there is no such lock.

@@ -328,6 +328,7 @@ impl State {
             Asked::Status(_) => {
                 return Some(Answered::Status(v1::StatusResponse { node_id: 7, ..Default::default() }));
             }
+            Asked::HandOver(_) | Asked::TakeRate(_) | Asked::ObserveElection(_) => return None,
             Asked::ListLocks(_) => return Some(Answered::Locks(v1::ListLocksResponse::default())),
             Asked::GetHistory(_) => return Some(Answered::History(v1::LockHistory::default())),
             Asked::GetAudit(_) => return Some(Answered::Audit(v1::Audit::default())),
@@ -440,6 +441,9 @@ fn wire_error(refusal: &Refusal) -> v1::Error {
         Refusal::SessionLost => "session_lost",
         Refusal::StaleToken { .. } => "stale_token",
         Refusal::VersionMismatch { .. } => "version_mismatch",
+        Refusal::Deadlock { .. } => "deadlock",
+        Refusal::Died { .. } => "died",
+        Refusal::Wounded => "wounded",
         Refusal::Invalid(_) => "invalid",
         Refusal::TooLarge(_) => "too_large",
         Refusal::Limit(_) => "limit",

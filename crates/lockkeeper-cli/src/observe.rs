@@ -1,0 +1,71 @@
+//! `lockkeeper observe NAME`: who leads, now and at every change.
+
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper::{Error, Leader};
+use serde_json::json;
+
+use crate::client::{self, Client, Output};
+use crate::failure::Failure;
+
+/// How long to rest when nobody could be asked.
+const REST: Duration = Duration::from_millis(500);
+
+/// Show who leads an election, now and at every change
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper observe scheduler
+  lockkeeper observe scheduler --once
+  lockkeeper observe scheduler --output json | while read -r line; do ...
+
+With --output json there is one line for each change: {\"leader\": {\"value\", \"epoch\",
+\"owner\"}}, or {\"leader\": null} when nobody leads. While no engine answers, it says so
+on stderr and goes on.")]
+pub(crate) struct Observe {
+    /// The election
+    name: String,
+    /// Only who leads now; exit with 1 if nobody does
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+impl Observe {
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        client::block_on(async {
+            let keeper = self.client.connect().await?.fenced()?;
+            let election = keeper.election(self.name.as_str());
+            if self.once {
+                let leader = election.leader().await?;
+                self.show(leader.as_ref())?;
+                return Ok(u8::from(leader.is_none()));
+            }
+            let mut observer = election.observe();
+            loop {
+                match observer.next().await {
+                    Ok(leader) => self.show(leader.as_ref())?,
+                    Err(error @ (Error::Unavailable(_) | Error::NotLeader { .. } | Error::Unknown(_))) => {
+                        Failure::from(error).print(self.client.output);
+                        tokio::time::sleep(REST).await;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        })
+    }
+
+    fn show(&self, leader: Option<&Leader>) -> Result<(), Failure> {
+        let line = match (self.client.output, leader) {
+            (Output::Json, leader) => json!({"leader": leader}).to_string(),
+            (Output::Table, None) => format!("nobody leads \"{}\"", self.name),
+            (Output::Table, Some(leader)) => {
+                let value = if leader.value.is_empty() { "-" } else { leader.value.as_str() };
+                format!("{value}  epoch {}  {}", leader.epoch, leader.owner)
+            }
+        };
+        client::print(&format!("{line}\n"))
+    }
+}

@@ -1,0 +1,69 @@
+//! A holder passes its lock on to one of those who wait, whoever is first in line.
+
+use smol_str::SmolStr;
+
+use crate::effect::{Answer, Freed, Reply};
+use crate::id::{LockName, SessionId, Ticket, Token};
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::table::LockTable;
+
+impl LockTable {
+    pub(crate) fn hand_over(
+        &mut self,
+        session: SessionId,
+        name: &LockName,
+        token: Token,
+        to: &SmolStr,
+    ) -> Answer {
+        limits::check_name("name of the lock", name)?;
+        self.heard_of(session)?;
+        let held = self.grants.get(&(session, token)).filter(|held| held.locks.as_slice().contains(name));
+        if held.is_none() {
+            return Err(Refusal::NotHeld { lock: name.clone(), token });
+        }
+        let Some(heir) = self.candidate(name, to) else {
+            return Err(Refusal::invalid(format!(
+                "nobody who waits for \"{name}\" is called \"{to}\": name a candidate by its value or its owner"
+            )));
+        };
+        // It leaves the line before the lock is free, so nobody else is let in first.
+        let Some(waiter) = self.leave(heir) else { return Err(Refusal::SessionLost) };
+        let request = self.take_from(session, name, token, Freed::Released).flatten();
+        if let Some(request) = request {
+            self.note_settled(session, request);
+        }
+        let room = self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units));
+        if room {
+            self.grant_waiter(heir, waiter);
+        } else {
+            // Others share the lock: it is the first of those who wait for them.
+            let line = (name.clone(), heir);
+            debug_assert!(!self.queues.contains(&line));
+            self.enqueue_as(heir, waiter);
+        }
+        self.admit(std::slice::from_ref(name));
+        Ok(Reply::Done)
+    }
+
+    /// The first in line whose value, or whose owner, is this one, and who waits for nothing else.
+    fn candidate(&self, name: &LockName, to: &SmolStr) -> Option<Ticket> {
+        let line =
+            self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
+        let single = line.filter_map(|(_, ticket)| {
+            let waiter = self.waiters.get(ticket)?;
+            let session = self.sessions.get(&waiter.session)?;
+            (waiter.locks.as_slice().len() == 1).then_some((*ticket, waiter, session))
+        });
+        let mut by_owner = None;
+        for (ticket, waiter, session) in single {
+            if waiter.extra.as_ref().and_then(|extra| extra.value.as_ref()) == Some(to) {
+                return Some(ticket);
+            }
+            if by_owner.is_none() && session.owner == *to {
+                by_owner = Some(ticket);
+            }
+        }
+        by_owner
+    }
+}

@@ -1,0 +1,328 @@
+//! Deadlocks: prevented by age (wait-die, wound-wait), or found at the moment at which they would come about.
+//!
+//! Who waits for whom: a request waits for the one before it in each line, and the first in a line for those who hold the
+//! lock. All requests of a scope are one node of that graph, so a scope that holds one lock and waits for another is an
+//! edge through it. A request without a scope is a node of its own: it holds nothing while it waits, but those behind
+//! it wait for it. A holder without a scope waits for nobody.
+//!
+//! Only a request that joins a line can close a cycle, and then the cycle goes through its scope. It is looked for from
+//! both ends at once, for those it would wait for and for those who wait for it: the search ends when either end is
+//! exhausted, so it costs no more than twice the smaller side. A scope that holds nothing costs nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::command::{Acquire, Wait};
+use crate::effect::Freed;
+use crate::id::{LockName, Ticket, Token};
+use crate::lock::{Demand, Lock};
+use crate::refusal::Refusal;
+use crate::scope::{Policy, ScopeNo, Scopes, scope_of};
+use crate::session::Remembered;
+use crate::table::LockTable;
+
+/// One of those who wait for each other in a circle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CycleStep {
+    /// Its scope; empty for a request without one.
+    pub scope: SmolStr,
+    /// Who it is, for people.
+    pub owner: SmolStr,
+    /// The lock it waits for, which the next one has, or will have first.
+    pub lock: LockName,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Scope(ScopeNo),
+    Lone(Ticket),
+}
+
+/// Where the search came from: the node, and the lock between the two.
+type Trail = BTreeMap<Node, (Node, LockName)>;
+
+impl LockTable {
+    /// A scope's request cannot be granted at once: what its age says about that. Locks may have been freed by it.
+    pub(crate) fn meet(&mut self, request: &Acquire, scope: ScopeNo, demand: Demand) -> Result<(), Refusal> {
+        match request.policy {
+            Policy::Detect => {}
+            Policy::WaitDie => {
+                for name in request.locks.as_slice() {
+                    let holds = Scopes::oldest(&self.scopes.holding, name);
+                    let waits = Scopes::oldest(&self.scopes.waiting, name);
+                    if let Some(older) = holds.into_iter().chain(waits).min().filter(|no| *no < scope) {
+                        let older = self.owner_of(Node::Scope(older));
+                        return Err(Refusal::Died { lock: name.clone(), older });
+                    }
+                }
+            }
+            Policy::WoundWait => {
+                if matches!(request.wait, Wait::No | Wait::ForMs(0))
+                    && !self.is_free_for(request, scope, demand)
+                {
+                    return Ok(());
+                }
+                for name in request.locks.as_slice() {
+                    while let Some(victim) = self.youngest_in_the_way(name, scope, demand.units) {
+                        self.wound(victim);
+                    }
+                }
+            }
+        }
+        // Whoever holds what an older one waits for must not wait itself.
+        if !matches!(request.wait, Wait::No | Wait::ForMs(0)) && self.is_owed_to_an_older_one(scope) {
+            self.wound(scope);
+            if let Some(state) = self.scopes.all.get_mut(&scope) {
+                // The answer to this request tells it.
+                state.wounded = false;
+            }
+            return Err(Refusal::Wounded);
+        }
+        Ok(())
+    }
+
+    /// The youngest holder that is younger than `scope` and keeps it from having the lock, or keeps out those who stand
+    /// in line before it.
+    fn youngest_in_the_way(&self, name: &LockName, scope: ScopeNo, units: u32) -> Option<ScopeNo> {
+        let lock = self.locks.get(name)?;
+        let mut needed = u64::from(lock.used) + u64::from(units);
+        let mut line =
+            self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
+        while needed <= u64::from(lock.capacity) {
+            let (_, ticket) = line.next()?;
+            needed += self.waiters.get(ticket).map_or(0, |waiter| u64::from(waiter.units));
+        }
+        let all = (name.clone(), ScopeNo::default(), Token::default())
+            ..(name.clone(), ScopeNo(u64::MAX), Token(u64::MAX));
+        self.scopes.holding.range(all).next_back().map(|(_, no, _)| *no).filter(|no| *no > scope)
+    }
+
+    /// Whether it could be granted at once if the younger holders were gone.
+    fn is_free_for(&self, request: &Acquire, scope: ScopeNo, demand: Demand) -> bool {
+        let is_younger = |lock: &Lock| {
+            lock.holders.iter().all(|(token, session)| {
+                let held = self.grants.get(&(session, token));
+                held.and_then(|held| scope_of(held.extra.as_ref())).is_some_and(|holder| holder > scope)
+            })
+        };
+        request.locks.as_slice().iter().all(|name| {
+            self.locks.get(name).is_none_or(|lock| {
+                lock.is_free() || (lock.waiting == 0 && (lock.admits(demand.units) || is_younger(lock)))
+            })
+        })
+    }
+
+    /// Whether an older scope that may wound waits for something that this one holds.
+    fn is_owed_to_an_older_one(&self, scope: ScopeNo) -> bool {
+        let Some(state) = self.scopes.all.get(&scope) else { return false };
+        self.scopes.tokens_of(scope).any(|token| {
+            let held = self.grants.get(&(state.session, token));
+            held.is_some_and(|held| {
+                let oldest = |name| Scopes::oldest(&self.scopes.wounding, name);
+                held.locks.as_slice().iter().filter_map(oldest).any(|no| no < scope)
+            })
+        })
+    }
+
+    /// A scope that waits elsewhere was let in, and an older one waits behind it: it will be wounded when this entry's
+    /// command is done.
+    pub(crate) fn note_if_doomed(&mut self, scope: ScopeNo, locks: &[LockName]) {
+        let waits = self.scopes.tickets_of(scope).next().is_some();
+        let is_older = |name| Scopes::oldest(&self.scopes.wounding, name).is_some_and(|no| no < scope);
+        if waits && locks.iter().any(is_older) {
+            self.doomed.push(scope);
+        }
+    }
+
+    pub(crate) fn wound_the_doomed(&mut self) {
+        while let Some(scope) = self.doomed.pop() {
+            if self.scopes.tickets_of(scope).next().is_some() && self.is_owed_to_an_older_one(scope) {
+                self.wound(scope);
+            }
+        }
+    }
+
+    /// Takes everything from a scope. It is told by the end of its waits, or else when it asks next.
+    fn wound(&mut self, scope: ScopeNo) {
+        let Some(state) = self.scopes.all.get(&scope) else { return };
+        let session = state.session;
+        let tickets: Vec<Ticket> = self.scopes.tickets_of(scope).collect();
+        let tokens: Vec<Token> = self.scopes.tokens_of(scope).collect();
+        // Its waits first, so that nothing is granted to it meanwhile.
+        for &ticket in &tickets {
+            self.end_wait(ticket, Refusal::Wounded);
+        }
+        for token in tokens {
+            let locks = self.grants.get(&(session, token)).map(|held| held.locks.clone());
+            for name in locks.iter().flat_map(|locks| locks.as_slice()) {
+                if let Some(Some(request)) = self.free_one(session, name, token, Freed::Wounded) {
+                    let answer = Remembered::Refused(Refusal::NotHeld { lock: name.clone(), token });
+                    self.settle(session, request, answer);
+                }
+            }
+        }
+        if let Some(state) = self.scopes.all.get_mut(&scope) {
+            state.wounded = tickets.is_empty();
+        }
+    }
+
+    /// The circle that this request closes by joining its lines, beginning with its own scope.
+    pub(crate) fn cycle(&self, scope: ScopeNo, ticket: Ticket) -> Option<Vec<CycleStep>> {
+        let own = Node::Scope(scope);
+        let (mut ahead, mut behind) = (Trail::new(), Trail::new());
+        let mut from_behind = VecDeque::from([own]);
+        let mut from_ahead = VecDeque::new();
+        for (node, lock) in self.waits_for(ticket) {
+            if node == own {
+                return Some(vec![self.cycle_step(own, lock)]);
+            }
+            if ahead.insert(node, (own, lock)).is_none() {
+                from_ahead.push_back(node);
+            }
+        }
+        loop {
+            let node = from_ahead.pop_front()?;
+            for (next, lock) in self.tickets(node).flat_map(|ticket| self.waits_for(ticket)) {
+                if next == own || behind.contains_key(&next) {
+                    return Some(self.steps(own, node, (next, lock), &ahead, &behind));
+                }
+                if !ahead.contains_key(&next) {
+                    ahead.insert(next, (node, lock));
+                    from_ahead.push_back(next);
+                }
+            }
+            let node = from_behind.pop_front()?;
+            for (last, lock) in self.waited_for_by(node, ticket) {
+                if ahead.contains_key(&last) {
+                    return Some(self.steps(own, last, (node, lock), &ahead, &behind));
+                }
+                if last != own && !behind.contains_key(&last) {
+                    behind.insert(last, (node, lock));
+                    from_behind.push_back(last);
+                }
+            }
+        }
+    }
+
+    /// Own scope to `last` as the search from ahead went, from `last` to `next`, and on as the search from behind went.
+    fn steps(
+        &self,
+        own: Node,
+        last: Node,
+        (next, lock): (Node, LockName),
+        ahead: &Trail,
+        behind: &Trail,
+    ) -> Vec<CycleStep> {
+        let mut steps = vec![self.cycle_step(last, lock)];
+        let mut node = last;
+        while let Some((before, lock)) = ahead.get(&node) {
+            steps.push(self.cycle_step(*before, lock.clone()));
+            node = *before;
+        }
+        steps.reverse();
+        let mut node = next;
+        while node != own
+            && let Some((next, lock)) = behind.get(&node)
+        {
+            steps.push(self.cycle_step(node, lock.clone()));
+            node = *next;
+        }
+        steps
+    }
+
+    fn cycle_step(&self, node: Node, lock: LockName) -> CycleStep {
+        let scope = match node {
+            Node::Scope(no) => self.scopes.all.get(&no).map(|scope| scope.name.clone()),
+            Node::Lone(_) => None,
+        };
+        CycleStep { scope: scope.unwrap_or_default(), owner: self.owner_of(node), lock }
+    }
+
+    fn owner_of(&self, node: Node) -> SmolStr {
+        let session = match node {
+            Node::Scope(no) => self.scopes.all.get(&no).map(|scope| scope.session),
+            Node::Lone(ticket) => self.waiters.get(&ticket).map(|waiter| waiter.session),
+        };
+        session.and_then(|session| Some(self.sessions.get(&session)?.owner.clone())).unwrap_or_default()
+    }
+
+    fn node_of(&self, ticket: Ticket) -> Node {
+        let waiter = self.waiters.get(&ticket);
+        match waiter.and_then(|waiter| scope_of(waiter.extra.as_ref())) {
+            Some(scope) => Node::Scope(scope),
+            None => Node::Lone(ticket),
+        }
+    }
+
+    fn tickets(&self, node: Node) -> impl Iterator<Item = Ticket> + '_ {
+        let (scope, lone) = match node {
+            Node::Scope(no) => (Some(self.scopes.tickets_of(no)), None),
+            Node::Lone(ticket) => (None, Some(ticket)),
+        };
+        scope.into_iter().flatten().chain(lone)
+    }
+
+    /// Whom a request waits for: the one before it in each line, or those who hold the lock.
+    fn waits_for(&self, ticket: Ticket) -> Vec<(Node, LockName)> {
+        let Some(waiter) = self.waiters.get(&ticket) else { return Vec::new() };
+        let mut found = Vec::new();
+        for name in waiter.locks.as_slice() {
+            let before =
+                self.queues.range((name.clone(), Ticket::default())..(name.clone(), ticket)).next_back();
+            match before {
+                Some((_, before)) => found.push((self.node_of(*before), name.clone())),
+                None => {
+                    let holders =
+                        self.scopes.holding.range((name.clone(), ScopeNo::default(), Token::default())..);
+                    let holders = holders.take_while(|(lock, _, _)| lock == name).map(|(_, no, _)| *no);
+                    let in_the_way = holders.filter(|no| self.keeps_out(*no, name, waiter.units));
+                    found.extend(in_the_way.map(|no| (Node::Scope(no), name.clone())));
+                }
+            }
+        }
+        found
+    }
+
+    /// Who waits for a node: the one behind each of its requests, and the first in line for each lock it holds. `but` is
+    /// the request that has just come, which nobody waits for.
+    fn waited_for_by(&self, node: Node, but: Ticket) -> Vec<(Node, LockName)> {
+        let mut found = Vec::new();
+        for ticket in self.tickets(node).filter(|ticket| *ticket != but) {
+            let Some(waiter) = self.waiters.get(&ticket) else { continue };
+            for name in waiter.locks.as_slice() {
+                let after = Ticket(ticket.0 + 1);
+                let next = self.queues.range((name.clone(), after)..).next().filter(|(lock, _)| lock == name);
+                found.extend(next.map(|(_, next)| (self.node_of(*next), name.clone())));
+            }
+        }
+        let Node::Scope(no) = node else { return found };
+        let Some(state) = self.scopes.all.get(&no) else { return found };
+        for token in self.scopes.tokens_of(no) {
+            let Some(held) = self.grants.get(&(state.session, token)) else { continue };
+            for name in held.locks.as_slice() {
+                let Some(head) = self.head(name) else { continue };
+                let units = self.waiters.get(&head).map_or(0, |waiter| waiter.units);
+                if self.keeps_out(no, name, units) {
+                    found.push((self.node_of(head), name.clone()));
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether nobody can have so many units of the lock as long as this scope keeps what it has of it. On a counted
+    /// lock one holder alone need not be in the way: another one's release may do.
+    fn keeps_out(&self, scope: ScopeNo, name: &LockName, units: u32) -> bool {
+        let Some(lock) = self.locks.get(name) else { return false };
+        let Some(state) = self.scopes.all.get(&scope) else { return false };
+        let own = self.scopes.holding.range((name.clone(), scope, Token::default())..);
+        let own = own.take_while(|(lock, no, _)| lock == name && *no == scope);
+        let held: u64 = own
+            .filter_map(|(_, _, token)| self.grants.get(&(state.session, *token)))
+            .map(|held| u64::from(held.units))
+            .sum();
+        u64::from(lock.capacity) < held + u64::from(units)
+    }
+}

@@ -1,0 +1,77 @@
+//! Rate limiters shared by all who ask: the generic cell rate algorithm, by cell time. A limiter is one moment: the time at
+//! which it would be as if nobody had ever taken anything. Limiters whose moment has passed are forgotten.
+
+use crate::effect::{Answer, Reply};
+use crate::id::CellTime;
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::table::LockTable;
+use smol_str::SmolStr;
+
+/// How many forgotten limiters one take clears away.
+const CLEARED_PER_TAKE: usize = 2;
+
+/// A request for permits of a rate.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TakeRate {
+    /// The limiter's name.
+    pub limiter: SmolStr,
+    /// How many are wanted, all or none.
+    pub permits: u64,
+    /// The time between two permits, in nanoseconds.
+    pub interval_ns: u64,
+    /// How many can be had at once after a pause.
+    pub burst: u64,
+}
+
+impl LockTable {
+    pub(crate) fn take_rate(&mut self, take: &TakeRate) -> Answer {
+        limits::check_name("name of the limiter", &take.limiter)?;
+        limits::check_range("burst", take.burst, 1, limits::BURST_MAX)?;
+        limits::check_range("permits", take.permits, 1, take.burst)?;
+        limits::check_range(
+            "the time between two permits in ns",
+            take.interval_ns,
+            1,
+            limits::INTERVAL_NS_MAX,
+        )?;
+        let now = nanoseconds(self.now);
+        self.clear_limiters(now);
+        let known = self.limiters.get(&take.limiter).copied();
+        if known.is_none() && self.limiters.len() >= limits::LIMITERS_MAX {
+            return Err(Refusal::limit(format!(
+                "the cell has {} rate limiters in use, its limit: use fewer names",
+                limits::LIMITERS_MAX
+            )));
+        }
+        let full_again =
+            known.unwrap_or(0).max(now) + u128::from(take.permits) * u128::from(take.interval_ns);
+        let earliest = full_again.saturating_sub(u128::from(take.burst) * u128::from(take.interval_ns));
+        if earliest > now {
+            // Rounded up: who comes back then is served.
+            let retry_after_ms = ((earliest - now).div_ceil(1_000_000)) as u64;
+            return Ok(Reply::Rate { allowed: false, retry_after_ms });
+        }
+        if let Some(known) = known {
+            self.limiters_due.remove(&(known, take.limiter.clone()));
+        }
+        self.limiters.insert(take.limiter.clone(), full_again);
+        self.limiters_due.insert((full_again, take.limiter.clone()));
+        Ok(Reply::Rate { allowed: true, retry_after_ms: 0 })
+    }
+
+    fn clear_limiters(&mut self, now: u128) {
+        for _ in 0..CLEARED_PER_TAKE {
+            let Some((due, name)) = self.limiters_due.get_min().cloned() else { return };
+            if due > now {
+                return;
+            }
+            self.limiters_due.remove(&(due, name.clone()));
+            self.limiters.remove(&name);
+        }
+    }
+}
+
+fn nanoseconds(time: CellTime) -> u128 {
+    u128::from(time.0) * 1_000
+}

@@ -1,0 +1,238 @@
+//! Scopes: one line of work each, which may hold several locks and wait for more. They are the unit of deadlock, and
+//! have an age: that of their first acquire.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::id::{LockName, SessionId, Ticket, Token};
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::table::LockTable;
+
+/// A scope's number: the lower, the older.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct ScopeNo(pub u64);
+
+/// What happens when a scope meets another one in its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Policy {
+    /// It waits, unless that would close a cycle.
+    #[default]
+    Detect,
+    /// It waits for younger ones only; if an older one is in its way, it dies.
+    WaitDie,
+    /// It takes from younger ones what it needs, and waits for older ones.
+    WoundWait,
+}
+
+impl Policy {
+    /// The word used in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Detect => "detect",
+            Policy::WaitDie => "wait_die",
+            Policy::WoundWait => "wound_wait",
+        }
+    }
+}
+
+/// What only some grants and waits have; most have none of it, which then costs no memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Extra {
+    pub(crate) scope: Option<ScopeNo>,
+    /// What a candidate stands for, or a leader has announced.
+    pub(crate) value: Option<SmolStr>,
+    pub(crate) policy: Policy,
+}
+
+impl Extra {
+    pub(crate) fn shared(self) -> Option<Arc<Extra>> {
+        (self != Extra::default()).then(|| Arc::new(self))
+    }
+}
+
+/// The scope of a grant or a wait.
+pub(crate) fn scope_of(extra: Option<&Arc<Extra>>) -> Option<ScopeNo> {
+    extra.and_then(|extra| extra.scope)
+}
+
+/// One line of work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Scope {
+    pub(crate) session: SessionId,
+    pub(crate) name: SmolStr,
+    /// It has lost what it held to an older one, and has not been told yet.
+    pub(crate) wounded: bool,
+    // Invariant: its key in `Scopes::idle` while it neither holds nor waits.
+    pub(crate) idle: Option<u64>,
+}
+
+/// All scopes, and who of them holds and waits for what.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Scopes {
+    pub(crate) all: OrdMap<ScopeNo, Scope>,
+    pub(crate) names: OrdMap<(SessionId, SmolStr), ScopeNo>,
+    pub(crate) next: u64,
+    /// Those that neither hold nor wait, the longest idle first: a scope that died comes back with its age.
+    pub(crate) idle: OrdMap<u64, ScopeNo>,
+    pub(crate) idle_next: u64,
+    pub(crate) grants: OrdSet<(ScopeNo, Token)>,
+    pub(crate) waits: OrdSet<(ScopeNo, Ticket)>,
+    /// The scopes that hold a lock, the oldest first.
+    pub(crate) holding: OrdSet<(LockName, ScopeNo, Token)>,
+    /// The scopes that wait for a lock, the oldest first.
+    pub(crate) waiting: OrdSet<(LockName, ScopeNo, Ticket)>,
+    /// Those of them that may take it from younger ones.
+    pub(crate) wounding: OrdSet<(LockName, ScopeNo, Ticket)>,
+}
+
+impl Scopes {
+    /// Whether it neither holds nor waits.
+    pub(crate) fn is_idle(&self, scope: ScopeNo) -> bool {
+        self.tokens_of(scope).next().is_none() && self.tickets_of(scope).next().is_none()
+    }
+
+    pub(crate) fn tokens_of(&self, scope: ScopeNo) -> impl Iterator<Item = Token> + '_ {
+        let own = self.grants.range((scope, Token::default())..);
+        own.take_while(move |(owner, _)| *owner == scope).map(|(_, token)| *token)
+    }
+
+    pub(crate) fn tickets_of(&self, scope: ScopeNo) -> impl Iterator<Item = Ticket> + '_ {
+        let own = self.waits.range((scope, Ticket::default())..);
+        own.take_while(move |(owner, _)| *owner == scope).map(|(_, ticket)| *ticket)
+    }
+
+    pub(crate) fn note_grant(&mut self, scope: ScopeNo, token: Token, locks: &[LockName]) {
+        self.grants.insert((scope, token));
+        for name in locks {
+            self.holding.insert((name.clone(), scope, token));
+        }
+    }
+
+    pub(crate) fn note_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+        let Some(scope) = extra.scope else { return };
+        self.waits.insert((scope, ticket));
+        for name in locks {
+            self.waiting.insert((name.clone(), scope, ticket));
+            if extra.policy == Policy::WoundWait {
+                self.wounding.insert((name.clone(), scope, ticket));
+            }
+        }
+    }
+
+    pub(crate) fn forget_wait(&mut self, scope: ScopeNo, ticket: Ticket, locks: &[LockName]) {
+        self.waits.remove(&(scope, ticket));
+        for name in locks {
+            self.waiting.remove(&(name.clone(), scope, ticket));
+            self.wounding.remove(&(name.clone(), scope, ticket));
+        }
+    }
+
+    /// The oldest scope among these that has to do with a lock.
+    pub(crate) fn oldest<T: Ord + Clone + Default>(
+        of: &OrdSet<(LockName, ScopeNo, T)>,
+        lock: &LockName,
+    ) -> Option<ScopeNo> {
+        let first = of.range((lock.clone(), ScopeNo::default(), T::default())..).next();
+        first.filter(|(name, _, _)| name == lock).map(|(_, scope, _)| *scope)
+    }
+}
+
+impl LockTable {
+    /// The scope under this name, made if there is none. One that was wounded is told so, once.
+    pub(crate) fn enter_scope(&mut self, session: SessionId, name: &SmolStr) -> Result<ScopeNo, Refusal> {
+        if let Some(&no) = self.scopes.names.get(&(session, name.clone())) {
+            if let Some(scope) = self.scopes.all.get_mut(&no) {
+                if std::mem::take(&mut scope.wounded) {
+                    return Err(Refusal::Wounded);
+                }
+                if let Some(number) = scope.idle.take() {
+                    self.scopes.idle.remove(&number);
+                }
+            }
+            let held = self.scopes.tokens_of(no).take(limits::GRANTS_PER_SCOPE_MAX).count();
+            let waits = self.scopes.tickets_of(no).take(limits::WAITS_PER_SCOPE_MAX).count();
+            if held == limits::GRANTS_PER_SCOPE_MAX || waits == limits::WAITS_PER_SCOPE_MAX {
+                return Err(Refusal::limit(format!(
+                    "the scope \"{name}\" holds {held} locks and waits for {waits}; at most {} and {} are allowed",
+                    limits::GRANTS_PER_SCOPE_MAX,
+                    limits::WAITS_PER_SCOPE_MAX
+                )));
+            }
+            return Ok(no);
+        }
+        self.scopes.next += 1;
+        let no = ScopeNo(self.scopes.next);
+        self.scopes.names.insert((session, name.clone()), no);
+        self.scopes.all.insert(no, Scope { session, name: name.clone(), wounded: false, idle: None });
+        Ok(no)
+    }
+
+    /// Keeps the idle scopes in order: remembers one that has become idle, forgets the longest idle beyond the bound.
+    pub(crate) fn note_if_idle(&mut self, no: ScopeNo) {
+        if !self.scopes.is_idle(no) {
+            return;
+        }
+        let Some(scope) = self.scopes.all.get_mut(&no) else { return };
+        if scope.idle.is_some() {
+            return;
+        }
+        scope.idle = Some(self.scopes.idle_next);
+        self.scopes.idle.insert(self.scopes.idle_next, no);
+        self.scopes.idle_next += 1;
+        if self.scopes.idle.len() > limits::IDLE_SCOPES_REMEMBERED_MAX
+            && let Some((_, oldest)) = self.scopes.idle.get_min().cloned()
+        {
+            self.forget_scope(oldest);
+        }
+    }
+
+    pub(crate) fn forget_scope(&mut self, no: ScopeNo) {
+        let Some(scope) = self.scopes.all.remove(&no) else { return };
+        self.scopes.names.remove(&(scope.session, scope.name));
+        if let Some(number) = scope.idle {
+            self.scopes.idle.remove(&number);
+        }
+    }
+
+    pub(crate) fn first_scope_of(&self, session: SessionId) -> Option<ScopeNo> {
+        let ((owner, _), no) = self.scopes.names.range((session, SmolStr::default())..).next()?;
+        (*owner == session).then_some(*no)
+    }
+
+    /// Every index agrees with the grants and waits that it indexes.
+    pub(crate) fn check_scopes(&self) -> Result<(), String> {
+        let mut expected =
+            Scopes { next: self.scopes.next, idle_next: self.scopes.idle_next, ..Scopes::default() };
+        for (no, scope) in &self.scopes.all {
+            if self.scopes.is_idle(*no) != scope.idle.is_some() {
+                return Err(format!(
+                    "the scope {} is idle and not remembered as such, or the other way round",
+                    scope.name
+                ));
+            }
+            expected.names.insert((scope.session, scope.name.clone()), *no);
+            expected.all.insert(*no, scope.clone());
+            if let Some(number) = scope.idle {
+                expected.idle.insert(number, *no);
+            }
+        }
+        for ((_, token), held) in &self.grants {
+            if let Some(scope) = scope_of(held.extra.as_ref()) {
+                expected.note_grant(scope, *token, held.locks.as_slice());
+            }
+        }
+        for (ticket, waiter) in &self.waiters {
+            if let Some(extra) = &waiter.extra {
+                expected.note_wait(extra, *ticket, waiter.locks.as_slice());
+            }
+        }
+        if expected != self.scopes {
+            return Err("the scopes do not know what they hold and wait for".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! What people build on a lock: lines of work without deadlocks, elections, rates, steps that are done once, optimistic
+//! changes. All of it on the lock table in this process, with a keeper of its own for each client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper::prelude::*;
+use lockkeeper::{GuardState, Loss, Policy, Token};
+use tokio::task::JoinSet;
+
+/// Longer than anything takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+async fn keeper(name: &str, owner: &str) -> Keeper {
+    let url = format!("embedded:{}", folder(name).display());
+    Keeper::builder().owner(owner).connect(&url).await.expect("the table opens")
+}
+
+/// A folder for each test: keepers of the same folder share one table.
+fn folder(name: &str) -> std::path::PathBuf {
+    static ROOT: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
+    ROOT.get_or_init(|| tempfile::tempdir().expect("a folder")).path().join(name)
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < LONG, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+}
+
+/// 50 clients do 1,000 transactions of 4 random locks each, in random order, and each changes something that only the
+/// locks protect.
+async fn transactions(policy: Policy) {
+    const CLIENTS: u64 = 50;
+    const EACH: u64 = 20;
+    const LOCKS: u64 = 40;
+    let accounts: Arc<Vec<AtomicU64>> = Arc::new((0..LOCKS).map(|_| AtomicU64::new(0)).collect());
+    let given_way = Arc::new(AtomicU32::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let keeper = keeper(policy.as_str(), &format!("client-{number}")).await;
+        let (accounts, given_way) = (Arc::clone(&accounts), Arc::clone(&given_way));
+        clients.spawn(async move {
+            let mut dice = Dice(number * 7_919 + 1);
+            for _ in 0..EACH {
+                let mut wanted = Vec::new();
+                while wanted.len() < 4 {
+                    let lock = dice.below(LOCKS);
+                    if !wanted.contains(&lock) {
+                        wanted.push(lock);
+                    }
+                }
+                let tries = AtomicU32::new(0);
+                keeper
+                    .scope()
+                    .policy(policy)
+                    .run(|scope| {
+                        tries.fetch_add(1, Ordering::Relaxed);
+                        let (wanted, accounts) = (&wanted, &accounts);
+                        async move {
+                            let mut guards = Vec::new();
+                            for lock in wanted {
+                                let guard = scope.lock(format!("account/{lock}")).wait(LONG).acquire().await;
+                                // A wait that ended would be no deadlock that was prevented.
+                                guards.push(guard.inspect_err(|error| {
+                                    assert!(!matches!(error, Error::Timeout { .. }), "{error}");
+                                })?);
+                            }
+                            let before: Vec<u64> = wanted
+                                .iter()
+                                .map(|at| accounts[*at as usize].load(Ordering::Relaxed))
+                                .collect();
+                            tokio::task::yield_now().await;
+                            // The step that matters: nothing is written under a guard that was lost.
+                            guards.iter().try_for_each(|guard| guard.check())?;
+                            for (at, before) in wanted.iter().zip(before) {
+                                accounts[*at as usize].store(before + 1, Ordering::Relaxed);
+                            }
+                            for guard in guards {
+                                // An older one may have taken it since.
+                                let _ = guard.release().await;
+                            }
+                            Ok(())
+                        }
+                    })
+                    .await
+                    .unwrap();
+                given_way.fetch_add(tries.into_inner() - 1, Ordering::Relaxed);
+            }
+            keeper.close().await.unwrap();
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    let written: u64 = accounts.iter().map(|account| account.load(Ordering::Relaxed)).sum();
+    println!("{}: {} transactions began again", policy.as_str(), given_way.load(Ordering::Relaxed));
+    assert_eq!(written, CLIENTS * EACH * 4, "every change of every transaction is there");
+}
+
+#[tokio::test]
+async fn wait_die_finishes_a_thousand_transactions() {
+    transactions(Policy::WaitDie).await;
+}
+
+#[tokio::test]
+async fn detection_finishes_a_thousand_transactions() {
+    transactions(Policy::Detect).await;
+}
+
+#[tokio::test]
+async fn wound_wait_finishes_a_thousand_transactions() {
+    transactions(Policy::WoundWait).await;
+}
+
+#[tokio::test]
+async fn a_wounded_guard_is_told_at_once_and_fenced_off() {
+    let old = keeper("wounded", "old").await;
+    let young = keeper("wounded", "young").await;
+    let elder = old.scope().policy(Policy::WoundWait);
+    let first = elder.lock("a").acquire().await.unwrap();
+    let younger = young.scope_named("youngest").policy(Policy::WoundWait);
+    let held = younger.lock("b").acquire().await.unwrap();
+    let taken = elder.lock("b").acquire().await.unwrap();
+    assert_eq!(held.lost().await, Loss::Wounded);
+    assert_eq!(held.state(), GuardState::Lost);
+    assert!(matches!(held.check(), Err(Error::Lost { why: Loss::Wounded, .. })));
+    let write = young.value("row").fence(&held).put("late").await;
+    assert!(matches!(write, Err(Error::StaleToken { .. })), "{write:?}");
+    assert!(matches!(younger.lock("c").acquire().await, Err(Error::Wounded(_))));
+    // Seen by people, with the line of work.
+    assert_eq!(old.who("b").await.unwrap().holders[0].scope, elder.name());
+    drop((first, taken));
+    let wrong = younger.lock("d").ttl(3.secs()).acquire().await;
+    assert!(matches!(wrong, Err(Error::Invalid(_))), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn leaders_come_and_go_and_observers_see_it() {
+    let (one, two, three) =
+        (keeper("elect", "pod-1").await, keeper("elect", "pod-2").await, keeper("elect", "pod-3").await);
+    let mut observer = three.election("db").observe();
+    assert_eq!(observer.next().await.unwrap(), None, "nobody leads");
+    let first = one.election("db").value("10.0.0.1").campaign().await.unwrap();
+    let leader = observer.next().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.owner.as_str()), ("10.0.0.1", "pod-1"));
+    assert_eq!(leader.epoch, first.epoch().0);
+    assert_eq!(two.election("db").leader().await.unwrap(), Some(leader));
+    let busy = two.election("db").wait(Duration::ZERO).campaign().await;
+    assert!(matches!(busy, Err(Error::Contended { .. })), "{busy:?}");
+
+    // Two wait; the leader passes the office on to the second of them.
+    let mut waiting = Vec::new();
+    for (keeper, value) in [(&two, "10.0.0.2"), (&three, "10.0.0.3")] {
+        let election = keeper.election("db").value(value);
+        waiting.push(tokio::spawn(async move { election.campaign().await }));
+        let count = waiting.len() as u32;
+        until("one more waits", async || one.who("election/db").await.unwrap().waiting == count).await;
+    }
+    let (error, first) = first.hand_over("nobody").await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let epoch = first.epoch();
+    first.check().unwrap();
+    first.hand_over("10.0.0.3").await.unwrap();
+    let second = waiting.pop().unwrap().await.unwrap().unwrap();
+    assert!(second.epoch() > epoch);
+    assert_eq!(observer.next().await.unwrap().unwrap().value, "10.0.0.3");
+
+    // A leader that dies does not lead, and the next one does.
+    assert!(second.remaining() > Duration::ZERO);
+    three.close().await.unwrap();
+    assert_eq!(second.state(), GuardState::Lost);
+    let third = waiting.pop().unwrap().await.unwrap().unwrap();
+    let mut observer = one.election("db").observe();
+    assert_eq!(observer.next().await.unwrap().unwrap().epoch, third.epoch().0);
+    third.resign().await.unwrap();
+    assert_eq!(observer.next().await.unwrap(), None, "the vacancy is seen");
+    let done = one.election("db").run(|lease| async move { lease.token() }).await.unwrap();
+    assert!(done > epoch);
+}
+
+#[tokio::test]
+async fn a_rate_holds_for_all_clients_together() {
+    const CLIENTS: usize = 16;
+    const RATE: f64 = 200.0;
+    // So much that half a second in which the machine does something else is made up for.
+    const BURST: u64 = 100;
+    let measured = Duration::from_secs(30);
+    let began = Instant::now();
+    let taken = Arc::new(AtomicU64::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let limiter = keeper("rate", &format!("client-{number}")).await.limiter("calls", RATE, BURST);
+        let taken = Arc::clone(&taken);
+        clients.spawn(async move {
+            while began.elapsed() < measured {
+                limiter.take(1).await.unwrap();
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    tokio::time::sleep(measured.saturating_sub(began.elapsed())).await;
+    // What was served until now, whenever now is.
+    let (count, seconds) = (taken.load(Ordering::Relaxed) as f64, began.elapsed().as_secs_f64());
+    let rate = (count - BURST as f64) / seconds;
+    println!("{count} in {seconds:.2} s: {rate:.2} a second");
+    assert!(rate <= RATE * 1.01, "{rate} a second are too many");
+    assert!(rate >= RATE * 0.99, "{rate} a second are too few");
+    clients.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_local_batch_asks_less_and_stays_within_its_bound() {
+    let one = keeper("batch", "one").await;
+    let exact = one.limiter("l", 10.0, 40);
+    let batched = keeper("batch", "two").await.limiter("l", 10.0, 40).local_batch(20);
+    let began = Instant::now();
+    for _ in 0..20 {
+        batched.try_take(1).await.unwrap().unwrap();
+    }
+    // The batch was taken at once: half of the burst is left, and what came back since.
+    let mut left = 0;
+    while exact.try_take(1).await.unwrap().is_ok() {
+        left += 1;
+    }
+    let came_back = (began.elapsed().as_secs_f64() * 10.0).ceil() as u64;
+    assert!((20..=20 + came_back).contains(&left), "{left} were left, {came_back} came back");
+    let wait = batched.try_take(1).await.unwrap().unwrap_err();
+    assert!(wait <= Duration::from_millis(100), "{wait:?}");
+    assert!(matches!(exact.try_take(41).await, Err(Error::Invalid(_))));
+}
+
+#[tokio::test]
+async fn a_step_is_done_once_and_everybody_gets_its_result() {
+    let done = Arc::new(AtomicU32::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..8 {
+        let keeper = keeper("once", &format!("client-{number}")).await;
+        let done = Arc::clone(&done);
+        clients.spawn(async move {
+            let step = keeper.once("order-42/charge");
+            step.run(|token| async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, Error>(format!("receipt under {token}"))
+            })
+            .await
+            .unwrap()
+            .unwrap()
+        });
+    }
+    let mut receipts = Vec::new();
+    while let Some(receipt) = clients.join_next().await {
+        receipts.push(receipt.unwrap());
+    }
+    receipts.dedup();
+    assert_eq!((receipts.len(), done.load(Ordering::Relaxed)), (1, 1), "{receipts:?}");
+
+    let keeper = keeper("once", "later").await;
+    let step = keeper.once("order-43/charge");
+    // What fails is not recorded, and the next one tries again.
+    let failed = step.run(|_| async { Err::<u32, _>("no money") }).await.unwrap();
+    assert_eq!(failed, Err("no money"));
+    assert_eq!(step.recorded::<u32>().await.unwrap(), None);
+    // One that dies in the middle is taken over.
+    let dropped = tokio::time::timeout(
+        Duration::from_millis(50),
+        step.run(|_| std::future::pending::<Result<u32, Error>>()),
+    );
+    assert!(dropped.await.is_err());
+    let mut first = Token(0);
+    let result = step.run(|token| {
+        first = token;
+        async { Ok::<_, Error>(7) }
+    });
+    assert_eq!(result.await.unwrap(), Ok(7));
+    assert!(first > Token(0));
+    assert_eq!(step.recorded::<u32>().await.unwrap(), Some(7));
+    assert!(matches!(step.recorded::<String>().await, Err(Error::Fatal(_))));
+    step.forget().await.unwrap();
+    assert_eq!(step.recorded::<u32>().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn optimistic_changes_lose_nothing() {
+    let mut clients = JoinSet::new();
+    for number in 0..8 {
+        let keeper = keeper("optimistic", &format!("client-{number}")).await;
+        clients.spawn(async move {
+            for _ in 0..25 {
+                let raise = |bytes: Option<&[u8]>| {
+                    let before =
+                        bytes.map_or(0, |bytes| std::str::from_utf8(bytes).unwrap().parse::<u64>().unwrap());
+                    Some((before + 1).to_string().into_bytes())
+                };
+                keeper.optimistic("visits", raise).await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    let keeper = keeper("optimistic", "reader").await;
+    let value = keeper.value("visits").get().await.unwrap().unwrap();
+    assert_eq!((value.bytes.as_slice(), value.version), (&b"200"[..], 200));
+    assert_eq!(keeper.optimistic("visits", |_| None).await.unwrap(), 200, "left as it is");
+    // An idempotency key: whoever writes it first did it.
+    keeper.value("key").if_version(0).put("mine").await.unwrap();
+    let second = keeper.value("key").if_version(0).put("mine too").await;
+    assert!(matches!(second, Err(Error::VersionMismatch { version: 1 })), "{second:?}");
+}
