@@ -44,7 +44,10 @@ async fn busy() -> (Node, Client) {
     let (node, client) = start().await;
     let session = client.session().await;
     let token = client.take(&session, "a/secret/name").await;
-    client.post("/v1/lock/acquire", json!({"session": session, "lock": "a/secret/name"})).await.refused(409, "busy");
+    client
+        .post("/v1/lock/acquire", json!({"session": session, "lock": "a/secret/name"}))
+        .await
+        .refused(409, "busy");
     let waits = json!({"session": session, "lock": "a/secret/name", "wait_ms": 10});
     client.post("/v1/lock/acquire", waits).await.refused(408, "timeout");
     client.post("/v1/session/keepalive", json!({"session": session})).await.ok();

@@ -200,7 +200,8 @@ impl History {
             self.filled = now;
         }
         for (lock, event) in page.into_events() {
-            let lost = matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced | Freed::Wounded));
+            let lost =
+                matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced | Freed::Wounded));
             if lost || self.budget > 0 {
                 self.budget = self.budget.saturating_sub(u64::from(!lost));
                 self.rings.push(lock, event);

@@ -7,6 +7,7 @@
 pub mod audit;
 pub mod cell;
 pub mod disk;
+pub mod elections;
 pub mod figures;
 pub mod graph;
 pub mod history;

@@ -56,6 +56,7 @@ enum View {
     Graph,
     Sessions { owner: String, after: Option<ShortSession> },
     Top,
+    Elections { after: String },
     Audit,
 }
 
@@ -71,10 +72,11 @@ impl Asked {
             "graph" => View::Graph,
             "sessions" => View::Sessions { owner: self.owner, after: Wanted::behind(&self.after)? },
             "top" => View::Top,
+            "elections" => View::Elections { after: self.after },
             "audit" => View::Audit,
             other => {
                 return Err(Failure::Invalid(format!(
-                    "there is no view \"{other}\": choose cell, locks, lock, graph, sessions, top or audit"
+                    "there is no view \"{other}\": choose cell, locks, lock, graph, sessions, top, elections or audit"
                 )));
             }
         })
@@ -233,6 +235,7 @@ impl Watch {
                 json(&look.sessions(&shared.expiry, &wanted))
             }
             View::Top => json(&look.top(&shared.lately, 20)),
+            View::Elections { after } => json(&look.elections(after)),
             View::Audit => json(&look.audit(0)),
         }
     }
