@@ -57,7 +57,7 @@ export function cell() {
       trouble.replaceChildren(said);
       const disk = data.disk;
       cards.replaceChildren(
-        card("Locks in use", count(data.locks), `${count(data.locks_held)} grants`),
+        card("Locks in use", count(data.locks), data.locks_held === 1 ? "1 grant" : `${count(data.locks_held)} grants`),
         card("Waiting", count(data.waiting)),
         card("Sessions", count(data.sessions)),
         card("Values", count(data.values)),

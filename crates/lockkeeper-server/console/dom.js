@@ -26,7 +26,7 @@ const sign = (item) => JSON.stringify(item, (name, value) => (name.endsWith("_ms
 
 /**
  * Shows items in a container and touches only those that changed, so that focus and selection stay where they are.
- * `signs` may be given where times matter.
+ * `signOf` may be given where times matter.
  */
 export function list(container, items, key, render, signOf = sign) {
   const old = container.shown ?? new Map();
@@ -39,7 +39,8 @@ export function list(container, items, key, render, signOf = sign) {
       shown.set(key(item), known);
     } else {
       const element = render(item);
-      if (old.size > 0) element.classList.add("fresh");
+      // What changes with every second is no news.
+      if (old.size > 0 && signOf === sign) element.classList.add("fresh");
       shown.set(key(item), { sign: now, element });
     }
   }

@@ -83,7 +83,7 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log"] {
             browser.call(&format!("{domain}.enable"), json!({})).await;
         }
-        browser.size(1100, 850, false).await;
+        browser.size(1040, 780, false).await;
         browser
     }
 
@@ -184,11 +184,11 @@ impl Browser {
     /// A picture for the documentation, if anybody asks for it.
     pub async fn picture(&self, name: &str) {
         let Some(folder) = std::env::var_os(PICTURES).map(PathBuf::from) else { return };
-        let answer = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
+        let answer = self.call("Page.captureScreenshot", json!({"format": "webp", "quality": 75})).await;
         let data = answer["data"].as_str().expect("a picture");
         let bytes = base64::engine::general_purpose::STANDARD.decode(data).expect("base64");
         std::fs::create_dir_all(&folder).expect("a folder for pictures");
-        std::fs::write(folder.join(format!("{name}.png")), bytes).expect("the picture is written");
+        std::fs::write(folder.join(format!("{name}.webp")), bytes).expect("the picture is written");
     }
 
     /// What the page complained about since the last time.
