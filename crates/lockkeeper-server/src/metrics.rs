@@ -145,7 +145,7 @@ impl Metrics {
         for reason in ["busy", "timeout"] {
             drop(metrics.refused.get_or_create(&Why { reason }));
         }
-        for reason in ["session_expired", "forced"] {
+        for reason in ["session_expired", "forced", "wounded"] {
             drop(metrics.lost.get_or_create(&Why { reason }));
         }
         metrics.register(wait_seconds, sync_seconds);

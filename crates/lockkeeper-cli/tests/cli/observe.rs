@@ -97,6 +97,27 @@ fn top_is_live_in_a_terminal_and_leaves_it_as_it_was() {
 }
 
 #[test]
+fn a_slow_acquire_is_a_line_of_json_in_the_log() {
+    let server = Server::start_with(&["--log-format", "json", "--slow-acquire", "1ms"]);
+    let mut holder = server.hold("job");
+    let mut waiter = wait_for(&server, "job", "a patient\none", 1);
+    until("a millisecond of waiting", || {
+        (server.who("job")["queue"][0]["waited_ms"].as_u64() > Some(1)).then_some(())
+    });
+    holder.signal(rustix::process::Signal::TERM);
+    holder.ended();
+    assert_eq!(waiter.code(), 0);
+    let line = until("the line", || {
+        let log = std::fs::read_to_string(server.data_dir().with_extension("stderr")).unwrap();
+        log.lines().find(|line| line.contains("slow acquire")).map(str::to_owned)
+    });
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["level"], &line["fields"]["lock"]), (&"WARN".into(), &"\"job\"".into()));
+    assert_eq!(line["fields"]["owner"], "\"a patient\\none\"", "a line of others cannot pass for ours");
+    assert!(line["fields"]["waited_ms"].as_u64() >= Some(1), "{line}");
+}
+
+#[test]
 fn explain_says_who_is_in_the_way() {
     let server = Server::start();
     assert!(table(&server, &["explain", "job"]).contains("\"job\" is free"));
