@@ -19,6 +19,7 @@ mod history;
 mod ls;
 mod member;
 mod observe;
+mod proxy;
 mod run;
 mod serve;
 mod snapshot;
@@ -83,6 +84,8 @@ enum Verb {
     Snapshot(snapshot::SnapshotVerb),
     /// Say what an engine can promise, and look for what is unsafe in its set-up
     Doctor(doctor::Doctor),
+    /// Put a fencing proxy before an HTTP service that cannot check tokens itself
+    Proxy(proxy::Proxy),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
 }
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         Verb::Member(verb) => (verb.output(), verb.run()),
         Verb::Snapshot(verb) => (verb.output(), verb.run()),
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
+        Verb::Proxy(verb) => (Output::Table, verb.run()),
         Verb::Bench(verb) => (verb.output, verb.run()),
     };
     match result {

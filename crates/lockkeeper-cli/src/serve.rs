@@ -60,7 +60,7 @@ pub(crate) struct Serve {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum LogFormat {
+pub(crate) enum LogFormat {
     Text,
     Json,
 }
@@ -74,24 +74,10 @@ pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
 impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        self.start_logging();
+        start_logging(self.log_format);
         // The hot path of a node is on one thread: a wake-up of another one costs more than an operation.
         client::block_on(async { self.serve().await.map_err(Failure::other) })?;
         Ok(0)
-    }
-
-    fn start_logging(&self) {
-        use tracing_subscriber::EnvFilter;
-        let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG")
-            .unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal());
-        match self.log_format {
-            LogFormat::Text => builder.with_target(false).init(),
-            LogFormat::Json => builder.json().init(),
-        }
     }
 
     async fn serve(self) -> Result<(), String> {
@@ -134,5 +120,20 @@ impl Serve {
         }
         node.stop().await;
         Ok(())
+    }
+}
+
+/// Logs to stderr, as `LOCKKEEPER_LOG` says.
+pub(crate) fn start_logging(format: LogFormat) {
+    use tracing_subscriber::EnvFilter;
+    let filter =
+        EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => builder.with_target(false).init(),
+        LogFormat::Json => builder.json().init(),
     }
 }

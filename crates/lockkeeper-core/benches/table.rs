@@ -184,6 +184,40 @@ fn lines(criterion: &mut Criterion<ProcessorTime>) {
     group.finish();
 }
 
+/// A scope that holds something which somebody waits for joins a line and gives up: the search for a circle has to look
+/// both ways, and must not walk along the line.
+fn scopes(criterion: &mut Criterion<ProcessorTime>) {
+    let mut group = criterion.benchmark_group("a scope joins a line and gives up");
+    let in_scope = |session: u128, scope: String, name: &LockName, wait: Wait| Acquire {
+        scope: Some(scope.into()),
+        ..acquire(session, name, wait)
+    };
+    let (busy, own) = (LockName::from("busy"), LockName::from("own"));
+    for waiters in [1u64, 100, 9_999] {
+        let mut table = table_with_sessions(1_000);
+        apply(&mut table, vec![Command::Acquire(in_scope(spread(0), "holder".into(), &busy, Wait::No))]);
+        for number in 0..waiters {
+            let request = in_scope(spread(number % 1_000), format!("t{number}"), &busy, Wait::Forever);
+            apply(&mut table, vec![Command::Acquire(request)]);
+        }
+        apply(&mut table, vec![Command::Acquire(in_scope(spread(1), "me".into(), &own, Wait::No))]);
+        apply(&mut table, vec![Command::Acquire(in_scope(spread(2), "behind".into(), &own, Wait::Forever))]);
+        group.bench_function(format!("{waiters} wait there already"), |bencher| {
+            let mut table = table.clone();
+            bencher.iter(|| {
+                let joined = apply(
+                    &mut table,
+                    vec![Command::Acquire(in_scope(spread(1), "me".into(), &busy, Wait::Forever))],
+                );
+                let Ok(Reply::Queued { ticket }) = joined.answers[0] else { panic!("{joined:?}") };
+                let leave = Command::Cancel { session: SessionId(spread(1)), what: Waiting::Ticket(ticket) };
+                black_box(apply(&mut table, vec![leave]));
+            });
+        });
+    }
+    group.finish();
+}
+
 fn entries(criterion: &mut Criterion<ProcessorTime>) {
     let names = names("accounts", NAMES);
     let mut group = criterion.benchmark_group("an entry");
@@ -337,7 +371,7 @@ criterion_group! {
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .sample_size(30);
-    targets = pairs, lines, entries
+    targets = pairs, lines, scopes, entries
 }
 
 fn main() {

@@ -183,25 +183,30 @@ impl LockTable {
             }
         }
         loop {
-            let node = from_ahead.pop_front()?;
-            for (next, lock) in self.tickets(node).flat_map(|ticket| self.waits_for(ticket)) {
-                if next == own || behind.contains_key(&next) {
-                    return Some(self.steps(own, node, (next, lock), &ahead, &behind));
-                }
-                if !ahead.contains_key(&next) {
-                    ahead.insert(next, (node, lock));
-                    from_ahead.push_back(next);
-                }
-            }
             let node = from_behind.pop_front()?;
             for (last, lock) in self.waited_for_by(node, ticket) {
                 if ahead.contains_key(&last) {
                     return Some(self.steps(own, last, (node, lock), &ahead, &behind));
                 }
-                if last != own && !behind.contains_key(&last) {
-                    behind.insert(last, (node, lock));
-                    from_behind.push_back(last);
+                if last != own {
+                    behind.entry(last).or_insert_with(|| {
+                        from_behind.push_back(last);
+                        (node, lock)
+                    });
                 }
+            }
+            if from_behind.is_empty() {
+                return None;
+            }
+            let node = from_ahead.pop_front()?;
+            for (next, lock) in self.tickets(node).flat_map(|ticket| self.waits_for(ticket)) {
+                if next == own || behind.contains_key(&next) {
+                    return Some(self.steps(own, node, (next, lock), &ahead, &behind));
+                }
+                ahead.entry(next).or_insert_with(|| {
+                    from_ahead.push_back(next);
+                    (node, lock)
+                });
             }
         }
     }

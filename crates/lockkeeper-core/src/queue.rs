@@ -87,8 +87,8 @@ impl LockTable {
         if let Some(until) = waiter.until {
             self.timers.remove(&(until, Timer::WaitEnds(ticket)));
         }
-        if let Some(scope) = scope_of(waiter.extra.as_ref()) {
-            self.scopes.forget_wait(scope, ticket, waiter.locks.as_slice());
+        if let Some(extra) = &waiter.extra {
+            self.scopes.forget_wait(extra, ticket, waiter.locks.as_slice());
         }
         Some(waiter)
     }

@@ -83,9 +83,9 @@ pub(crate) struct Scopes {
     pub(crate) waits: OrdSet<(ScopeNo, Ticket)>,
     /// The scopes that hold a lock, the oldest first.
     pub(crate) holding: OrdSet<(LockName, ScopeNo, Token)>,
-    /// The scopes that wait for a lock, the oldest first.
+    /// The scopes that wait for a lock and would rather die than wait for an older one, the oldest first.
     pub(crate) waiting: OrdSet<(LockName, ScopeNo, Ticket)>,
-    /// Those of them that may take it from younger ones.
+    /// The scopes that wait for a lock and may take it from younger ones, the oldest first.
     pub(crate) wounding: OrdSet<(LockName, ScopeNo, Ticket)>,
 }
 
@@ -116,18 +116,23 @@ impl Scopes {
         let Some(scope) = extra.scope else { return };
         self.waits.insert((scope, ticket));
         for name in locks {
-            self.waiting.insert((name.clone(), scope, ticket));
-            if extra.policy == Policy::WoundWait {
-                self.wounding.insert((name.clone(), scope, ticket));
+            match extra.policy {
+                Policy::Detect => {}
+                Policy::WaitDie => drop(self.waiting.insert((name.clone(), scope, ticket))),
+                Policy::WoundWait => drop(self.wounding.insert((name.clone(), scope, ticket))),
             }
         }
     }
 
-    pub(crate) fn forget_wait(&mut self, scope: ScopeNo, ticket: Ticket, locks: &[LockName]) {
+    pub(crate) fn forget_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+        let Some(scope) = extra.scope else { return };
         self.waits.remove(&(scope, ticket));
         for name in locks {
-            self.waiting.remove(&(name.clone(), scope, ticket));
-            self.wounding.remove(&(name.clone(), scope, ticket));
+            match extra.policy {
+                Policy::Detect => {}
+                Policy::WaitDie => drop(self.waiting.remove(&(name.clone(), scope, ticket))),
+                Policy::WoundWait => drop(self.wounding.remove(&(name.clone(), scope, ticket))),
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! Random transactions, each of which takes four locks one after the other: whatever the policy, no deadlock survives,
 //! nobody is killed without a conflict, and the oldest always gets through.
 
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
 use std::collections::BTreeMap;
 
 use lockkeeper_core::{

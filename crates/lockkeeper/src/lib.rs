@@ -45,7 +45,8 @@
 //!
 //! `cell` (on by default): the client of a cell. `embedded`: the lock table inside this process. `redis`, `redlock`,
 //! `etcd`, `zookeeper`, `consul`, `postgres`: locks on servers that you already run; what each can promise is data
-//! ([`Capabilities`]) and a table in `docs/engines.md`.
+//! ([`Capabilities`]) and a table in `docs/engines.md`. `gate-postgres`, `gate-sqlx`, `gate-redis`, `gate-file`,
+//! `gate-object-store`, `gate-http`: [`gates`], the check of the token at the resource.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backoff;
@@ -58,6 +59,7 @@ mod engines;
 mod error;
 mod events;
 mod fencing;
+pub mod gates;
 mod grant;
 mod guard;
 mod history;

@@ -1,6 +1,8 @@
 //! What people build on a lock: lines of work without deadlocks, elections, rates, steps that are done once, optimistic
 //! changes. All of it on the lock table in this process, with a keeper of its own for each client.
 
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

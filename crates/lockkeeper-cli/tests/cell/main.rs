@@ -7,6 +7,7 @@
 mod harness;
 
 mod backup;
+mod behind;
 mod cuts;
 mod data_lost;
 mod disk;

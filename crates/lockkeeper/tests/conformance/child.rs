@@ -12,15 +12,20 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that says something now and then. It ends with this value.
 pub(crate) struct Child {
-    process: std::process::Child,
+    pub(crate) process: std::process::Child,
     words: mpsc::Receiver<String>,
 }
 
 impl Child {
     pub(crate) fn start(role: &str, settings: &[(&str, &str)]) -> Child {
+        Child::playing("child::plays_its_role", role, settings)
+    }
+
+    /// The same with a test of another name that knows the role.
+    pub(crate) fn playing(test: &str, role: &str, settings: &[(&str, &str)]) -> Child {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "child::plays_its_role", "--ignored", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
         command.env("LOCKKEEPER_TEST_ROLE", role);
         for (name, value) in settings {
             command.env(format!("LOCKKEEPER_TEST_{name}"), value);
@@ -67,14 +72,14 @@ fn listen(stdout: ChildStdout) -> mpsc::Receiver<String> {
     receiver
 }
 
-fn say(word: &str) {
+pub(crate) fn say(word: &str) {
     use std::io::Write;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "@{word}").unwrap();
     stdout.flush().unwrap();
 }
 
-fn setting(name: &str) -> String {
+pub(crate) fn setting(name: &str) -> String {
     std::env::var(format!("LOCKKEEPER_TEST_{name}")).unwrap()
 }
 

@@ -1,0 +1,119 @@
+//! `lockkeeper proxy`: the gate of an HTTP service that cannot check tokens itself.
+
+mod listen;
+mod upstream;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper::gates::http::{FenceLayer, FileTokens};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tower_layer::Layer;
+
+use self::upstream::Upstream;
+use crate::client;
+use crate::duration;
+use crate::failure::Failure;
+use crate::serve::{LogFormat, start_logging};
+
+/// Put a fencing proxy before an HTTP service that cannot check tokens itself
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper proxy --upstream http://10.0.0.7:8080 --fence-state /var/lib/lockkeeper-fence
+  lockkeeper run orders/4472 -- sh -c 'curl -f -X PUT -d paid \\
+      -H \"Lockkeeper-Fence: $LOCKKEEPER_SEQUENCER\" http://127.0.0.1:7430/orders/4472'
+
+A request says under which lock it comes: Lockkeeper-Fence: lock=NAME;token=NUMBER, or
+the sequencer of the grant. The proxy remembers the highest token of each lock. A lower
+one is answered 412 (stale_token) and never reaches the upstream; one that is higher is
+on the disk before its request is passed on, and waits until requests with lower ones
+have been answered. Requests that could change something and name no lock are answered
+428; reads pass.
+
+It fences only if there is no other way to the upstream: let the upstream listen where
+the proxy alone can reach it. One proxy at a time for an upstream.
+
+What the upstream answers is passed on as it is. If there is no answer, it is 502, and
+may_have_happened says whether the request can have reached it.
+
+The first line on stdout says where it listens; port 0 takes any free one. Logs are on
+stderr. TERM and INT let requests end for 10 s and stop it with exit code 0.")]
+pub(crate) struct Proxy {
+    /// Where requests are passed on to: http://host:port[/path]
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_PROXY_UPSTREAM")]
+    upstream: String,
+    /// Folder for the highest tokens; made if it is not there
+    #[arg(long, value_name = "DIR", env = "LOCKKEEPER_PROXY_FENCE_STATE")]
+    fence_state: PathBuf,
+    /// Address for clients: HTTP/1.1 and HTTP/2
+    #[arg(long, default_value = "127.0.0.1:7430", value_name = "ADDRESS", env = "LOCKKEEPER_PROXY_LISTEN")]
+    listen: String,
+    /// The one lock that guards the upstream: writes under any other are refused
+    #[arg(long, value_name = "NAME")]
+    lock: Option<String>,
+    /// Pass writes on that name no lock, until all clients do
+    #[arg(long)]
+    allow_unfenced: bool,
+    /// How long a request waits for those with older tokens to be answered before it gets 503
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
+    wait_for_older: Duration,
+    /// Speak HTTP/2 to the upstream, as gRPC needs
+    #[arg(long)]
+    upstream_http2: bool,
+    /// Logs as text or as JSON
+    #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
+    log_format: LogFormat,
+}
+
+impl Proxy {
+    /// Passes requests on until a signal.
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        start_logging(self.log_format);
+        client::block_on(self.serve())?;
+        Ok(0)
+    }
+
+    async fn serve(self) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::other(format!("signals cannot be received: {error}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let upstream = Upstream::new(&self.upstream, self.upstream_http2).map_err(Failure::usage)?;
+        // A folder that is in use or damaged: exit code 1, as with the data folder of `serve`.
+        let tokens =
+            FileTokens::open(&self.fence_state).map_err(|error| Failure::other(error.to_string()))?;
+        let mut layer = FenceLayer::new(tokens).older_end_within(self.wait_for_older);
+        if self.allow_unfenced {
+            layer = layer.allow_unfenced();
+        }
+        if let Some(lock) = &self.lock {
+            layer = layer.only_lock(lock);
+        }
+        let cannot = |error: std::io::Error| {
+            Failure::other(format!(
+                "cannot listen on {}: {error}. Choose another address with --listen",
+                self.listen
+            ))
+        };
+        let listener = TcpListener::bind(&self.listen).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        // That nobody reads it is no reason not to serve.
+        let _ = writeln!(
+            std::io::stdout(),
+            "lockkeeper proxy listens on {address} (upstream: {}, tokens: {})",
+            self.upstream,
+            self.fence_state.display()
+        );
+        let stop = async {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
+                _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+            }
+        };
+        listen::serve(listener, layer.layer(upstream), stop).await;
+        Ok(())
+    }
+}

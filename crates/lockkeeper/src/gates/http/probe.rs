@@ -1,0 +1,52 @@
+//! The proof, from outside.
+
+use http::{Method, Request, Response, StatusCode, Uri};
+use lockkeeper_core::Token;
+use smol_str::format_smolstr;
+use tower_service::Service;
+
+use super::header::{HEADER, header_value};
+use crate::error::Error;
+use crate::gates::{not_enforced, probe_name};
+
+/// Proves that what answers at this address refuses a stale token and lets a newer one in. It sends GET requests under a
+/// lock that nobody else uses, so choose an address that may be read.
+///
+/// The service is an HTTP client (such as that of hyper-util), or the service behind the layer itself.
+///
+/// # Errors
+///
+/// [`Error::Fatal`] if it does not hold, [`Error::Unavailable`] if there is no answer.
+///
+/// # Cancel safety
+///
+/// Cancel-safe: it only reads.
+pub async fn probe<S, B, R>(service: &mut S, uri: &Uri) -> Result<(), Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: std::fmt::Display,
+    B: Default,
+{
+    let lock = probe_name();
+    for (token, passes) in [(1, true), (2, true), (2, true), (1, false)] {
+        let mut request = Request::new(B::default());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = uri.clone();
+        request.headers_mut().insert(HEADER, header_value(&lock, Token(token)));
+        let silent = |error: S::Error| {
+            Error::unavailable(format!("no answer at {uri} ({error}): look whether it runs"))
+        };
+        std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(silent)?;
+        let status = service.call(request).await.map_err(silent)?.status();
+        match (passes, status == StatusCode::PRECONDITION_FAILED) {
+            (true, false) | (false, true) => {}
+            (false, false) => return Err(not_enforced(&format!("what answers at {uri}"))),
+            (true, true) => {
+                return Err(Error::Fatal(format_smolstr!(
+                    "what answers at {uri} refuses a newer token (412): look whether the address may be read without conditions"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
