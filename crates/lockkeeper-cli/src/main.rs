@@ -12,8 +12,10 @@ mod client;
 mod doctor;
 mod duration;
 mod elect;
+mod explain;
 mod failure;
 mod force_release;
+mod history;
 mod ls;
 mod member;
 mod observe;
@@ -23,6 +25,7 @@ mod serve;
 mod snapshot;
 mod status;
 mod table;
+mod top;
 mod who;
 
 use client::Output;
@@ -65,6 +68,12 @@ enum Verb {
     Ls(ls::Ls),
     /// Show who holds a lock and who waits for it
     Who(who::Who),
+    /// Say in plain words why one has to wait for a lock
+    Explain(explain::Explain),
+    /// Show the last events of a lock, or what operators did
+    History(history::History),
+    /// Show where it is crowded: most waited for, held the longest, the last hour; live
+    Top(top::TopVerb),
     /// Show how the cell is: members, leader, log, counts
     Status(status::StatusVerb),
     /// Free a lock, whoever holds it; its holder becomes stale at every gate
@@ -98,6 +107,9 @@ fn main() -> ExitCode {
         Verb::Observe(verb) => (verb.client.output, verb.run()),
         Verb::Ls(verb) => (verb.client.output, verb.run()),
         Verb::Who(verb) => (verb.client.output, verb.run()),
+        Verb::Explain(verb) => (verb.client.output, verb.run()),
+        Verb::History(verb) => (verb.client.output, verb.run()),
+        Verb::Top(verb) => (verb.client.output, verb.run()),
         Verb::Status(verb) => (verb.client.output, verb.run()),
         Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
         Verb::Member(verb) => (verb.output(), verb.run()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use lockkeeper_server::{Node, NodeConfig, StartError};
@@ -49,6 +50,10 @@ pub(crate) struct Serve {
     /// Address for the other members, if they are to have a port of their own [default: the same as --listen]
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_PEER_LISTEN")]
     peer_listen: Option<String>,
+    /// A request that was granted after a wait of this length gets a line in the log; 0s: none does
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse,
+        env = "LOCKKEEPER_SLOW_ACQUIRE")]
+    slow_acquire: Duration,
     /// Logs as text or as JSON
     #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
     log_format: LogFormat,
@@ -90,6 +95,7 @@ impl Serve {
             listen: Some(self.listen.clone()),
             peer_listen: self.peer_listen.clone(),
             members,
+            slow_acquire: self.slow_acquire,
             ..NodeConfig::durable(&self.data_dir)
         };
         let node = Node::open(config).await.map_err(words)?;

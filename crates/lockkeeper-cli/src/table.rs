@@ -11,8 +11,13 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| clean(&cell)).collect());
     }
+}
+
+/// Names and owners are other people's text: it must not steer the terminal.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl std::fmt::Display for Table {
@@ -33,6 +38,13 @@ impl std::fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_text_steers_the_terminal() {
+        let mut table = Table::new(&["NAME"]);
+        table.row(["a\x1b[2Jb\nc".to_owned()]);
+        assert_eq!(table.to_string(), "NAME\na?[2Jb?c\n");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

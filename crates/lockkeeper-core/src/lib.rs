@@ -25,6 +25,8 @@ mod apply;
 pub mod command;
 pub mod deadlock;
 pub mod effect;
+pub mod graph;
+pub mod history;
 pub mod id;
 pub mod limiter;
 pub mod limits;
@@ -36,6 +38,7 @@ pub mod sequencer;
 pub mod session;
 pub mod snapshot;
 pub mod table;
+pub mod top;
 pub mod value;
 pub mod view;
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::effect::SessionEnd;
+use crate::history::HistoryRecord;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
@@ -77,6 +78,7 @@ enum Record {
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
     End { records: u64 },
+    History(HistoryRecord),
 }
 
 impl LockTable {
@@ -91,7 +93,8 @@ impl LockTable {
             + self.ending.len()
             + self.values.len()
             + self.scopes.all.len()
-            + self.limiters.len()) as u64;
+            + self.limiters.len()
+            + self.history.records_len()) as u64;
         let head = Record::Head(Head {
             applied: self.applied,
             now: self.now,
@@ -140,6 +143,7 @@ impl LockTable {
             .chain(values)
             .chain(scopes)
             .chain(limiters)
+            .chain(self.history.records().map(Record::History))
             .chain(std::iter::once(Record::End { records }));
         Chunks { records: all, started: false, crc: 0 }
     }
@@ -319,6 +323,7 @@ impl Restore {
                 table.limiters_due.insert((full, name.clone()));
                 table.limiters.insert(name, full);
             }
+            Record::History(record) => table.history.take(record),
             Record::End { records } => {
                 if Some(records) != self.expected {
                     return Err(self.damaged("its head and its end do not belong together"));

@@ -4,8 +4,9 @@ use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::command::Batch;
-use crate::effect::{Applied, Effect, SessionEnd};
+use crate::command::{Batch, Command};
+use crate::effect::{Answer, Applied, Effect, SessionEnd};
+use crate::history::History;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
@@ -53,6 +54,8 @@ pub struct LockTable {
     pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
     /// Scopes to be wounded when the command is done; empty between entries.
     pub(crate) doomed: Vec<ScopeNo>,
+    /// What happened lately, for people.
+    pub(crate) history: History,
     /// Collected while an entry is applied; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
@@ -90,17 +93,24 @@ impl LockTable {
         self.step(index)?;
         self.now = self.now.max(batch.now);
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
+        let before = self.before(None);
         self.run_timers(&mut budget);
         self.wound_the_doomed();
-        let mut run = |command| {
-            let answer = self.run(command);
-            self.wound_the_doomed();
-            answer
-        };
-        let answers = batch.commands.iter().map(&mut run).collect();
+        self.after_time(before);
+        let answers = batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
+        let before = self.before(None);
         self.reap(&mut budget);
         self.wound_the_doomed();
+        self.after_time(before);
         Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
+    }
+
+    fn run_and_remember(&mut self, command: &Command) -> Answer {
+        let before = self.before(Some(command));
+        let answer = self.run(command);
+        self.wound_the_doomed();
+        self.after(before, command, &answer);
+        answer
     }
 
     /// Counts an entry that carries no commands, such as a change of members.
@@ -225,6 +235,7 @@ impl PartialEq for LockTable {
             limiters,
             limiters_due,
             doomed: _,
+            history,
             effects: _,
         } = self;
         *applied == other.applied
@@ -250,5 +261,6 @@ impl PartialEq for LockTable {
             && *scopes == other.scopes
             && *limiters == other.limiters
             && *limiters_due == other.limiters_due
+            && *history == other.history
     }
 }

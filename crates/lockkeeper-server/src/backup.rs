@@ -66,6 +66,7 @@ pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored,
     }
     let backup_token = table.last_token().0;
     table.raise_tokens(TOKENS_RAISED_BY);
+    table.note_restored();
     let home = DataDir::open(data_dir, Some(node_id))?;
     let own = home.identity();
     // Its addresses become known when it is started.

@@ -15,7 +15,6 @@ use tokio::sync::oneshot;
 use crate::callers::Caller;
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, Outcome};
-use crate::metrics::Reading;
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
 use crate::session::connection::Connection;
@@ -77,7 +76,7 @@ impl Calls {
 
     /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed it so lately
     /// that nobody else can (S3). Otherwise it might answer with what another leader has long changed.
-    fn now(&self) -> Result<CellTime, Failure> {
+    pub(crate) fn now(&self) -> Result<CellTime, Failure> {
         let now = self.inner.shared.office.now()?;
         match self.inner.consensus.lease().is_valid() {
             true => Ok(now),
@@ -256,24 +255,6 @@ impl Calls {
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             unix_ms: unix_ms(),
         }
-    }
-
-    /// The metrics as text.
-    pub fn metrics(&self) -> String {
-        let raft = self.inner.consensus.status();
-        let shared = &self.inner.shared;
-        let (counts, last_token) = {
-            let table = shared.table();
-            (table.counts(), table.last_token())
-        };
-        shared.metrics.text(Reading {
-            counts,
-            last_token,
-            queued: shared.proposer.queued() as u64,
-            leads: shared.office.term().is_some(),
-            term: raft.term,
-            applied: raft.applied,
-        })
     }
 
     /// Whether the node can answer for the cell, or why not.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::raft::Timing;
 use crate::raft::log::LogConfig;
@@ -9,6 +10,8 @@ use crate::raft::snapshot::COMMANDS_BETWEEN;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
 const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
+/// See [`NodeConfig::slow_acquire`].
+const SLOW_ACQUIRE: Duration = Duration::from_secs(10);
 
 /// The settings of a node. The defaults give a cell of one.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct NodeConfig {
     pub commands_between_snapshots: u64,
     /// Log entries that are kept behind a snapshot, for followers that are only a little late.
     pub entries_behind_snapshot: u64,
+    /// A request that was granted after a wait of this length is worth a line in the log; zero: none is.
+    pub slow_acquire: Duration,
 }
 
 impl NodeConfig {
@@ -46,6 +51,7 @@ impl NodeConfig {
             log: LogConfig::default(),
             commands_between_snapshots: COMMANDS_BETWEEN,
             entries_behind_snapshot: ENTRIES_BEHIND_SNAPSHOT,
+            slow_acquire: SLOW_ACQUIRE,
         }
     }
 

@@ -78,6 +78,13 @@ impl Expiry {
         Some(lifeline.ttl.as_millis() as u64)
     }
 
+    /// How long a session still lives if it is not renewed. Only the leader knows.
+    pub fn remaining_ms(&self, session: SessionId) -> Option<u64> {
+        let inner = self.inner();
+        let lifeline = inner.sessions.get(&session)?;
+        Some(lifeline.ttl.saturating_sub(lifeline.renewed.elapsed()).as_millis() as u64)
+    }
+
     /// Takes the sessions that are due now, at most `limit`, and says when to look again. From here on
     /// their renewals are refused.
     pub fn take_due(&self, now: Instant, limit: usize) -> (Vec<SessionId>, Option<Instant>) {

@@ -1,7 +1,7 @@
 //! What can be measured, in the text format of Prometheus. Lock names are never labels: there is no bound
-//! on how many of them there are.
+//! on how many of them there are; `/v1/top` names those that matter.
 
-use lockkeeper_core::{Counts, Freed, SessionEnd, Token};
+use lockkeeper_core::{Counts, Freed, Mode, SessionEnd, Token};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,22 +11,45 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::observe::disk::Disk;
+use crate::raft::RaftStatus;
+
 /// A reason or outcome, from a fixed set of words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Why {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InMode {
+    mode: &'static str,
+}
+
+/// A member of the cell: there are never many.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfMember {
+    member: u64,
+}
+
+/// A histogram of times, from a tenth of a millisecond to a day.
+pub(crate) fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_1, 2.5, 16))
+}
+
 /// The metrics of a node.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    wait_seconds: Histogram,
+    // Found once: looking up a family costs more than counting.
+    wait_exclusive: Histogram,
+    wait_shared: Histogram,
     hold_seconds: Histogram,
     refused: Family<Why, Counter>,
     lost: Family<Why, Counter>,
     sessions_ended: Family<Why, Counter>,
     stale_writes: Counter,
+    /// Requests that were granted after a wait that counts as slow.
+    pub slow_acquires: Counter,
     /// Renewals that were acknowledged.
     pub keep_alives: Counter,
     /// Commands in each entry.
@@ -35,80 +58,116 @@ pub struct Metrics {
     pub snapshots: Counter,
     /// How long each took.
     pub snapshot_seconds: Histogram,
-    sessions: Gauge,
-    locks_held: Gauge,
-    waiters: Gauge,
-    values: Gauge,
-    last_token: Gauge,
-    queued: Gauge,
-    leader: Gauge,
-    term: Gauge,
-    applied: Gauge,
+    gauges: Gauges,
 }
 
 /// Figures that are read off the node when somebody asks for the metrics.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
+struct Gauges {
+    sessions: Gauge,
+    locks: Gauge,
+    locks_held: Gauge,
+    waiters: Gauge,
+    oldest_wait: Gauge<f64, std::sync::atomic::AtomicU64>,
+    oldest_hold: Gauge<f64, std::sync::atomic::AtomicU64>,
+    values: Gauge,
+    last_token: Gauge,
+    history_events: Gauge,
+    queued: Gauge,
+    refuses_new: Gauge,
+    watchers: Gauge,
+    leader: Gauge,
+    has_leader: Gauge,
+    term: Gauge,
+    last_log: Gauge,
+    applied: Gauge,
+    snapshot: Gauge,
+    members: Gauge,
+    lag: Family<OfMember, Gauge>,
+    silent: Family<OfMember, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    disk_free: Gauge,
+    disk_total: Gauge,
+    data_bytes: Gauge,
+    uptime: Gauge<f64, std::sync::atomic::AtomicU64>,
+}
+
+/// What is read off the node when somebody asks for the metrics.
+#[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// What is in the table.
     pub counts: Counts,
     /// The highest token.
     pub last_token: Token,
+    /// How long the oldest request has waited.
+    pub oldest_wait_ms: u64,
+    /// How long the lock that is held the longest has been held.
+    pub oldest_hold_ms: u64,
+    /// Events in the history.
+    pub history_events: u64,
     /// Commands in front of the log.
     pub queued: u64,
-    /// Whether this node leads.
+    /// Nothing new is taken in: the disk is full.
+    pub refuses_new: bool,
+    /// Pages of the console that watch.
+    pub watchers: u64,
+    /// Whether this node is in office.
     pub leads: bool,
-    /// The term.
-    pub term: u64,
-    /// The last entry applied.
-    pub applied: u64,
-}
-
-impl Default for Metrics {
-    fn default() -> Metrics {
-        Metrics::new()
-    }
+    /// What raft knows.
+    pub raft: RaftStatus,
+    /// The disk, unless everything is in memory.
+    pub disk: Option<Disk>,
+    /// How long the process has run.
+    pub uptime_ms: u64,
 }
 
 impl Metrics {
-    /// All at zero.
-    pub fn new() -> Metrics {
-        let seconds = || Histogram::new(exponential_buckets(0.000_1, 2.5, 16));
+    /// All at zero. The log measures its own writes.
+    pub fn new(sync_seconds: Histogram) -> Metrics {
+        let wait_seconds = Family::<InMode, Histogram>::new_with_constructor(seconds);
+        let in_mode = |mode: Mode| wait_seconds.get_or_create(&InMode { mode: mode.as_str() }).clone();
         let mut metrics = Metrics {
             registry: Registry::with_prefix("lockkeeper"),
-            wait_seconds: seconds(),
+            wait_exclusive: in_mode(Mode::Exclusive),
+            wait_shared: in_mode(Mode::Shared),
             hold_seconds: seconds(),
             refused: Family::default(),
             lost: Family::default(),
             sessions_ended: Family::default(),
             stale_writes: Counter::default(),
+            slow_acquires: Counter::default(),
             keep_alives: Counter::default(),
             batch_commands: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
             snapshots: Counter::default(),
             snapshot_seconds: seconds(),
-            sessions: Gauge::default(),
-            locks_held: Gauge::default(),
-            waiters: Gauge::default(),
-            values: Gauge::default(),
-            last_token: Gauge::default(),
-            queued: Gauge::default(),
-            leader: Gauge::default(),
-            term: Gauge::default(),
-            applied: Gauge::default(),
+            gauges: Gauges::default(),
         };
-        metrics.register();
+        // Alerts compare with what was before, so that it must be there from the start.
+        for reason in ["busy", "timeout"] {
+            drop(metrics.refused.get_or_create(&Why { reason }));
+        }
+        for reason in ["session_expired", "forced", "wounded"] {
+            drop(metrics.lost.get_or_create(&Why { reason }));
+        }
+        metrics.register(wait_seconds, sync_seconds);
+        metrics.gauges.register(&mut metrics.registry);
         metrics
     }
 
-    fn register(&mut self) {
+    fn register(&mut self, wait_seconds: Family<InMode, Histogram>, sync_seconds: Histogram) {
         let r = &mut self.registry;
         r.register(
             "lock_acquire_wait_seconds",
             "How long granted requests waited, in cell time",
-            self.wait_seconds.clone(),
+            wait_seconds,
         );
         r.register("lock_hold_seconds", "How long locks were held, in cell time", self.hold_seconds.clone());
         r.register("lock_refused", "Acquires that were not granted", self.refused.clone());
         r.register("lock_lost", "Grants that were taken from their holder", self.lost.clone());
+        r.register(
+            "lock_slow_acquires",
+            "Grants after a wait that counts as slow",
+            self.slow_acquires.clone(),
+        );
         r.register(
             "fenced_writes_rejected",
             "Writes to values with a stale token",
@@ -117,33 +176,29 @@ impl Metrics {
         r.register("sessions_ended", "Sessions that ended", self.sessions_ended.clone());
         r.register("keep_alives", "Session renewals acknowledged", self.keep_alives.clone());
         r.register("proposer_batch_commands", "Commands in one log entry", self.batch_commands.clone());
-        r.register("proposer_queued", "Commands that wait for the next log entry", self.queued.clone());
+        r.register("wal_fsync_seconds", "How long the disk took to make the log durable", sync_seconds);
         r.register("snapshots", "Snapshots taken", self.snapshots.clone());
         r.register(
             "snapshot_seconds",
             "How long a snapshot took, beside the serving",
             self.snapshot_seconds.clone(),
         );
-        r.register("sessions", "Sessions alive", self.sessions.clone());
-        r.register("locks_held", "Grants held", self.locks_held.clone());
-        r.register("lock_waiters", "Requests that wait", self.waiters.clone());
-        r.register("values", "Values stored", self.values.clone());
-        r.register("last_token", "The highest token granted", self.last_token.clone());
-        r.register("raft_is_leader", "1 while this node leads", self.leader.clone());
-        r.register("raft_term", "The term", self.term.clone());
-        r.register("raft_applied_index", "The last entry applied", self.applied.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "What runs here", build);
     }
 
     /// A request was granted without waiting.
-    pub fn granted_at_once(&self) {
-        self.wait_seconds.observe(0.0);
+    pub fn granted_at_once(&self, mode: Mode) {
+        self.granted_after(mode, 0);
     }
 
     /// A request was granted after a wait.
-    pub fn granted_after(&self, waited_ms: u64) {
-        self.wait_seconds.observe(waited_ms as f64 / 1_000.0);
+    pub fn granted_after(&self, mode: Mode, waited_ms: u64) {
+        let histogram = match mode {
+            Mode::Exclusive => &self.wait_exclusive,
+            Mode::Shared => &self.wait_shared,
+        };
+        histogram.observe(waited_ms as f64 / 1_000.0);
     }
 
     /// A request was not granted.
@@ -178,19 +233,98 @@ impl Metrics {
     }
 
     /// Everything as text.
-    pub fn text(&self, reading: Reading) -> String {
-        self.sessions.set(reading.counts.sessions as i64);
-        self.locks_held.set(reading.counts.grants as i64);
-        self.waiters.set(reading.counts.waiting as i64);
-        self.values.set(reading.counts.values as i64);
-        self.last_token.set(reading.last_token.0 as i64);
-        self.queued.set(reading.queued as i64);
-        self.leader.set(reading.leads.into());
-        self.term.set(reading.term as i64);
-        self.applied.set(reading.applied as i64);
+    pub fn text(&self, reading: &Reading) -> String {
+        self.gauges.set(reading);
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+impl Gauges {
+    fn register(&self, r: &mut Registry) {
+        r.register("sessions", "Sessions alive", self.sessions.clone());
+        r.register("locks", "Locks that are held, waited for or closed", self.locks.clone());
+        r.register("locks_held", "Grants held", self.locks_held.clone());
+        r.register("lock_waiters", "Requests that wait", self.waiters.clone());
+        r.register(
+            "lock_oldest_wait_seconds",
+            "How long the oldest request has waited",
+            self.oldest_wait.clone(),
+        );
+        r.register(
+            "lock_oldest_hold_seconds",
+            "How long the oldest grant has been held",
+            self.oldest_hold.clone(),
+        );
+        r.register("values", "Values stored", self.values.clone());
+        r.register("last_token", "The highest token granted", self.last_token.clone());
+        r.register("history_events", "Events that are remembered", self.history_events.clone());
+        r.register("proposer_queued", "Commands that wait for the next log entry", self.queued.clone());
+        r.register(
+            "proposer_refuses_new",
+            "1 while nothing new is taken in: the disk is full",
+            self.refuses_new.clone(),
+        );
+        r.register("console_watchers", "Pages of the console that watch this node", self.watchers.clone());
+        r.register("raft_is_leader", "1 while this node leads", self.leader.clone());
+        r.register("raft_has_leader", "1 while this node knows of a leader", self.has_leader.clone());
+        r.register("raft_term", "The term", self.term.clone());
+        r.register("raft_last_log_index", "The last entry in the log", self.last_log.clone());
+        r.register("raft_applied_index", "The last entry applied", self.applied.clone());
+        r.register("raft_snapshot_index", "The last entry that the snapshot covers", self.snapshot.clone());
+        r.register("raft_members", "Members of the cell", self.members.clone());
+        r.register("raft_member_lag_entries", "Entries that a member lacks, on the leader", self.lag.clone());
+        r.register(
+            "raft_member_silent_seconds",
+            "For how long a member has not answered, on the leader",
+            self.silent.clone(),
+        );
+        r.register("disk_free_bytes", "Room on the disk of the data folder", self.disk_free.clone());
+        r.register("disk_total_bytes", "Size of the disk of the data folder", self.disk_total.clone());
+        r.register("data_bytes", "What the log and the snapshots take", self.data_bytes.clone());
+        r.register("uptime_seconds", "How long the process has run", self.uptime.clone());
+    }
+
+    fn set(&self, reading: &Reading) {
+        let seconds = |ms: u64| ms as f64 / 1_000.0;
+        self.sessions.set(reading.counts.sessions as i64);
+        self.locks.set(reading.counts.locks as i64);
+        self.locks_held.set(reading.counts.grants as i64);
+        self.waiters.set(reading.counts.waiting as i64);
+        self.oldest_wait.set(seconds(reading.oldest_wait_ms));
+        self.oldest_hold.set(seconds(reading.oldest_hold_ms));
+        self.values.set(reading.counts.values as i64);
+        self.last_token.set(reading.last_token.0 as i64);
+        self.history_events.set(reading.history_events as i64);
+        self.queued.set(reading.queued as i64);
+        self.refuses_new.set(reading.refuses_new.into());
+        self.watchers.set(reading.watchers as i64);
+        self.leader.set(reading.leads.into());
+        let raft = &reading.raft;
+        self.has_leader.set(raft.leader.is_some().into());
+        self.term.set(raft.term as i64);
+        self.last_log.set(raft.last_log as i64);
+        self.applied.set(raft.applied as i64);
+        self.snapshot.set(raft.snapshot as i64);
+        self.members.set(raft.members.len() as i64);
+        // A member that is gone, or an office that is over, must not leave its last figure behind.
+        self.lag.clear();
+        self.silent.clear();
+        for member in &raft.members {
+            let of = OfMember { member: member.node_id };
+            if let Some(matched) = member.matched {
+                self.lag.get_or_create(&of).set(raft.last_log.saturating_sub(matched) as i64);
+            }
+            if let Some(ms) = member.silent_ms {
+                self.silent.get_or_create(&of).set(seconds(ms));
+            }
+        }
+        let disk = reading.disk.unwrap_or_default();
+        self.disk_free.set(disk.free_bytes as i64);
+        self.disk_total.set(disk.total_bytes as i64);
+        self.data_bytes.set(disk.data_bytes as i64);
+        self.uptime.set(seconds(reading.uptime_ms));
     }
 }

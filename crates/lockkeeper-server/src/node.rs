@@ -18,6 +18,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::failure::Failure;
 use crate::formation::{Formation, Misfit};
 use crate::listen::{ListenError, Listener};
+use crate::metrics::Metrics;
 use crate::proposer::Proposer;
 use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
 use crate::raft::network::PeerService;
@@ -26,6 +27,7 @@ use crate::raft::types::{Member, SnapshotMeta};
 use crate::raft::{Consensus, Start};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
+use crate::slow::Slow;
 use crate::{addresses, leadership, timers};
 
 /// Frames between an embedded client and the node.
@@ -141,7 +143,9 @@ impl Node {
         let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(StartError::Random)?;
-        let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table));
+        let metrics = Metrics::new(log.sync_seconds());
+        let slow = Slow::new(config.slow_acquire);
+        let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table, metrics, slow));
         let as_member = |(id, address): (&u64, &String)| {
             (*id, Member { client: address.clone(), peer: address.clone(), folder: 0 })
         };

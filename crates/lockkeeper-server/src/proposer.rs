@@ -58,6 +58,11 @@ impl Proposer {
         self.disk_full.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Why nothing new is taken in, while the disk has no room for more.
+    pub fn trouble(&self) -> Option<String> {
+        self.refuses_new()
+    }
+
     /// Looks at the room in the log. While the next segment cannot be made, what is left in this one is kept
     /// for what frees and ends things; when there is room again, everything goes on by itself.
     pub fn check_space(&self, log: &LogStore) {

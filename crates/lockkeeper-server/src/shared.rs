@@ -2,19 +2,24 @@
 //! callers of the embedded engine, and are never held across an await.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::callers::{Caller, Callers};
 use crate::expiry::Expiry;
 use crate::failure::Failure;
+use crate::lately::Lately;
 use crate::metrics::Metrics;
 use crate::observers::Observers;
 use crate::office::Office;
 use crate::proposer::Proposer;
+use crate::slow::Slow;
+
+/// Most pages of the console that watch one node.
+pub(crate) const WATCHERS_MAX: usize = 256;
 
 /// The heart of a node and everything around it.
 #[derive(Debug)]
@@ -35,6 +40,12 @@ pub struct Shared {
     pub observers: Observers,
     /// What can be measured.
     pub metrics: Metrics,
+    /// The last hour in figures.
+    pub lately: Lately,
+    /// Which waits are worth a line in the log.
+    pub slow: Slow,
+    /// Seats for pages of the console that watch this node.
+    pub watchers: Arc<Semaphore>,
     /// Something changed that the timer task has to look at.
     pub timers_changed: Notify,
     /// A tick is on its way through the log.
@@ -44,7 +55,7 @@ pub struct Shared {
 
 impl Shared {
     /// A node with this table.
-    pub fn new(proposer_id: u64, table: LockTable) -> Shared {
+    pub fn new(proposer_id: u64, table: LockTable, metrics: Metrics, slow: Slow) -> Shared {
         Shared {
             proposer_id,
             started: Instant::now(),
@@ -53,7 +64,10 @@ impl Shared {
             office: Office::default(),
             expiry: Expiry::default(),
             observers: Observers::default(),
-            metrics: Metrics::new(),
+            metrics,
+            slow,
+            lately: Lately::default(),
+            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
             timers_changed: Notify::new(),
             ticking: AtomicBool::new(false),
             table: Mutex::new(table),
@@ -99,7 +113,7 @@ impl Shared {
         let callers = sequence.and_then(|sequence| self.callers.take(sequence)).unwrap_or_default();
         let mut callers = callers.into_iter();
         for (command, answer) in batch.commands.iter().zip(applied.answers) {
-            self.note(command, &answer);
+            self.note(batch.now, command, &answer);
             let caller = callers.next().unwrap_or(Caller::Nobody);
             if let (Caller::Stream { connection, opens: Some(session), .. }, Ok(Reply::SessionOpened { .. })) =
                 (&caller, &answer)
@@ -121,7 +135,7 @@ impl Shared {
             }
         }
         for effect in applied.effects {
-            self.carry_out(effect);
+            self.carry_out(batch.now, effect);
         }
         let wake = self.table().next_wake();
         // Only an earlier moment needs a new look; a later one is seen when the old moment comes.
@@ -130,7 +144,7 @@ impl Shared {
         }
     }
 
-    fn note(&self, command: &Command, answer: &lockkeeper_core::Answer) {
+    fn note(&self, now: CellTime, command: &Command, answer: &lockkeeper_core::Answer) {
         match (command, answer) {
             (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. }))
                 if self.office.term().is_some() =>
@@ -140,7 +154,8 @@ impl Shared {
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
             (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
-                self.metrics.granted_at_once();
+                self.metrics.granted_at_once(grant.mode);
+                self.lately.granted(now, 0);
                 self.observers.changed(grant.locks.as_slice());
             }
             (Command::Acquire(_), Err(Refusal::Deadlock { .. })) => self.metrics.refused("deadlock"),
@@ -163,10 +178,16 @@ impl Shared {
         }
     }
 
-    fn carry_out(&self, effect: Effect) {
+    fn carry_out(&self, now: CellTime, effect: Effect) {
         match effect {
             Effect::Granted { session, ticket, request, grant, waited_ms } => {
-                self.metrics.granted_after(waited_ms);
+                self.metrics.granted_after(grant.mode, waited_ms);
+                self.lately.granted(now, waited_ms);
+                if self.slow.is_slow(waited_ms) && self.office.term().is_some() {
+                    self.metrics.slow_acquires.inc();
+                    let owner = self.table().session(session).map(|alive| alive.owner.clone());
+                    self.slow.say(now, session, &owner.unwrap_or_default(), &grant, waited_ms);
+                }
                 self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
                 if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
@@ -181,6 +202,8 @@ impl Shared {
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
+                let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
+                self.lately.freed(now, held_ms, lost);
                 self.observers.changed(std::slice::from_ref(&lock));
                 let taken = match why {
                     Freed::Forced => Some("forced"),

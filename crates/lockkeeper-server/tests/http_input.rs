@@ -200,6 +200,9 @@ async fn every_answer_says_what_it_is_and_is_not_cached() {
         ("/v1/lock", json_kind),
         ("/v1/session/open", json_kind),
         ("/", "text/html; charset=utf-8"),
+        ("/console/app.js", "text/javascript; charset=utf-8"),
+        ("/console/style.css", "text/css; charset=utf-8"),
+        ("/console/nothing.js", json_kind),
     ] {
         let answer = client.get(path).await;
         assert_eq!(answer.header("content-type"), Some(kind), "{path}");
@@ -207,10 +210,14 @@ async fn every_answer_says_what_it_is_and_is_not_cached() {
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
     }
     let page = client.get("/").await;
-    assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     let text = page.text();
-    for outside in ["http://", "https://", "src=", "@import", "innerHTML", "document.write"] {
+    for outside in ["http://", "https://", "@import", "innerHTML", "document.write", "<style", "onclick"] {
         assert!(!text.contains(outside), "the page has {outside}");
+    }
+    for source in text.split("src=").skip(1) {
+        assert!(source.starts_with("\"/console/"), "a source elsewhere: {source}");
     }
 }
 

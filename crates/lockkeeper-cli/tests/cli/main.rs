@@ -8,6 +8,7 @@ mod engines;
 mod exit_codes;
 mod group;
 mod lost;
+mod observe;
 mod process_one;
 mod serve;
 mod signals;

@@ -113,8 +113,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_with(&[])
+    }
+
+    /// The same with what is given in addition.
+    pub(crate) fn start_with(words: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let (process, address) = serve(&folder.path().join("data"), "127.0.0.1:0");
+        let (process, address) = serve(&folder.path().join("data"), "127.0.0.1:0", words);
         Server { process, address, folder }
     }
 
@@ -138,7 +143,7 @@ impl Server {
 
     /// Starts it again where it was.
     pub(crate) fn restart(&mut self) {
-        self.process = serve(&self.data_dir(), &self.address).0;
+        self.process = serve(&self.data_dir(), &self.address, &[]).0;
     }
 
     pub(crate) fn engine(&self) -> String {
@@ -195,12 +200,13 @@ impl Server {
     }
 }
 
-fn serve(data_dir: &Path, listen: &str) -> (Process, String) {
+fn serve(data_dir: &Path, listen: &str, words: &[&str]) -> (Process, String) {
     let log = data_dir.with_extension("stderr");
     let mut process = Process::spawn(
         lockkeeper()
             .args(["serve", "--listen", listen, "--data-dir"])
             .arg(data_dir)
+            .args(words)
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap()),
     );

@@ -166,6 +166,22 @@ impl Lockkeeper for Service {
         }
     }
 
+    async fn get_history(&self, request: Request<v1::GetHistoryRequest>) -> Answer<v1::LockHistory> {
+        self.calls.history(&request.into_inner()).map(Response::new).map_err(status)
+    }
+
+    async fn get_audit(&self, request: Request<v1::GetAuditRequest>) -> Answer<v1::Audit> {
+        self.calls.audit(&request.into_inner()).map(Response::new).map_err(status)
+    }
+
+    async fn get_top(&self, request: Request<v1::GetTopRequest>) -> Answer<v1::Top> {
+        self.calls.top(&request.into_inner()).map(Response::new).map_err(status)
+    }
+
+    async fn get_wait_graph(&self, request: Request<v1::GetWaitGraphRequest>) -> Answer<v1::WaitGraph> {
+        self.calls.wait_graph(&request.into_inner()).map(Response::new).map_err(status)
+    }
+
     async fn put_value(&self, request: Request<v1::PutValueRequest>) -> Answer<v1::PutValueResponse> {
         match self.command(wire::put_value_command(request.into_inner())).await? {
             Reply::Put { version } => Ok(Response::new(v1::PutValueResponse { version })),

@@ -11,7 +11,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, RaftSnapshotBuilder};
 
 use super::snapshot::{SnapshotImage, SnapshotStore};
-use super::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use super::types::{LogId, Member, Membership, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::shared::Shared;
 
 /// Between two tries to write a snapshot.
@@ -41,9 +41,14 @@ impl Machine {
         let number = entry.log_id.index + 1;
         let mut table = self.shared.table();
         match &entry.payload {
-            EntryPayload::Blank => table.skip(number).map_err(io::Error::other)?,
+            EntryPayload::Blank => {
+                table.skip(number).map_err(io::Error::other)?;
+                // The first entry of every leader.
+                table.note_leader(entry.log_id.leader_id.term, entry.log_id.leader_id.node_id);
+            }
             EntryPayload::Membership(membership) => {
                 table.skip(number).map_err(io::Error::other)?;
+                table.note_members(in_words(membership));
                 self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
             }
             EntryPayload::Normal(proposal) => {
@@ -113,6 +118,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotImage>>, io::Error> {
         Ok(self.snapshots.current().map(|(meta, snapshot)| openraft::Snapshot { meta, snapshot }))
     }
+}
+
+/// The members for the audit trail, such as `1 at 10.0.0.1:7420, 2 at 10.0.0.2:7420 (learns)`.
+fn in_words(membership: &Membership) -> String {
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let word = |(id, member): (&u64, &Member)| {
+        let learns = if voters.contains(id) { "" } else { " (learns)" };
+        format!("{id} at {}{learns}", member.client)
+    };
+    membership.nodes().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes one snapshot, on a thread of its own, while grants go on.

@@ -54,3 +54,5 @@ pub type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 /// What a snapshot covers.
 pub type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
+/// The members of the cell.
+pub type Membership = openraft::Membership<u64, Member>;

@@ -72,6 +72,10 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
         | Kind::CheckToken(_)
         | Kind::PutValue(_)
         | Kind::GetValue(_)
+        | Kind::GetHistory(_)
+        | Kind::GetAudit(_)
+        | Kind::GetTop(_)
+        | Kind::GetWaitGraph(_)
         | Kind::TakeRate(_)
         | Kind::ObserveElection(_)
         | Kind::Status(_) => true,
@@ -191,6 +195,10 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         Kind::CheckToken(request) => answer::Kind::CheckToken(calls.check_token(&request)?),
         Kind::GetValue(request) => answer::Kind::Value(calls.value(&request.key)?),
         Kind::Status(_) => answer::Kind::Status(calls.status()),
+        Kind::GetHistory(request) => answer::Kind::History(calls.history(&request)?),
+        Kind::GetAudit(request) => answer::Kind::Audit(calls.audit(&request)?),
+        Kind::GetTop(request) => answer::Kind::Top(calls.top(&request)?),
+        Kind::GetWaitGraph(request) => answer::Kind::WaitGraph(calls.wait_graph(&request)?),
         Kind::OpenSession(_)
         | Kind::CloseSession(_)
         | Kind::Acquire(_)

@@ -38,6 +38,7 @@ use crate::election::Leader;
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
+use crate::history::{AuditAct, Blocked, LockEvent, Top};
 use crate::limiter::Taken;
 use crate::mode::Mode;
 use crate::options::Options;
@@ -99,6 +100,22 @@ pub(crate) trait Engine: Send + Sync + 'static {
 
     fn status(&self) -> Answer<'_, Status> {
         unsupported(self.name(), "tell its status")
+    }
+
+    fn history<'a>(&'a self, _lock: &'a str, _limit: u32) -> Answer<'a, Vec<LockEvent>> {
+        unsupported(self.name(), "tell what happened to a lock")
+    }
+
+    fn audit(&self, _limit: u32) -> Answer<'_, Vec<AuditAct>> {
+        unsupported(self.name(), "tell what operators did")
+    }
+
+    fn top(&self, _limit: u32) -> Answer<'_, Top> {
+        unsupported(self.name(), "tell where it is crowded")
+    }
+
+    fn blocked<'a>(&'a self, _lock: &'a str) -> Answer<'a, Vec<Blocked>> {
+        unsupported(self.name(), "tell who waits for whom")
     }
 
     /// Who leads an election: now, or as soon as it is another one than the one with the known epoch (0: nobody), or after

@@ -12,6 +12,7 @@ mod error;
 mod lock;
 mod member;
 mod metrics;
+mod observe;
 mod openapi;
 mod origin;
 mod query;
@@ -72,6 +73,11 @@ fn routes() -> Vec<Route> {
         post("/v1/lock/force_release", lock::force_release),
         get("/v1/lock", lock::one),
         get("/v1/locks", lock::page),
+        get("/v1/history", observe::history),
+        get("/v1/audit", observe::audit),
+        get("/v1/top", observe::top),
+        get("/v1/graph", observe::graph),
+        get("/v1/sessions", observe::sessions),
         post("/v1/token/check", token::check),
         post("/v1/value/put", value::put),
         post("/v1/value/delete", value::delete),
@@ -95,6 +101,8 @@ fn routes() -> Vec<Route> {
         get("/openapi.json", openapi::document),
         get("/v1/openapi.json", openapi::document),
         get("/", console::page),
+        get("/console/events", console::events),
+        get("/console/{file}", console::file),
     ]
 }
 

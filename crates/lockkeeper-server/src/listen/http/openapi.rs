@@ -1,7 +1,11 @@
-//! The description of the API, written by hand in `openapi.json` and kept true by tests.
+//! The description of the API, written by hand in `openapi.json` and, for what is looked at, `openapi_observe.json`,
+//! and kept true by tests.
+
+use std::sync::OnceLock;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use serde_json::Value;
 
 /// Where the file has the version of the node.
 const VERSION_MARK: &str = "{version}";
@@ -10,8 +14,36 @@ pub(super) async fn document() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], text())
 }
 
-fn text() -> String {
-    include_str!("openapi.json").replace(VERSION_MARK, env!("CARGO_PKG_VERSION"))
+/// Both files as one document.
+fn text() -> &'static str {
+    static WHOLE: OnceLock<String> = OnceLock::new();
+    WHOLE.get_or_init(|| {
+        let main = include_str!("openapi.json").replace(VERSION_MARK, env!("CARGO_PKG_VERSION"));
+        let parsed = serde_json::from_str(&main)
+            .and_then(|main| Ok((main, serde_json::from_str(include_str!("openapi_observe.json"))?)));
+        match parsed {
+            Ok((mut whole, more)) => {
+                add(&mut whole, "/paths", &more, "/paths");
+                add(&mut whole, "/components/schemas", &more, "/schemas");
+                if let (Some(Value::Array(tags)), Some(Value::Array(new))) =
+                    (whole.pointer_mut("/tags"), more.pointer("/tags"))
+                {
+                    tags.extend(new.iter().cloned());
+                }
+                whole.to_string()
+            }
+            // The files are part of the binary, and a test reads both.
+            Err(_) => main,
+        }
+    })
+}
+
+/// Adds the entries of one object to another.
+fn add(whole: &mut Value, to: &str, more: &Value, from: &str) {
+    if let (Some(Value::Object(all)), Some(Value::Object(new))) = (whole.pointer_mut(to), more.pointer(from))
+    {
+        all.extend(new.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
 }
 
 #[cfg(test)]
@@ -23,8 +55,19 @@ mod tests {
     use super::super::routes;
     use super::text;
 
+    #[test]
+    fn both_files_are_json_and_have_nothing_in_common() {
+        let main: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let more: Value = serde_json::from_str(include_str!("openapi_observe.json")).unwrap();
+        for (one, other) in [("/paths", "/paths"), ("/components/schemas", "/schemas")] {
+            let known = main.pointer(one).and_then(Value::as_object).unwrap();
+            let new = more.pointer(other).and_then(Value::as_object).unwrap();
+            assert_eq!(new.keys().find(|name| known.contains_key(*name)), None);
+        }
+    }
+
     fn document() -> Value {
-        serde_json::from_str(&text()).unwrap()
+        serde_json::from_str(text()).unwrap()
     }
 
     #[test]

@@ -182,7 +182,9 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
         closed: found.closed,
         payload: Vec::new(),
         sectors: Vec::new(),
+        sync_seconds: crate::metrics::seconds(),
     };
+    let sync_seconds = writer.sync_seconds.clone();
     // A crash may have come between a purge and the end of its deletions.
     let freed = writer.free();
     freed.iter().for_each(|number| drop(files.remove(number)));
@@ -190,7 +192,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
     let frame_bytes_max = FRAME_BYTES_MAX.min(config.segment_bytes as usize / 2);
     let view = View::new(standing, entries, files);
     let shared = Shared::new(view, writer, frame_bytes_max, config.sync);
-    Ok((LogStore::start(shared, config.prepare_ahead)?, report))
+    Ok((LogStore::start(shared, config.prepare_ahead, sync_seconds)?, report))
 }
 
 /// Removes half-made segments, and makes all names durable: the process before may have died in between.

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 
 use super::entries::Found;
@@ -31,6 +32,7 @@ const READ_BYTES_MAX: usize = 4 << 20;
 pub struct LogStore {
     shared: Arc<Shared>,
     threads: Arc<Threads>,
+    sync_seconds: Histogram,
 }
 
 /// Reads the log beside the store, and sees what was appended at once.
@@ -62,7 +64,11 @@ impl Drop for Threads {
 
 impl LogStore {
     /// Starts the threads of the log.
-    pub(crate) fn start(shared: Shared, prepare_ahead: bool) -> Result<LogStore, LogError> {
+    pub(crate) fn start(
+        shared: Shared,
+        prepare_ahead: bool,
+        sync_seconds: Histogram,
+    ) -> Result<LogStore, LogError> {
         let shared = Arc::new(shared);
         let mut threads = Threads { shared: Arc::clone(&shared), running: Vec::new() };
         let failed = |folder: &str, e| LogError::disk("start a thread for", folder, "", e);
@@ -89,13 +95,18 @@ impl LogStore {
             let thread = std::thread::Builder::new().name("lockkeeper-segs".to_owned()).spawn(run);
             threads.running.push(thread.map_err(|e| failed(&shared.folder, e))?);
         }
-        Ok(LogStore { shared, threads: Arc::new(threads) })
+        Ok(LogStore { shared, threads: Arc::new(threads), sync_seconds })
     }
 
     /// Where the space for further entries stands. To be asked before the log is asked to take more: a log that
     /// runs out of space is over until the next start.
     pub fn space(&self) -> Space {
         self.shared.space()
+    }
+
+    /// How long each fdatasync took.
+    pub fn sync_seconds(&self) -> Histogram {
+        self.sync_seconds.clone()
     }
 
     /// Whether the log's thread writes from now on, while the caller goes on. Only with [`super::SyncMode::Adaptive`].

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use openraft::storage::IOFlushed;
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 
 use super::disk::{Disk, SECTOR_BYTES};
@@ -86,6 +88,8 @@ pub(crate) struct Writer {
     pub(crate) closed: VecDeque<Closed>,
     pub(crate) payload: Vec<u8>,
     pub(crate) sectors: Vec<u8>,
+    /// How long each fdatasync took.
+    pub(crate) sync_seconds: Histogram,
 }
 
 impl Writer {
@@ -117,7 +121,9 @@ impl Writer {
         frame::seal(&mut self.sectors, first, self.frame, &mut self.payload);
         let offset = self.sector as u64 * SECTOR_BYTES as u64;
         self.segment.file.write_at(&self.sectors, offset).map_err(|e| self.failed("write", e))?;
+        let began = Instant::now();
         self.segment.file.sync().map_err(|e| self.failed("sync", e))?;
+        self.sync_seconds.observe(began.elapsed().as_secs_f64());
         self.sector += (self.sectors.len() / SECTOR_BYTES) as u32;
         self.frame += 1;
 

@@ -14,6 +14,7 @@ mod answer;
 mod connection;
 #[cfg(feature = "cell")]
 mod direct;
+mod history;
 mod intake;
 mod lock;
 #[cfg(feature = "cell")]
@@ -51,6 +52,7 @@ use crate::engines::{Answer, Ask, Engine, Fence};
 use crate::error::Error;
 use crate::events::{EVENTS_KEPT, Events};
 use crate::grant::Grant;
+use crate::history::{AuditAct, Blocked, LockEvent, Top};
 use crate::limiter::Taken;
 use crate::options::Options;
 use crate::value::Value;
@@ -288,6 +290,34 @@ impl Engine for Cell {
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async move {
             pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(answer::status)
+        })
+    }
+
+    fn history<'a>(&'a self, lock: &'a str, limit: u32) -> Answer<'a, Vec<LockEvent>> {
+        Box::pin(async move {
+            let asked = Asked::GetHistory(v1::GetHistoryRequest { lock: lock.to_owned(), limit });
+            pick!(self.call(asked, true).await?, History).map(history::events)
+        })
+    }
+
+    fn audit(&self, limit: u32) -> Answer<'_, Vec<AuditAct>> {
+        Box::pin(async move {
+            let asked = Asked::GetAudit(v1::GetAuditRequest { limit });
+            pick!(self.call(asked, true).await?, Audit).map(history::acts)
+        })
+    }
+
+    fn top(&self, limit: u32) -> Answer<'_, Top> {
+        Box::pin(async move {
+            let asked = Asked::GetTop(v1::GetTopRequest { limit });
+            pick!(self.call(asked, true).await?, Top).map(history::top)
+        })
+    }
+
+    fn blocked<'a>(&'a self, lock: &'a str) -> Answer<'a, Vec<Blocked>> {
+        Box::pin(async move {
+            let asked = Asked::GetWaitGraph(v1::GetWaitGraphRequest { lock: lock.to_owned() });
+            pick!(self.call(asked, true).await?, WaitGraph).map(history::blocked)
         })
     }
 

@@ -330,6 +330,10 @@ impl State {
             }
             Asked::HandOver(_) | Asked::TakeRate(_) | Asked::ObserveElection(_) => return None,
             Asked::ListLocks(_) => return Some(Answered::Locks(v1::ListLocksResponse::default())),
+            Asked::GetHistory(_) => return Some(Answered::History(v1::LockHistory::default())),
+            Asked::GetAudit(_) => return Some(Answered::Audit(v1::Audit::default())),
+            Asked::GetTop(_) => return Some(Answered::Top(v1::Top::default())),
+            Asked::GetWaitGraph(_) => return Some(Answered::WaitGraph(v1::WaitGraph::default())),
             Asked::Acquire(request) => Command::Acquire(Acquire {
                 request: Some(request.request.as_str().into()),
                 wait: wait(request.wait_ms, request.wait_forever),

@@ -1,0 +1,188 @@
+//! `lockkeeper top`: where it is crowded, live in the terminal.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper::{Keeper, Status, Top, Unfenced};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::client::{self, Client, Output};
+use crate::duration::{self, words};
+use crate::failure::Failure;
+use crate::table::Table;
+
+/// Other screen, no cursor; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the first line; what is behind the text of each line and below it is cleared.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// Show where it is crowded: most waited for, held the longest, the last hour; live
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper top                               live, until ctrl-c
+  lockkeeper top --once                        one look; also if stdout is no terminal
+  lockkeeper top --output json | jq '.top.contended[0]'
+
+The figures of the last hour are counted by the node that leads.")]
+pub(crate) struct TopVerb {
+    /// At most so many locks in each list
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    limit: u32,
+    /// One look, and done
+    #[arg(long)]
+    once: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
+    every: Duration,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Serialize)]
+struct Look {
+    status: Status,
+    top: Top,
+}
+
+impl TopVerb {
+    pub(crate) fn run(self) -> Result<u8, Failure> {
+        let live = !self.once && self.client.output == Output::Table && std::io::stdout().is_terminal();
+        client::block_on(async {
+            let keeper = self.client.connect().await?;
+            if live {
+                return self.live(&keeper).await;
+            }
+            let look = self.look(&keeper).await?;
+            match self.client.output {
+                Output::Json => client::print_json(&look),
+                Output::Table => client::print(&text(&look)),
+            }
+        })?;
+        Ok(0)
+    }
+
+    async fn look(&self, keeper: &Keeper<Unfenced>) -> Result<Look, Failure> {
+        Ok(Look { status: keeper.status().await?, top: keeper.top(self.limit).await? })
+    }
+
+    async fn live(&self, keeper: &Keeper<Unfenced>) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::other(format!("signals cannot be received: {error}"));
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let _screen = Screen::enter()?;
+        let mut last = String::new();
+        loop {
+            let looked = tokio::select! {
+                looked = self.look(keeper) => looked,
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+            };
+            match looked {
+                Ok(look) => {
+                    last = text(&look);
+                    draw(&last)?;
+                }
+                // What was seen last stays, with what is wrong now above it.
+                Err(failure) => draw(&format!("{}\n\n{last}", failure.message))?,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.every.max(Duration::from_millis(100))) => {}
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The other screen of the terminal, left again whatever happens.
+struct Screen;
+
+impl Screen {
+    fn enter() -> Result<Screen, Failure> {
+        client::print(ENTER)?;
+        Ok(Screen)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _ = client::print(LEAVE);
+    }
+}
+
+/// As many lines as the terminal has, and no longer than it is wide.
+fn draw(text: &str) -> Result<(), Failure> {
+    let (lines, columns) = match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row.into(), size.ws_col.into()),
+        _ => (24, 80),
+    };
+    let mut frame = HOME.to_owned();
+    let shown: Vec<String> =
+        text.lines().take(lines).map(|line| line.chars().take(columns).collect()).collect();
+    frame.push_str(&shown.join(&format!("{CLEAR_LINE}\r\n")));
+    frame.push_str(CLEAR_LINE);
+    frame.push_str(CLEAR_BELOW);
+    client::print(&frame)?;
+    std::io::stdout()
+        .flush()
+        .map_err(|error| Failure::other(format!("the terminal cannot be written: {error}")))
+}
+
+fn text(look: &Look) -> String {
+    let Look { status, top } = look;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = match status.leader {
+        0 => writeln!(text, "nobody leads the cell: nothing can be granted"),
+        leader => writeln!(
+            text,
+            "node {leader} leads, term {}; {} held, {} waiting, {} sessions",
+            status.term, status.locks_held, status.waiting, status.sessions
+        ),
+    };
+    let last_minute = top.granted.last().copied().unwrap_or(0);
+    let lost: u32 = top.lost.iter().sum();
+    let _ = writeln!(
+        text,
+        "last hour: {} grants ({last_minute} in this minute), {lost} lost; waited p50 {} p99 {}; held p50 {} p99 {}",
+        top.waited.count,
+        words(top.waited.p50),
+        words(top.waited.p99),
+        words(top.held.p50),
+        words(top.held.p99)
+    );
+    let mut contended = Table::new(&["MOST WAITED FOR", "WAITING", "FIRST WAITS", "HELD BY"]);
+    for lock in &top.contended {
+        contended.row([lock.lock.clone(), lock.waiting.to_string(), words(lock.waited), lock.owner.clone()]);
+    }
+    let mut held = Table::new(&["HELD THE LONGEST", "HELD FOR", "HELD BY", "WAITING", "TOKEN"]);
+    for lock in &top.longest_held {
+        held.row([
+            lock.lock.clone(),
+            words(lock.held),
+            lock.owner.clone(),
+            lock.waiting.to_string(),
+            lock.token.to_string(),
+        ]);
+    }
+    let _ = match top.contended.is_empty() {
+        true => writeln!(text, "\nnobody waits"),
+        false => write!(text, "\n{contended}"),
+    };
+    let _ = match top.longest_held.is_empty() {
+        true => writeln!(text, "\nnothing is held"),
+        false => write!(text, "\n{held}"),
+    };
+    if top.sampled {
+        let _ = writeln!(text, "\nthere are too many to look at all of them: this is a sample");
+    }
+    text
+}

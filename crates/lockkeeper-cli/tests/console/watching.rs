@@ -1,0 +1,67 @@
+//! What happens while somebody watches.
+
+use std::time::{Duration, Instant};
+
+use crate::browser::Browser;
+use crate::harness::cell::Cell;
+use crate::scene::{address, give, session, take};
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_lock_is_taken_and_released_and_nodes_die() {
+    let mut cell = Cell::plan(3);
+    cell.spawn_all();
+    let leader = cell.until_agreed().await;
+    let (watched, killed) = (cell.others(leader)[0], cell.others(leader)[1]);
+    let anna = session(&cell, "anna").await;
+    let browser = Browser::start().await;
+
+    // On a follower: what it has applied, and that it is read-only.
+    browser.open(&address(&cell, watched, "#/locks")).await;
+    browser.until_text(&format!("follows node {leader}; read-only")).await;
+    let began = Instant::now();
+    let token = take(&cell, &anna, "watched").await;
+    browser.until("document.querySelector('[data-lock=\"watched\"]')?.innerText.includes('anna')").await;
+    let taken = began.elapsed();
+    let began = Instant::now();
+    give(&cell, &anna, "watched", token).await;
+    browser.until("!document.querySelector('[data-lock=\"watched\"]')").await;
+    println!("seen on a follower: taken after {taken:?}, released after {:?}", began.elapsed());
+    assert!(taken.max(began.elapsed()) < Duration::from_secs(5), "an update should take less than a second");
+    // Force goes through the leader, and the page says where that is.
+    let held = take(&cell, &anna, "held").await;
+    browser.go("#/lock?name=held").await;
+    browser.until_text("anna").await;
+    browser.tell("document.getElementById('force-open').click()").await;
+    browser.type_in("because").await;
+    browser.tell("document.getElementById('force-do').click()").await;
+    browser.until("document.querySelector('#force-error a')?.innerText.includes('leader')").await;
+    browser.tell("document.getElementById('force-cancel').click()").await;
+
+    // The leader's page shows that a follower has gone silent.
+    browser.open(&address(&cell, leader, "#/cell")).await;
+    let row = format!("document.querySelector('[data-node=\"{killed}\"]').innerText");
+    browser.until(&format!("{row}.includes('follower')")).await;
+    cell.kill(killed);
+    browser.until(&format!("{row}.includes('silent')")).await;
+    browser.picture("console-node-lost").await;
+    cell.spawn(killed);
+    browser.until(&format!("{row}.includes('follower')")).await;
+    cell.until_agreed().await;
+
+    // The node that is watched dies itself: the page says so, names the others, and comes back with it.
+    browser.complaints();
+    cell.kill(leader);
+    browser.until_text("This node does not answer").await;
+    browser.until("document.querySelectorAll('#state a').length === 2").await;
+    let successor = cell.leader().await;
+    browser.open(&address(&cell, successor, "#/cell")).await;
+    browser.until_text(&format!("Node {successor} leads the cell")).await;
+    browser.until("document.body.innerText.includes('elections are remembered')").await;
+    // The history has survived the fail-over.
+    browser.go("#/lock?name=watched").await;
+    browser.until("document.querySelectorAll('tr[data-what]').length === 2").await;
+    give(&cell, &anna, "held", held).await;
+    cell.spawn(leader);
+    browser.open(&address(&cell, leader, "#/lock?name=watched")).await;
+    browser.until("document.querySelectorAll('tr[data-what]').length === 2").await;
+}

@@ -1,0 +1,222 @@
+//! Who waits for whom. Sessions are the points, and an arrow leads from one that waits to one that is in its way.
+//!
+//! A ring of arrows is a deadlock if each session in it is one line of work. A session may have several, so a ring is
+//! shown as what should be looked at; the table itself refuses what closes a ring within scopes.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use smol_str::SmolStr;
+
+use crate::history::ShortSession;
+use crate::id::{CellTime, LockName, SessionId, Ticket};
+use crate::table::LockTable;
+
+/// Waits that a picture starts with, the oldest first.
+const WAITS_MAX: usize = 300;
+/// Arrows in a picture.
+const ARROWS_MAX: usize = 1_000;
+/// Holders of one lock that get an arrow.
+const HOLDERS_MAX: usize = 8;
+
+/// The picture.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WaitGraph {
+    /// The sessions.
+    pub points: Vec<Point>,
+    /// Who waits for whom.
+    pub arrows: Vec<Arrow>,
+    /// The longest way along arrows, as indexes of points.
+    pub longest_chain: Vec<usize>,
+    /// How many rings there are.
+    pub rings: usize,
+    /// Some waits were left out.
+    pub sampled: bool,
+}
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    /// The beginning of its id.
+    pub session: ShortSession,
+    /// Who it is.
+    pub owner: SmolStr,
+    /// How many grants it holds.
+    pub holds: u32,
+    /// The ring that it is part of, counted from 1; 0 if none.
+    pub ring: usize,
+}
+
+/// One session in the way of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrow {
+    /// Index of the point that waits.
+    pub from: usize,
+    /// Index of the point in its way.
+    pub to: usize,
+    /// The lock.
+    pub lock: LockName,
+    /// For how long it has waited.
+    pub waited_ms: u64,
+}
+
+impl LockTable {
+    /// Who waits for whom: for one lock and all that its holders wait for, or for the whole cell.
+    pub fn wait_graph(&self, lock: Option<&LockName>, now: CellTime) -> WaitGraph {
+        let now = now.max(self.now);
+        let mut builder = Builder::default();
+        let mut open: VecDeque<Ticket> = match lock {
+            Some(lock) => {
+                let line = self.queues.range((lock.clone(), Ticket::default())..);
+                line.take_while(|(name, _)| name == lock).map(|(_, ticket)| *ticket).take(WAITS_MAX).collect()
+            }
+            None => self.waiters.keys().copied().take(WAITS_MAX).collect(),
+        };
+        builder.graph.sampled = lock.is_none() && self.waiters.len() > WAITS_MAX;
+        let mut seen: std::collections::BTreeSet<Ticket> = open.iter().copied().collect();
+        while let Some(ticket) = open.pop_front() {
+            let Some(waiter) = self.waiters.get(&ticket) else { continue };
+            for name in waiter.locks.as_slice() {
+                for other in self.in_the_way(name, ticket) {
+                    if builder.graph.arrows.len() == ARROWS_MAX {
+                        builder.graph.sampled = true;
+                        return builder.finish();
+                    }
+                    let (from, to) = (builder.point(self, waiter.session), builder.point(self, other));
+                    let waited_ms = now.ms_since(waiter.since);
+                    builder.graph.arrows.push(Arrow { from, to, lock: name.clone(), waited_ms });
+                    let theirs = self.waits.range((other, Ticket::default())..);
+                    let theirs = theirs.take_while(|(session, _)| *session == other).take(WAITS_MAX);
+                    open.extend(theirs.map(|(_, ticket)| *ticket).filter(|ticket| seen.insert(*ticket)));
+                }
+            }
+        }
+        builder.finish()
+    }
+
+    /// The holders; if nobody holds it, whoever is next before this one in line.
+    fn in_the_way(&self, name: &LockName, ticket: Ticket) -> Vec<SessionId> {
+        let Some(lock) = self.locks.get(name) else { return Vec::new() };
+        let mut sessions: Vec<_> =
+            lock.holders.iter().map(|(_, session)| session).take(HOLDERS_MAX).collect();
+        if sessions.is_empty() {
+            let before = self.queues.range(..(name.clone(), ticket)).next_back();
+            let before = before.filter(|(lock, _)| lock == name).and_then(|(_, t)| self.waiters.get(t));
+            sessions.extend(before.map(|waiter| waiter.session));
+        }
+        sessions.dedup();
+        sessions
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    graph: WaitGraph,
+    known: BTreeMap<SessionId, usize>,
+}
+
+impl Builder {
+    fn point(&mut self, table: &LockTable, session: SessionId) -> usize {
+        let points = &mut self.graph.points;
+        *self.known.entry(session).or_insert_with(|| {
+            let alive = table.sessions.get(&session);
+            points.push(Point {
+                session: session.into(),
+                owner: alive.map(|session| session.owner.clone()).unwrap_or_default(),
+                holds: alive.map_or(0, |session| session.grants),
+                ring: 0,
+            });
+            points.len() - 1
+        })
+    }
+
+    fn finish(self) -> WaitGraph {
+        let mut graph = self.graph;
+        let mut ways = vec![Vec::new(); graph.points.len()];
+        for arrow in graph.arrows.iter().filter(|arrow| arrow.from != arrow.to) {
+            if !ways[arrow.from].contains(&arrow.to) {
+                ways[arrow.from].push(arrow.to);
+            }
+        }
+        for ring in rings(&ways) {
+            graph.rings += 1;
+            for point in ring {
+                graph.points[point].ring = graph.rings;
+            }
+        }
+        let in_ring: Vec<bool> = graph.points.iter().map(|point| point.ring > 0).collect();
+        graph.longest_chain = longest_chain(&ways, &in_ring);
+        graph
+    }
+}
+
+/// Groups of points that can all reach each other, by Tarjan's algorithm without recursion.
+fn rings(ways: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    const UNSEEN: usize = usize::MAX;
+    let mut order = vec![UNSEEN; ways.len()];
+    let mut low = vec![0; ways.len()];
+    let mut on_stack = vec![false; ways.len()];
+    let (mut stack, mut found, mut count) = (Vec::new(), Vec::new(), 0);
+    for start in 0..ways.len() {
+        if order[start] != UNSEEN {
+            continue;
+        }
+        let mut path = vec![(start, 0)];
+        while let Some(&mut (point, ref mut next)) = path.last_mut() {
+            if *next == 0 && order[point] == UNSEEN {
+                (order[point], low[point]) = (count, count);
+                count += 1;
+                stack.push(point);
+                on_stack[point] = true;
+            }
+            if let Some(&to) = ways[point].get(*next) {
+                *next += 1;
+                if order[to] == UNSEEN {
+                    path.push((to, 0));
+                } else if on_stack[to] {
+                    low[point] = low[point].min(order[to]);
+                }
+                continue;
+            }
+            path.pop();
+            if let Some(&(parent, _)) = path.last() {
+                low[parent] = low[parent].min(low[point]);
+            }
+            if low[point] == order[point] {
+                let from = stack.iter().rposition(|&other| other == point).unwrap_or(0);
+                let group = stack.split_off(from);
+                group.iter().for_each(|&member| on_stack[member] = false);
+                if group.len() > 1 {
+                    found.push(group);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The longest way along arrows that leads through no ring.
+fn longest_chain(ways: &[Vec<usize>], in_ring: &[bool]) -> Vec<usize> {
+    // How many points follow, and which is the first of them; without rings every point is settled once.
+    let mut best: Vec<Option<(usize, Option<usize>)>> = vec![None; ways.len()];
+    for start in (0..ways.len()).filter(|&start| !in_ring[start]) {
+        let mut path = vec![start];
+        while let Some(&point) = path.last() {
+            let onward = || ways[point].iter().copied().filter(|&to| !in_ring[to]);
+            if let Some(unsettled) = onward().find(|&to| best[to].is_none()) {
+                path.push(unsettled);
+                continue;
+            }
+            let longest = onward().filter_map(|to| Some((best[to]?.0 + 1, to))).max();
+            best[point] = Some(longest.map_or((0, None), |(length, to)| (length, Some(to))));
+            path.pop();
+        }
+    }
+    let first = (0..ways.len()).filter_map(|point| Some((best[point]?.0, std::cmp::Reverse(point)))).max();
+    let mut chain = Vec::new();
+    let mut at = first.map(|(_, std::cmp::Reverse(point))| point);
+    while let Some(point) = at {
+        chain.push(point);
+        at = best[point].and_then(|(_, next)| next);
+    }
+    if chain.len() < 2 { Vec::new() } else { chain }
+}

@@ -1,0 +1,92 @@
+//! The last events of all locks in one row. Writing one is all that a busy cell pays; reading looks through the row.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{LockEvent, RECENT_MAX};
+use crate::id::LockName;
+
+/// Events of a page: what is copied when an event comes after a snapshot was begun.
+pub(super) const PAGE: usize = 1_024;
+
+/// A part of the row.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Page {
+    /// What is looked through first: a name costs more to compare.
+    hashes: Vec<u32>,
+    events: Vec<(LockName, LockEvent)>,
+}
+
+impl Page {
+    fn new() -> Page {
+        Page { hashes: Vec::with_capacity(PAGE), events: Vec::with_capacity(PAGE) }
+    }
+
+    pub(super) fn last(&self) -> Option<&(LockName, LockEvent)> {
+        self.events.last()
+    }
+
+    pub(super) fn into_events(self) -> impl Iterator<Item = (LockName, LockEvent)> {
+        self.events.into_iter()
+    }
+}
+
+/// The row.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Recent {
+    // Invariant: all but the last are full. Shared with copies of the table until changed.
+    pages: VecDeque<Arc<Page>>,
+}
+
+impl Recent {
+    /// Adds an event. A page that is no longer recent comes back.
+    pub(super) fn push(&mut self, lock: &LockName, event: LockEvent) -> Option<Arc<Page>> {
+        let mut retired = None;
+        if self.pages.back().is_none_or(|page| page.events.len() == PAGE) {
+            if self.pages.len() * PAGE >= RECENT_MAX {
+                retired = self.pages.pop_front();
+            }
+            self.pages.push_back(Arc::new(Page::new()));
+        }
+        if let Some(page) = self.pages.back_mut() {
+            let page = Arc::make_mut(page);
+            page.hashes.push(hash(lock));
+            page.events.push((lock.clone(), event));
+        }
+        retired
+    }
+
+    /// The events of a lock, the newest first.
+    pub(super) fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
+        let (wanted, lock) = (hash(lock), lock.clone());
+        self.pages.iter().rev().flat_map(move |page| {
+            let lock = lock.clone();
+            let places = (0..page.hashes.len()).rev().filter(move |place| page.hashes[*place] == wanted);
+            places
+                .map(|place| &page.events[place])
+                .filter(move |(name, _)| *name == lock)
+                .map(|(_, event)| event)
+        })
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(LockName, LockEvent)> {
+        self.pages.iter().flat_map(|page| &page.events)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let last = self.pages.back().map_or(0, |page| page.events.len());
+        self.pages.len().saturating_sub(1) * PAGE + last
+    }
+}
+
+/// Spreads names; it need not withstand anybody, because equal hashes are told apart by the names themselves.
+fn hash(name: &str) -> u32 {
+    let mut sum = name.len() as u64;
+    for part in name.as_bytes().chunks(8) {
+        let mut eight = [0; 8];
+        eight[..part.len()].copy_from_slice(part);
+        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(eight)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+    (sum >> 32) as u32
+}

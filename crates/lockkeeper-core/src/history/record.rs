@@ -1,0 +1,136 @@
+//! From what an entry did to what is remembered of it. The commands themselves know nothing of this: it looks at
+//! their answers and effects, so that whatever grants and frees locks is in the history.
+
+use std::collections::BTreeSet;
+
+use smol_str::SmolStr;
+
+use super::{Deed, LEFT_MAX, Leader, LockEvent, ShortSession, What};
+use crate::command::Command;
+use crate::effect::{Answer, Effect, Freed, Grant, Reply};
+use crate::id::{SessionId, Token};
+use crate::table::LockTable;
+
+/// What has to be known before a command is carried out.
+pub(crate) struct Before {
+    token: Token,
+    effects: usize,
+}
+
+impl LockTable {
+    /// Looks at the table before a command, or before time alone does something.
+    pub(crate) fn before(&mut self, command: Option<&Command>) -> Before {
+        if let Some(Command::CloseSession { session } | Command::ExpireSession { session, .. }) = command
+            && let Some(ends) = self.sessions.get(session)
+            && ends.grants() > 0
+        {
+            // What it holds is taken back when nobody knows its owner any more.
+            self.history.leaving.insert(*session, ends.owner.clone());
+        }
+        Before { token: self.last_token, effects: self.effects.len() }
+    }
+
+    /// Remembers what a command has brought about.
+    pub(crate) fn after(&mut self, before: Before, command: &Command, answer: &Answer) {
+        let no_reason = SmolStr::default();
+        let reason = match command {
+            Command::ForceRelease { reason, .. } => reason,
+            _ => &no_reason,
+        };
+        self.remember_effects(before.effects, reason);
+        match (command, answer) {
+            // A repeated request is answered with the grant that it has: nothing happened.
+            (Command::Acquire(request), Ok(Reply::Granted(grant))) if grant.token > before.token => {
+                self.remember_grant(request.session, grant, 0);
+            }
+            (Command::ForceRelease { lock, reason }, Ok(Reply::Forced { released, last_token })) => {
+                let (lock, reason) = (lock.clone(), reason.clone());
+                let deed = Deed::ForceRelease { lock, reason, released: *released, last_token: *last_token };
+                self.history.act(self.now, deed);
+            }
+            _ => {}
+        }
+    }
+
+    /// Remembers what time alone has brought about.
+    pub(crate) fn after_time(&mut self, before: Before) {
+        self.remember_effects(before.effects, &SmolStr::default());
+        // Those who have left for good.
+        if self.history.leaving.len() > self.ending.len() + LEFT_MAX
+            || self.ending.is_empty() && !self.history.leaving.is_empty()
+        {
+            let still: BTreeSet<SessionId> = self.ending.values().map(|(session, _)| *session).collect();
+            let leaving = std::mem::take(&mut self.history.leaving);
+            self.history.leaving =
+                leaving.into_iter().filter(|(session, _)| still.contains(session)).collect();
+        }
+    }
+
+    fn remember_effects(&mut self, from: usize, reason: &SmolStr) {
+        if self.effects.len() == from {
+            return;
+        }
+        let effects = std::mem::take(&mut self.effects);
+        for effect in &effects[from..] {
+            match effect {
+                Effect::Granted { session, grant, waited_ms, .. } => {
+                    self.remember_grant(*session, grant, *waited_ms);
+                }
+                Effect::Freed { session, lock, token, why, held_ms } => {
+                    let event = LockEvent {
+                        at: self.now,
+                        what: What::Ended(*why),
+                        token: *token,
+                        mode: None,
+                        owner: self.owner(*session),
+                        session: ShortSession::from(*session),
+                        took_ms: *held_ms,
+                        reason: if *why == Freed::Forced { reason.clone() } else { SmolStr::default() },
+                    };
+                    self.history.push(lock, event);
+                }
+                Effect::Ended { .. } | Effect::SessionEnded { .. } | Effect::ExpiryStale { .. } => {}
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn remember_grant(&mut self, session: SessionId, grant: &Grant, waited_ms: u64) {
+        let owner = self.owner(session);
+        for lock in grant.locks.as_slice() {
+            let event = LockEvent {
+                at: self.now,
+                what: What::Granted,
+                token: grant.token,
+                mode: Some(grant.mode),
+                owner: owner.clone(),
+                session: ShortSession::from(session),
+                took_ms: waited_ms,
+                reason: SmolStr::default(),
+            };
+            self.history.push(lock, event);
+        }
+    }
+
+    fn owner(&self, session: SessionId) -> SmolStr {
+        match self.sessions.get(&session) {
+            Some(alive) => alive.owner.clone(),
+            None => self.history.leaving.get(&session).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// A node has come to lead the cell. Called for an entry of the log, so that every node remembers the same.
+    pub fn note_leader(&mut self, term: u64, node: u64) {
+        self.history.lead(Leader { at: self.now, term, node });
+    }
+
+    /// The members have changed. Called for an entry of the log.
+    pub fn note_members(&mut self, members: impl Into<SmolStr>) {
+        self.history.act(self.now, Deed::Members { members: members.into() });
+    }
+
+    /// The table was restored from a backup.
+    pub fn note_restored(&mut self) {
+        self.history.act(self.now, Deed::Restored { last_token: self.last_token });
+    }
+}

@@ -1,0 +1,103 @@
+//! What is no longer recent: the last events of each lock, for as many locks as there is room for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+
+use super::{EVENTS_MAX, EVENTS_PER_LOCK_MAX, LockEvent};
+use crate::id::LockName;
+
+/// The last events of one lock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ring {
+    events: VecDeque<LockEvent>,
+    /// The number of its last event.
+    last: u64,
+    // Invariant: its key in `Rings::order`, not above `last`.
+    listed: u64,
+}
+
+/// The rings of all locks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Rings {
+    // Shared until changed, so that a copy of the table for a snapshot does not copy the events.
+    rings: OrdMap<LockName, Arc<Ring>>,
+    /// The locks by an event that was once their last: the next to be forgotten is found without touching this at
+    /// every event.
+    order: OrdMap<u64, LockName>,
+    // Invariant: the number of events in all rings.
+    count: usize,
+    /// Counts all events that came here.
+    pub(super) next: u64,
+}
+
+impl Rings {
+    pub(super) fn push(&mut self, lock: LockName, event: LockEvent) {
+        let number = self.next;
+        self.next += 1;
+        match self.rings.get_mut(&lock) {
+            Some(ring) => {
+                let ring = Arc::make_mut(ring);
+                if ring.events.len() == EVENTS_PER_LOCK_MAX {
+                    ring.events.pop_front();
+                } else {
+                    self.count += 1;
+                }
+                ring.events.push_back(event);
+                ring.last = number;
+            }
+            None => {
+                let ring = Ring { events: VecDeque::from([event]), last: number, listed: number };
+                self.rings.insert(lock.clone(), Arc::new(ring));
+                self.order.insert(number, lock);
+                self.count += 1;
+            }
+        }
+        while self.count > EVENTS_MAX {
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets the lock whose last event is the oldest. One that had an event since it was listed is listed anew: that
+    /// costs as much as the event saved.
+    fn forget_oldest(&mut self) {
+        let Some((listed, lock)) = self.order.get_min().cloned() else { return };
+        self.order.remove(&listed);
+        let Some(ring) = self.rings.get_mut(&lock) else { return };
+        if ring.last > listed {
+            let ring = Arc::make_mut(ring);
+            ring.listed = ring.last;
+            self.order.insert(ring.last, lock);
+        } else if let Some(ring) = self.rings.remove(&lock) {
+            self.count -= ring.events.len();
+        }
+    }
+
+    /// The events of a lock, the newest first.
+    pub(super) fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
+        self.rings.get(lock).into_iter().flat_map(|ring| ring.events.iter().rev())
+    }
+
+    /// How many events there are.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// How many locks have a ring.
+    pub(super) fn locks(&self) -> usize {
+        self.rings.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&LockName, &Ring)> {
+        self.rings.iter().map(|(lock, ring)| (lock, &**ring))
+    }
+
+    /// Takes back what a snapshot has kept.
+    pub(super) fn restore(&mut self, lock: LockName, ring: Ring) {
+        self.count += ring.events.len();
+        self.order.insert(ring.listed, lock.clone());
+        self.rings.insert(lock, Arc::new(ring));
+    }
+}

@@ -1,0 +1,231 @@
+//! What is remembered, what is forgotten, and that a snapshot carries it.
+
+use super::*;
+use crate::{Acquire, Batch, Command, LockTable, Locks, Restore, Wait};
+
+const ANNA: SessionId = SessionId(0xa << 124);
+const BERT: SessionId = SessionId(0xb << 124);
+
+fn table() -> LockTable {
+    let mut table = LockTable::new();
+    let open = |session, owner: &str| Command::OpenSession { session, ttl_ms: 10_000, owner: owner.into() };
+    apply(&mut table, vec![open(ANNA, "anna"), open(BERT, "bert")]);
+    table
+}
+
+/// Each entry is a second later.
+fn apply(table: &mut LockTable, commands: Vec<Command>) {
+    let now = CellTime(table.applied() * 1_000_000);
+    table.apply(table.applied() + 1, &Batch { now, commands }).expect("the next entry");
+}
+
+fn acquire(session: SessionId, lock: &str, wait: Wait) -> Command {
+    Command::Acquire(Acquire { wait, ..Acquire::new(session, Locks::One(lock.into())) })
+}
+
+fn release(session: SessionId, lock: &str, token: u64) -> Command {
+    Command::Release { session, lock: lock.into(), token: Token(token), forget: false }
+}
+
+fn told(table: &LockTable, lock: &str) -> Vec<String> {
+    let tell = |event: &LockEvent| {
+        let reason = if event.reason.is_empty() { String::new() } else { format!(" ({})", event.reason) };
+        let (word, owner) = (event.what.as_str(), &event.owner);
+        format!(
+            "{} {word} {owner} {} after {} ms{reason}",
+            event.at.0 / 1_000_000,
+            event.token,
+            event.took_ms
+        )
+    };
+    let mut told: Vec<String> = table.history(&lock.into()).map(tell).collect();
+    told.reverse();
+    told
+}
+
+fn restored(table: &LockTable) -> LockTable {
+    let mut restore = Restore::new();
+    table.snapshot().for_each(|chunk| restore.push(&chunk).expect("whole chunks"));
+    restore.finish().expect("a whole table")
+}
+
+#[test]
+fn grants_and_their_ends_are_remembered_in_order() {
+    let mut table = table();
+    apply(&mut table, vec![acquire(ANNA, "job", Wait::No), acquire(BERT, "job", Wait::Forever)]);
+    apply(&mut table, vec![release(ANNA, "job", 1)]);
+    let version = table.session(BERT).expect("it lives").version;
+    apply(&mut table, vec![Command::ExpireSession { session: BERT, version }]);
+    let story = [
+        "1 granted anna 1 after 0 ms",
+        "2 released anna 1 after 1000 ms",
+        "2 granted bert 2 after 1000 ms",
+        "3 session_expired bert 2 after 1000 ms",
+    ];
+    assert_eq!(told(&table, "job"), story);
+    assert_eq!(restored(&table), table);
+    assert_eq!(told(&restored(&table), "job"), story);
+    assert!(table.history.leaving.is_empty());
+}
+
+#[test]
+fn a_repeated_request_is_no_second_grant() {
+    let mut table = table();
+    let request = Command::Acquire(Acquire {
+        request: Some("r".into()),
+        ..Acquire::new(ANNA, Locks::many(["a".into(), "b".into()]))
+    });
+    apply(&mut table, vec![request.clone(), request.clone()]);
+    apply(&mut table, vec![request]);
+    assert_eq!(told(&table, "a"), ["1 granted anna 1 after 0 ms"]);
+    assert_eq!(told(&table, "b"), ["1 granted anna 1 after 0 ms"]);
+}
+
+#[test]
+fn force_is_remembered_with_its_reason_twice() {
+    let mut table = table();
+    let force = |reason: &str| Command::ForceRelease { lock: "job".into(), reason: reason.into() };
+    apply(&mut table, vec![acquire(ANNA, "job", Wait::No), force("it hangs"), force("again")]);
+    assert_eq!(told(&table, "job"), ["1 granted anna 1 after 0 ms", "1 forced anna 1 after 0 ms (it hangs)"]);
+    let acts: Vec<(u64, &Deed)> = table.acts().map(|act| (act.number, &act.deed)).collect();
+    let deed = |reason: &str, released, token| Deed::ForceRelease {
+        lock: "job".into(),
+        reason: reason.into(),
+        released,
+        last_token: Token(token),
+    };
+    assert_eq!(acts, [(1, &deed("again", 0, 3)), (0, &deed("it hangs", 1, 2))]);
+}
+
+#[test]
+fn leaders_members_and_restores_are_remembered() {
+    let mut table = table();
+    table.note_leader(3, 2);
+    table.note_members("1 and 2");
+    table.raise_tokens(1_000);
+    table.note_restored();
+    let words: Vec<&str> = table.acts().map(|act| act.deed.as_str()).collect();
+    assert_eq!(words, ["restored", "members"]);
+    assert_eq!(table.leaders().map(|leader| (leader.term, leader.node)).collect::<Vec<_>>(), [(3, 2)]);
+    assert_eq!(restored(&table), table);
+}
+
+fn event(number: u64, what: What) -> LockEvent {
+    LockEvent {
+        at: CellTime(number),
+        what,
+        token: Token(number),
+        mode: None,
+        owner: SmolStr::default(),
+        session: ShortSession::default(),
+        took_ms: 0,
+        reason: SmolStr::default(),
+    }
+}
+
+#[test]
+fn everything_is_bounded() {
+    let mut history = History::default();
+    for number in 0..(2 * (RECENT_MAX + EVENTS_MAX)) as u64 {
+        // A millisecond from one to the next: all of them find their way into the rings.
+        history.push(&format!("other/{number}").into(), event(number * 1_000, What::Granted));
+    }
+    assert!(history.recent.len() <= RECENT_MAX && history.recent.len() > RECENT_MAX - recent::PAGE);
+    assert_eq!((history.rings.len(), history.rings.locks()), (EVENTS_MAX, EVENTS_MAX));
+    for number in 0..2 * ACTS_MAX as u64 {
+        history.act(CellTime(number), Deed::Restored { last_token: Token(0) });
+        history.lead(Leader { at: CellTime(number), term: number, node: 1 });
+    }
+    assert_eq!((history.acts.len(), history.leaders.len()), (ACTS_MAX, LEADERS_MAX));
+}
+
+#[test]
+fn of_each_lock_the_last_events_stay_and_the_quiet_go_first() {
+    let mut rings = Rings::default();
+    let (quiet, busy) = (LockName::from("quiet"), LockName::from("busy"));
+    for number in 0..100 {
+        rings.push(busy.clone(), event(number, What::Granted));
+    }
+    rings.push(quiet.clone(), event(0, What::Granted));
+    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX);
+    assert_eq!(rings.of(&busy).next().map(|event| event.token), Some(Token(99)));
+    for number in 0..2 * EVENTS_MAX as u64 {
+        rings.push(format!("other/{number}").into(), event(number, What::Granted));
+        if number % 1_000 == 0 {
+            rings.push(busy.clone(), event(number, What::Granted));
+        }
+    }
+    assert_eq!(rings.iter().map(|(lock, _)| rings.of(lock).count()).sum::<usize>(), rings.len());
+    assert_eq!(rings.of(&quiet).count(), 0, "the quiet one was forgotten");
+    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX, "the busy one was not");
+}
+
+#[test]
+fn a_quiet_lock_is_remembered_beside_a_busy_one_and_losses_always_are() {
+    let mut history = History::default();
+    let (quiet, lost, busy) = (LockName::from("quiet"), LockName::from("lost"), LockName::from("busy"));
+    history.push(&quiet, event(2_000_000, What::Granted));
+    for number in 0..10 * RECENT_MAX as u64 {
+        // A microsecond from one to the next: far more than there is a budget for.
+        history.push(&busy, event(2_000_000 + number, What::Granted));
+        if number == 5 * RECENT_MAX as u64 {
+            history.push(&lost, event(2_000_000 + number, What::Ended(Freed::SessionExpired)));
+        }
+    }
+    assert_eq!((history.of(&quiet).count(), history.of(&lost).count()), (1, 1));
+    assert_eq!(history.of(&busy).count(), EVENTS_PER_LOCK_MAX);
+    assert!(history.rings.next < 10_000, "most of it was left out: {}", history.rings.next);
+}
+
+#[test]
+fn the_graph_shows_rings_and_chains() {
+    let mut table = table();
+    let more: Vec<SessionId> = (1..5).map(|number| SessionId(number << 96)).collect();
+    apply(
+        &mut table,
+        more.iter()
+            .map(|&session| Command::OpenSession { session, ttl_ms: 10_000, owner: "more".into() })
+            .collect(),
+    );
+    apply(&mut table, vec![acquire(ANNA, "a", Wait::No), acquire(BERT, "b", Wait::No)]);
+    apply(&mut table, vec![acquire(ANNA, "b", Wait::Forever)]);
+    assert_eq!(table.wait_graph(None, CellTime(0)).rings, 0);
+    apply(&mut table, vec![acquire(BERT, "a", Wait::Forever)]);
+    // A chain of its own: 1 <- 2 <- 3 <- 4.
+    for pair in more.windows(2) {
+        let lock = ShortSession::from(pair[0]).to_string();
+        apply(&mut table, vec![acquire(pair[0], &lock, Wait::No), acquire(pair[1], &lock, Wait::Forever)]);
+    }
+    let graph = table.wait_graph(None, CellTime(0));
+    assert_eq!((graph.points.len(), graph.arrows.len(), graph.rings), (6, 5, 1));
+    let in_ring: Vec<&str> =
+        graph.points.iter().filter(|point| point.ring == 1).map(|point| point.owner.as_str()).collect();
+    assert_eq!(in_ring, ["anna", "bert"]);
+    let chain: Vec<u32> = graph.longest_chain.iter().map(|&at| graph.points[at].session.0).collect();
+    assert_eq!(chain, [4, 3, 2, 1]);
+    let only = table.wait_graph(Some(&"00000003".into()), CellTime(0));
+    assert_eq!(only.longest_chain.len(), 4, "what the holder waits for is part of it");
+    assert_eq!(only.rings, 0);
+}
+
+#[test]
+fn the_top_is_found_without_looking_at_all() {
+    let mut table = table();
+    apply(&mut table, (0..50).map(|n| acquire(ANNA, &format!("l/{n:02}"), Wait::No)).collect());
+    apply(&mut table, vec![acquire(BERT, "late", Wait::No)]);
+    apply(&mut table, vec![acquire(BERT, "l/07", Wait::Forever), acquire(BERT, "l/07", Wait::Forever)]);
+    apply(&mut table, vec![acquire(BERT, "l/03", Wait::Forever)]);
+    let (contended, sampled) = table.most_contended(CellTime(0), 10);
+    let contended: Vec<_> =
+        contended.iter().map(|c| (c.lock.as_str(), c.waiting, c.owner.as_str())).collect();
+    assert_eq!((contended, sampled), (vec![("l/07", 2, "anna"), ("l/03", 1, "anna")], false));
+    let (longest, _) = table.longest_held(CellTime(0), 3);
+    let longest: Vec<_> = longest.iter().map(|held| (held.lock.as_str(), held.held_ms)).collect();
+    assert_eq!(longest, [("l/00", 3_000), ("l/01", 3_000), ("l/02", 3_000)]);
+    assert_eq!(table.longest_held(CellTime(0), 1_000).0.len(), 51);
+    let all: Vec<SessionId> = table.sessions_after(None).map(|(id, _)| id).collect();
+    assert_eq!(all, [ANNA, BERT]);
+    let rest: Vec<SessionId> = table.sessions_after(Some(ANNA.into())).map(|(id, _)| id).collect();
+    assert_eq!(rest, [BERT]);
+    assert_eq!(table.sessions_after(Some(ShortSession(u32::MAX))).count(), 0);
+}

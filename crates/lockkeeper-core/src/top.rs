@@ -1,0 +1,129 @@
+//! Where to look first: the locks that most wait for, and those that are held the longest. Found without looking at
+//! every lock, so that a million of them make no difference.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use smol_str::SmolStr;
+
+use crate::history::ShortSession;
+use crate::id::{CellTime, LockName, SessionId, Ticket, Token};
+use crate::session::Session;
+use crate::table::LockTable;
+
+/// At most so many locks or sessions are looked at; beyond that the answer is a sample.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// A lock that many wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contended {
+    /// The lock.
+    pub lock: LockName,
+    /// How many wait.
+    pub waiting: u32,
+    /// How long the first of them has waited.
+    pub waited_ms: u64,
+    /// Who holds it, the first of them.
+    pub owner: SmolStr,
+}
+
+/// A lock that has been held for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LongHeld {
+    /// The lock.
+    pub lock: LockName,
+    /// For how long.
+    pub held_ms: u64,
+    /// The token.
+    pub token: Token,
+    /// Who holds it.
+    pub owner: SmolStr,
+    /// How many wait for it.
+    pub waiting: u32,
+}
+
+impl LockTable {
+    /// The locks that most wait for, and whether some were not looked at.
+    pub fn most_contended(&self, now: CellTime, limit: usize) -> (Vec<Contended>, bool) {
+        let now = now.max(self.now);
+        let mut found: Vec<Contended> = Vec::new();
+        let mut looked_at = 0;
+        let mut next = self.queues.get_min().map(|(name, _)| name.clone());
+        while let Some(name) = next {
+            if looked_at == LOOKED_AT_MAX {
+                break;
+            }
+            looked_at += 1;
+            let behind = (name.clone(), Ticket(u64::MAX));
+            next = self.queues.range(behind..).map(|(name, _)| name.clone()).next();
+            let Some(lock) = self.locks.get(&name) else { continue };
+            let first = self.head(&name).and_then(|ticket| self.waiters.get(&ticket));
+            let holder = lock.holders.iter().next();
+            let owner = holder.and_then(|(_, session)| self.sessions.get(&session));
+            found.push(Contended {
+                waiting: lock.waiting,
+                waited_ms: first.map_or(0, |waiter| now.ms_since(waiter.since)),
+                owner: owner.map(|session| session.owner.clone()).unwrap_or_default(),
+                lock: name,
+            });
+        }
+        let sampled = looked_at == LOOKED_AT_MAX;
+        found.sort_by(|one, other| {
+            (other.waiting, other.waited_ms)
+                .cmp(&(one.waiting, one.waited_ms))
+                .then(one.lock.cmp(&other.lock))
+        });
+        found.truncate(limit);
+        (found, sampled)
+    }
+
+    /// The locks that are held the longest, and whether some sessions were not looked at. Tokens rise, so the first
+    /// grant of each session is its oldest.
+    pub fn longest_held(&self, now: CellTime, limit: usize) -> (Vec<LongHeld>, bool) {
+        let now = now.max(self.now);
+        let first_of = |session: SessionId, from: Token| {
+            let (&(owner, token), held) = self.grants.range((session, from)..).next()?;
+            (owner == session).then_some(Reverse((held.since, token, session)))
+        };
+        let sessions = self.sessions.iter().filter(|(_, session)| session.grants > 0);
+        let mut oldest: BinaryHeap<_> =
+            sessions.take(LOOKED_AT_MAX).filter_map(|(id, _)| first_of(*id, Token::default())).collect();
+        let sampled = oldest.len() == LOOKED_AT_MAX;
+        let mut found = Vec::new();
+        while let Some(Reverse((since, token, session))) = oldest.pop() {
+            let Some(held) = self.grants.get(&(session, token)) else { continue };
+            for lock in held.locks.as_slice() {
+                found.push(LongHeld {
+                    lock: lock.clone(),
+                    held_ms: now.ms_since(since),
+                    token,
+                    owner: self.sessions.get(&session).map(|s| s.owner.clone()).unwrap_or_default(),
+                    waiting: self.locks.get(lock).map_or(0, |lock| lock.waiting),
+                });
+            }
+            if found.len() >= limit {
+                break;
+            }
+            oldest.extend(first_of(session, Token(token.0 + 1)));
+        }
+        found.truncate(limit);
+        (found, sampled)
+    }
+
+    /// How long the oldest of all waiting requests has waited: tickets rise, so it is the first.
+    pub fn oldest_wait_ms(&self, now: CellTime) -> u64 {
+        self.waiters.get_min().map_or(0, |(_, waiter)| now.max(self.now).ms_since(waiter.since))
+    }
+
+    /// Sessions in the order of their ids, from the one behind `after`.
+    pub fn sessions_after(
+        &self,
+        after: Option<ShortSession>,
+    ) -> impl Iterator<Item = (SessionId, &Session)> + '_ {
+        let from = after.map_or(0, |ShortSession(short)| (u128::from(short) + 1) << 96);
+        // Behind the very last there is nothing: the shift has carried over.
+        let none = after == Some(ShortSession(u32::MAX));
+        let found = self.sessions.range(SessionId(from)..).map(|(id, session)| (*id, session));
+        found.filter(move |_| !none)
+    }
+}

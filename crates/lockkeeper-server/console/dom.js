@@ -1,0 +1,74 @@
+// Elements from data. Everything from the cell goes in as text: names and owners are other people's words.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false) continue;
+    made.append(child instanceof Node ? child : String(child));
+  }
+  return made;
+}
+
+/** An element of the page. */
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+
+/** An element of a drawing. */
+export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+// What tells whether something has changed: times go on by themselves.
+const sign = (item) => JSON.stringify(item, (name, value) => (name.endsWith("_ms") ? undefined : value));
+
+/**
+ * Shows items in a container and touches only those that changed, so that focus and selection stay where they are.
+ * `signOf` may be given where times matter.
+ */
+export function list(container, items, key, render, signOf = sign) {
+  const old = container.shown ?? new Map();
+  const shown = new Map();
+  const focused = container.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+  for (const item of items) {
+    const known = old.get(key(item));
+    const now = signOf(item);
+    if (known && known.sign === now) {
+      shown.set(key(item), known);
+    } else {
+      const element = render(item);
+      // What changes with every second is no news.
+      if (old.size > 0 && signOf === sign) element.classList.add("fresh");
+      shown.set(key(item), { sign: now, element });
+    }
+  }
+  const elements = [...shown.values()].map((entry) => entry.element);
+  const same = elements.length === container.children.length && elements.every((e, at) => container.children[at] === e);
+  if (!same) {
+    container.replaceChildren(...elements);
+    if (focused) container.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+  }
+  container.shown = shown;
+}
+
+/** Sets a text only if it is another: a live region speaks at every change. */
+export function say(element, text, kind = "") {
+  if (element.textContent !== text) element.textContent = text;
+  if (element.className !== kind) element.className = kind;
+}
+
+/** A table with a caption and a body to be filled with `list`. */
+export function table(caption, heads, stack = true) {
+  const body = h("tbody");
+  const title = h("caption", {}, caption);
+  const head = heads.map((name) => h("th", { scope: "col", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")));
+  const whole = h("div", { class: "scroll" }, h("table", { class: stack ? "stack" : undefined }, title, h("thead", {}, h("tr", {}, head)), body));
+  return { whole, body, title };
+}
+
+/** A cell of a table; its label is shown where the head is not. */
+export const td = (label, ...children) => h("td", { "data-label": label }, children);
+/** The same for a figure. */
+export const figure = (label, ...children) => h("td", { "data-label": label, class: "number" }, children);

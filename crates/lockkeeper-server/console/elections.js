@@ -1,0 +1,37 @@
+// The elections of the cell's users, and who leads them.
+
+import { figure, h, list, table, td } from "./dom.js";
+import { count, lockAddress, since } from "./format.js";
+
+const address = (after) => "#/elections?" + new URLSearchParams(after ? { after } : {});
+
+const named = (one) => (one.value && one.value !== one.owner ? `${one.value} (${one.owner})` : one.value || one.owner);
+
+export function elections() {
+  const rows = table("", ["Election", "Leader", "#Epoch", "#Leads for", "Candidates"]);
+  const first = h("button", { type: "button", onclick: () => { location.hash = address(""); } }, "First page");
+  const next = h("button", { type: "button" }, "Next page");
+  const root = h("section", {}, h("h2", {}, "Elections"), rows.whole, h("div", { class: "row" }, first, next));
+  return {
+    root,
+    title: () => "Elections",
+    keeps: () => true,
+    ask: (asked) => { first.disabled = !asked.after; },
+    wants: (asked) => ({ view: "elections", after: asked.after ?? "" }),
+    update(data, around) {
+      const shown = data.elections.length;
+      const text = shown === 0 ? "Nobody stands for anything" : `${count(shown)} ${data.more ? "(and more) " : ""}shown`;
+      if (rows.title.textContent !== text) rows.title.textContent = text;
+      next.disabled = !data.more;
+      next.onclick = () => { location.hash = address(data.elections[shown - 1].election); };
+      list(rows.body, data.elections, (one) => one.election, (one) => h("tr", { "data-election": one.election },
+        h("th", { scope: "row" }, h("a", { href: lockAddress(one.lock), "data-focus": "election " + one.election }, one.election)),
+        td("Leader", one.leader ? named(one.leader) : h("span", { class: "bad" }, "nobody")),
+        figure("Epoch", one.leader ? count(one.leader.epoch) : "–"),
+        figure("Leads for", one.leader ? since(around.as_of_ms - one.leader.held_ms) : "–"),
+        td("Candidates", one.candidates === 0 ? h("span", { class: "soft" }, "nobody")
+          : h("ul", {}, one.next.map((candidate) => h("li", {}, named(candidate), " for ", since(around.as_of_ms - candidate.waited_ms))),
+            one.candidates > one.next.length ? h("li", { class: "soft" }, `and ${count(one.candidates - one.next.length)} more`) : ""))));
+    },
+  };
+}

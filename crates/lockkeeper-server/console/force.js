@@ -1,0 +1,50 @@
+// Freeing a lock by force: who loses it, why, and a second thought.
+
+import { nodeLink, lockAddress, who } from "./format.js";
+
+const dialog = document.getElementById("force");
+const form = document.getElementById("force-form");
+const what = document.getElementById("force-what");
+const reason = document.getElementById("force-reason");
+const error = document.getElementById("force-error");
+const submit = document.getElementById("force-do");
+let name = "";
+
+/** Asks whether the lock shall be freed. */
+export function askToForce(lock) {
+  name = lock.lock;
+  const holders = lock.holders.map((holder) => `${who(holder)} (token ${holder.token})`).join(", ");
+  what.textContent = holders ? `“${name}” is held by ${holders}.` : `Nobody holds “${name}” now; its last token rises all the same.`;
+  reason.value = "";
+  error.replaceChildren();
+  submit.disabled = false;
+  dialog.showModal();
+  reason.focus();
+}
+
+document.getElementById("force-cancel").addEventListener("click", () => dialog.close());
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  error.replaceChildren();
+  submit.disabled = true;
+  try {
+    const answer = await fetch("/v1/lock/force_release", {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ lock: name, reason: reason.value }),
+      signal: AbortSignal.timeout(10000),
+    });
+    const body = await answer.json();
+    if (answer.ok) {
+      dialog.close();
+      return;
+    }
+    error.append(body.error.message + " ");
+    if (body.error.leader) error.append(nodeLink(body.error.leader, "Open the leader's console", lockAddress(name)));
+  } catch (failure) {
+    error.append("The node did not answer (" + failure.message + "). Look at the lock before you try again.");
+  } finally {
+    submit.disabled = false;
+  }
+});

@@ -1,0 +1,128 @@
+// Who waits for whom: those in the way on the left, those who wait to the right of them.
+
+import { figure, h, list, s, table, td } from "./dom.js";
+import { count, lockLink, since, who } from "./format.js";
+
+/** Points that a drawing has room for. */
+const DRAWN = 60;
+const WIDTH = 190;
+const HEIGHT = 46;
+const GAP_X = 70;
+const GAP_Y = 16;
+/** A chain of so many is worth a mark. */
+const LONG = 3;
+
+/** Rings and the longest chain first: they are what one looks for. */
+function chosen(data) {
+  const order = data.points.map((point, at) => at);
+  const weight = (at) => (data.points[at].ring > 0 ? 0 : data.longest_chain.includes(at) ? 1 : 2);
+  return order.sort((one, other) => weight(one) - weight(other) || one - other).slice(0, DRAWN);
+}
+
+/** How many are in the way of each, one behind the other; a ring counts once. */
+function levels(places, arrows) {
+  const level = new Map(places.map((at) => [at, 0]));
+  for (let round = 0; round < Math.min(places.length, 40); round += 1) {
+    let changed = false;
+    for (const { from, to } of arrows) {
+      if (level.get(from) <= level.get(to) && level.get(to) < 40) {
+        level.set(from, level.get(to) + 1);
+        changed = true;
+      }
+    }
+    if (!changed) break;
+  }
+  return level;
+}
+
+function drawing(data) {
+  const places = chosen(data);
+  const within = new Set(places);
+  const ring = (at) => data.points[at].ring;
+  const inRing = (arrow) => ring(arrow.from) > 0 && ring(arrow.from) === ring(arrow.to);
+  const arrows = data.arrows.filter((arrow) => within.has(arrow.from) && within.has(arrow.to) && arrow.from !== arrow.to);
+  const level = levels(places, arrows.filter((arrow) => !inRing(arrow)));
+  const chain = data.longest_chain.length >= LONG ? data.longest_chain : [];
+  const inChain = (arrow) => chain.indexOf(arrow.from) >= 0 && chain.indexOf(arrow.to) === chain.indexOf(arrow.from) + 1;
+  const columns = new Map();
+  const spot = new Map();
+  for (const at of places) {
+    // Members of a ring stand beside each other, so that its arrows can be seen.
+    const column = level.get(at) + (ring(at) > 0 ? places.filter((other) => ring(other) === ring(at)).indexOf(at) % 2 : 0);
+    const row = columns.get(column) ?? 0;
+    columns.set(column, row + 1);
+    spot.set(at, { x: 10 + column * (WIDTH + GAP_X), y: 10 + row * (HEIGHT + GAP_Y) });
+  }
+  const width = 20 + (Math.max(0, ...columns.keys()) + 1) * (WIDTH + GAP_X) - GAP_X;
+  const height = 20 + Math.max(1, ...columns.values()) * (HEIGHT + GAP_Y);
+  const words = `${data.points.length} sessions, ${data.arrows.length} waits, ${data.rings} rings, longest chain ${data.longest_chain.length}`;
+  const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Who waits for whom: " + words });
+  // Few points need not fill the page.
+  made.style.maxWidth = width + "px";
+  for (const arrow of arrows) {
+    const kind = inRing(arrow) ? " ring" : inChain(arrow) ? " chain" : "";
+    const from = spot.get(arrow.from);
+    const to = spot.get(arrow.to);
+    const forward = from.x > to.x;
+    const start = { x: forward ? from.x : from.x + WIDTH, y: from.y + HEIGHT / 2 + (forward ? -6 : 6) };
+    const end = { x: forward ? to.x + WIDTH : to.x, y: to.y + HEIGHT / 2 + (forward ? -6 : 6) };
+    const bend = forward ? -GAP_X / 2 : GAP_X / 2;
+    const path = `M${start.x} ${start.y} C${start.x + bend} ${start.y} ${end.x - bend} ${end.y} ${end.x} ${end.y}`;
+    const tip = forward ? 8 : -8;
+    const title = `${who(data.points[arrow.from])} waits for ${who(data.points[arrow.to])}: ${arrow.lock}`;
+    made.append(
+      s("path", { class: "arrow" + kind, d: path }, s("title", {}, title)),
+      s("path", { class: "tip" + kind, d: `M${end.x} ${end.y} l${tip} -5 v10 z` }));
+  }
+  for (const at of places) {
+    const point = data.points[at];
+    const { x, y } = spot.get(at);
+    const kind = point.ring > 0 ? " ring" : chain.includes(at) ? " chain" : "";
+    const name = who(point);
+    made.append(s("g", { class: "point" + kind },
+      s("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6 }), s("title", {}, `${name}, session ${point.session}`),
+      s("text", { x: x + 10, y: y + 19 }, name.length > 26 ? name.slice(0, 25) + "…" : name),
+      s("text", { x: x + 10, y: y + 36, class: "soft" }, `holds ${point.holds}${point.ring > 0 ? ", in a ring" : ""}`)));
+  }
+  return made;
+}
+
+function sentences(data) {
+  const found = [];
+  if (data.rings > 0) {
+    found.push(h("p", { class: "notice bad" }, `${data.rings === 1 ? "A ring" : data.rings + " rings"} of sessions wait for each other. If each of them is one line of work, it is a deadlock: free one of its locks, or let it run into its time limit.`));
+  }
+  if (data.longest_chain.length >= LONG) {
+    found.push(h("p", { class: "notice" }, "The longest chain: ", data.longest_chain.map((at) => who(data.points[at])).join(" → ")));
+  }
+  const drawn = Math.min(DRAWN, data.points.length);
+  const all = data.points.length === 0 ? "Nobody waits." : `${count(data.waiting)} requests wait in the cell.`;
+  const left = drawn < data.points.length ? ` ${drawn} of ${data.points.length} sessions are drawn.` : "";
+  found.push(h("p", { class: "soft" }, all, data.sampled ? " These are the oldest of them." : "", left));
+  return found;
+}
+
+export function graph() {
+  const words = h("div");
+  const picture = h("div", { class: "scroll" });
+  const rows = table("The same in words", ["Who waits", "Lock", "In its way", "#Waited"]);
+  const root = h("section", {}, h("h2", {}, "Who waits for whom"), words, picture, rows.whole);
+  let drawn = "";
+  return {
+    root,
+    title: () => "Waits",
+    wants: () => ({ view: "graph" }),
+    update(data, around) {
+      const sign = JSON.stringify(data, (name, value) => (name === "waited_ms" ? undefined : value));
+      if (sign !== drawn) {
+        words.replaceChildren(...sentences(data));
+        picture.replaceChildren(data.points.length > 0 ? drawing(data) : "");
+        drawn = sign;
+      }
+      const waits = data.arrows.slice(0, 200).map((arrow) => ({ ...arrow, waits: data.points[arrow.from], holds: data.points[arrow.to] }));
+      list(rows.body, waits, (one) => one.waits.session + one.holds.session + one.lock, (one) => h("tr", {},
+        h("th", { scope: "row" }, who(one.waits)), td("Lock", lockLink(one.lock)), td("In its way", who(one.holds)),
+        figure("Waited", since(around.as_of_ms - one.waited_ms))));
+    },
+  };
+}

@@ -1,0 +1,51 @@
+// The sessions and the time that they have left.
+
+import { figure, h, list, table } from "./dom.js";
+import { cellNow, count, duration, since, until, who } from "./format.js";
+
+const address = (owner, after) => "#/sessions?" + new URLSearchParams({ ...(owner && { owner }), ...(after && { after }) });
+
+function left(session) {
+  if (session.remaining_ms === null) return h("span", { class: "soft" }, "only the leader knows");
+  const meter = h("meter", { min: 0, max: session.ttl_ms, low: session.ttl_ms / 4, value: session.remaining_ms, "aria-label": "Time left" });
+  return [meter, " ", until(cellNow() + session.remaining_ms)];
+}
+
+export function sessions() {
+  let owner = "";
+  let timer;
+  const input = h("input", { id: "owner", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "anybody" });
+  const rows = table("", ["Owner", "#Time left", "#Time to live", "#Holds", "#Waits", "#Open for", "Session"]);
+  const first = h("button", { type: "button", onclick: () => { location.hash = address(owner, ""); } }, "First page");
+  const next = h("button", { type: "button" }, "Next page");
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { location.hash = address(input.value, ""); }, 150);
+  });
+  const root = h("section", {}, h("h2", {}, "Sessions"),
+    h("div", { class: "row" }, h("label", { for: "owner" }, "Whose owner contains"), input), rows.whole,
+    h("div", { class: "row" }, first, next));
+  return {
+    root,
+    title: () => "Sessions",
+    keeps: () => true,
+    ask(asked) {
+      owner = asked.owner ?? "";
+      if (document.activeElement !== input) input.value = owner;
+      first.disabled = !asked.after;
+    },
+    wants: (asked) => ({ view: "sessions", owner: asked.owner ?? "", after: asked.after ?? "" }),
+    update(data, around) {
+      const shown = data.sessions.length;
+      const text = shown === 0 ? "No such session" : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in the cell`;
+      if (rows.title.textContent !== text) rows.title.textContent = text;
+      next.disabled = !data.more;
+      next.onclick = () => { location.hash = address(owner, data.sessions[shown - 1].session); };
+      // The time left jumps at every renewal, so the rows are always new.
+      list(rows.body, data.sessions, (session) => session.session, (session) => h("tr", { "data-session": session.session },
+        h("th", { scope: "row" }, who(session)), figure("Time left", left(session)), figure("Time to live", duration(session.ttl_ms)),
+        figure("Holds", count(session.grants)), figure("Waits", count(session.waits)),
+        figure("Open for", since(around.as_of_ms - session.age_ms)), h("td", { "data-label": "Session" }, session.session)), JSON.stringify);
+    },
+  };
+}

@@ -1,0 +1,64 @@
+// Where to look first.
+
+import { figure, h, list, table, td } from "./dom.js";
+import { count, duration, lockLink, since } from "./format.js";
+import { sparkline } from "./draw.js";
+
+/** The locks that most wait for. */
+export function contendedTable(caption) {
+  const rows = table(caption, ["Lock", "#Waiting", "#First waits", "Held by"]);
+  return {
+    whole: rows.whole,
+    update(locks, around) {
+      rows.title.textContent = locks.length === 0 ? "Nobody waits" : caption;
+      list(rows.body, locks, (lock) => lock.lock, (lock) => h("tr", {},
+        h("th", { scope: "row" }, lockLink(lock.lock)), figure("Waiting", count(lock.waiting)),
+        figure("First waits", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner || "nobody")));
+    },
+  };
+}
+
+/** The locks that are held the longest. */
+export function heldTable(caption) {
+  const rows = table(caption, ["Lock", "#Held for", "Held by", "#Waiting"]);
+  return {
+    whole: rows.whole,
+    update(locks, around) {
+      rows.title.textContent = locks.length === 0 ? "Nothing is held" : caption;
+      list(rows.body, locks, (lock) => lock.lock + lock.token, (lock) => h("tr", {},
+        h("th", { scope: "row" }, lockLink(lock.lock)), figure("Held for", since(around.as_of_ms - lock.held_ms)),
+        td("Held by", lock.owner), figure("Waiting", count(lock.waiting))));
+    },
+  };
+}
+
+const card = (name, spread) => [
+  h("div", {}, h("dt", {}, `${name}, p50`), h("dd", {}, duration(spread.p50_ms))),
+  h("div", {}, h("dt", {}, `${name}, p99`), h("dd", {}, duration(spread.p99_ms))),
+];
+
+export function top() {
+  const cards = h("dl", { class: "cards" });
+  const charts = h("div", { class: "two" });
+  const sampled = h("p", { class: "soft" });
+  const contended = contendedTable("Most wait for");
+  const held = heldTable("Held the longest");
+  const root = h("section", {}, h("h2", {}, "Where to look first"), cards, charts, h("div", { class: "two" }, contended.whole, held.whole), sampled);
+  return {
+    root,
+    title: () => "Top",
+    wants: () => ({ view: "top" }),
+    update(data, around) {
+      const { hour } = data;
+      cards.replaceChildren(...card("Waited", hour.waited), ...card("Held", hour.held),
+        h("div", {}, h("dt", {}, "Grants, last hour"), h("dd", {}, count(hour.waited.count))),
+        h("div", {}, h("dt", {}, "Lost, last hour"), h("dd", {}, count(hour.lost.reduce((sum, one) => sum + one, 0)))));
+      charts.replaceChildren(
+        h("div", {}, h("p", { class: "soft" }, "Grants in each minute"), sparkline(hour.granted, "spark", "Grants in each minute of the last hour")),
+        h("div", {}, h("p", { class: "soft" }, "Lost in each minute"), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
+      contended.update(data.contended, around);
+      held.update(data.longest_held, around);
+      sampled.textContent = data.sampled ? "There are too many locks or sessions to look at all of them: this is a sample." : "";
+    },
+  };
+}

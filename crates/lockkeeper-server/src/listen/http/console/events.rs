@@ -1,0 +1,247 @@
+//! The live side of the console: one view as server-sent events, each of them the whole view, sent when it changes.
+//!
+//! It shows what this node has applied, also on a follower, and says so. All durations are counted up to `as_of_ms`,
+//! so that a view in which nothing happens does not change; the page adds the time since.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::response::sse::{Event, Sse};
+use futures_util::Stream;
+use lockkeeper_core::CellTime;
+use lockkeeper_core::history::ShortSession;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::super::error::Error;
+use super::super::query::Query;
+use crate::calls::Calls;
+use crate::failure::Failure;
+use crate::observe::disk::Disk;
+use crate::observe::sessions::Wanted;
+
+/// Between two looks at whether something has changed.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A view is made anew at least this often: how far the members are is in no entry of the log.
+const ANEW_EVERY: Duration = Duration::from_secs(1);
+/// Also if nothing has changed, the page hears from the node this often.
+const SPEAK_EVERY: Duration = Duration::from_secs(2);
+/// How often the disk is looked at.
+const DISK_EVERY: Duration = Duration::from_secs(5);
+
+/// What the page wants to see.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Asked {
+    view: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    after: String,
+    #[serde(default)]
+    owner: String,
+}
+
+#[derive(Debug)]
+enum View {
+    Cell,
+    Locks { prefix: String, after: String },
+    Lock { name: String },
+    Graph,
+    Sessions { owner: String, after: Option<ShortSession> },
+    Top,
+    Elections { after: String },
+    Audit,
+}
+
+impl Asked {
+    fn view(self) -> Result<View, Failure> {
+        Ok(match self.view.as_str() {
+            "cell" => View::Cell,
+            "locks" => View::Locks { prefix: self.prefix, after: self.after },
+            "lock" => {
+                lockkeeper_core::limits::check_name("name of the lock", &self.name)?;
+                View::Lock { name: self.name }
+            }
+            "graph" => View::Graph,
+            "sessions" => View::Sessions { owner: self.owner, after: Wanted::behind(&self.after)? },
+            "top" => View::Top,
+            "elections" => View::Elections { after: self.after },
+            "audit" => View::Audit,
+            other => {
+                return Err(Failure::Invalid(format!(
+                    "there is no view \"{other}\": choose cell, locks, lock, graph, sessions, top, elections or audit"
+                )));
+            }
+        })
+    }
+}
+
+pub(in super::super) async fn events(
+    State(calls): State<Calls>,
+    Query(asked): Query<Asked>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
+    let view = asked.view()?;
+    let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| {
+        Failure::Overload(
+            "too many pages watch this node already: close some, or open another node's".to_owned(),
+        )
+    })?;
+    let mut ticker = tokio::time::interval(LOOK_EVERY);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let folder = calls.home().log().and_then(|log| Some(log.parent()?.to_owned()));
+    let watch = Watch {
+        view,
+        ticker,
+        folder,
+        disk: None,
+        disk_seen: None,
+        seen: None,
+        made: None,
+        sent: None,
+        spoke: None,
+        clock: Clock { base: CellTime::default(), since: Instant::now() },
+        calls,
+        _seat: seat,
+    };
+    Ok(Sse::new(futures_util::stream::unfold(watch, |mut watch| async move {
+        let text = watch.next().await;
+        Some((Ok(Event::default().data(text)), watch))
+    })))
+}
+
+/// One page that watches one view.
+struct Watch {
+    calls: Calls,
+    view: View,
+    ticker: Interval,
+    folder: Option<PathBuf>,
+    disk: Option<Disk>,
+    disk_seen: Option<Instant>,
+    /// The entry, the leader and the term at the last look.
+    seen: Option<(u64, Option<u64>, u64)>,
+    made: Option<Instant>,
+    sent: Option<String>,
+    spoke: Option<Instant>,
+    clock: Clock,
+    _seat: OwnedSemaphorePermit,
+}
+
+/// Cell time between entries, also on a follower.
+struct Clock {
+    base: CellTime,
+    since: Instant,
+}
+
+impl Clock {
+    fn now(&mut self, applied: CellTime) -> CellTime {
+        if applied != self.base {
+            *self = Clock { base: applied, since: Instant::now() };
+        }
+        CellTime(self.base.0 + self.since.elapsed().as_micros() as u64)
+    }
+}
+
+/// What comes around every view.
+#[derive(Serialize)]
+struct Around {
+    node_id: u64,
+    leader: Option<u64>,
+    leader_address: Option<String>,
+    /// Whether this node may answer for the cell.
+    leads: bool,
+    term: u64,
+    as_of_ms: u64,
+    cell_time_ms: u64,
+}
+
+impl Watch {
+    /// Waits for something new to say.
+    async fn next(&mut self) -> String {
+        loop {
+            self.ticker.tick().await;
+            self.look_at_disk().await;
+            if let Some(text) = self.look() {
+                return text;
+            }
+        }
+    }
+
+    async fn look_at_disk(&mut self) {
+        let Some(folder) = self.folder.clone().filter(|_| matches!(self.view, View::Cell)) else { return };
+        if self.disk_seen.is_some_and(|seen| seen.elapsed() < DISK_EVERY) {
+            return;
+        }
+        self.disk_seen = Some(Instant::now());
+        let looked = tokio::task::spawn_blocking(move || Disk::of(&folder)).await;
+        self.disk = looked.ok().and_then(Result::ok);
+    }
+
+    fn look(&mut self) -> Option<String> {
+        let raft = self.calls.consensus().status();
+        let seen = (raft.applied, raft.leader, raft.term);
+        let is_due = |last: Option<Instant>, every: Duration| last.is_none_or(|last| last.elapsed() >= every);
+        if self.seen == Some(seen) && !is_due(self.made, ANEW_EVERY) {
+            return None;
+        }
+        self.seen = Some(seen);
+        self.made = Some(Instant::now());
+        let applied = self.calls.shared().table().now();
+        let data = self.data();
+        if self.sent.as_ref() == Some(&data) && !is_due(self.spoke, SPEAK_EVERY) {
+            return None;
+        }
+        self.spoke = Some(Instant::now());
+        let leads = self.calls.may_answer().is_ok();
+        let cell_time = match self.calls.shared().office.now() {
+            Ok(now) => now,
+            Err(_) => self.clock.now(applied),
+        };
+        let around = Around {
+            node_id: self.calls.home().identity().node_id,
+            leader: raft.leader,
+            leader_address: raft.leader_address,
+            leads,
+            term: raft.term,
+            as_of_ms: applied.0 / 1_000,
+            cell_time_ms: cell_time.0.max(applied.0) / 1_000,
+        };
+        let text = format!("{{\"around\":{},\"data\":{data}}}", json(&around));
+        self.sent = Some(data);
+        Some(text)
+    }
+
+    fn data(&self) -> String {
+        let calls = &self.calls;
+        let shared = calls.shared();
+        if let View::Cell = self.view {
+            return json(&calls.cell_health(self.disk));
+        }
+        let look = calls.look_here();
+        match &self.view {
+            View::Cell => String::new(),
+            View::Locks { prefix, after } => json(&look.locks(prefix, after)),
+            // The name was checked when the page asked for it.
+            View::Lock { name } => json(&look.lock_in_full(name).ok()),
+            View::Graph => json(&look.graph(None).ok()),
+            View::Sessions { owner, after } => {
+                let wanted = Wanted { after: *after, owner: owner.clone(), limit: 0 };
+                json(&look.sessions(&shared.expiry, &wanted))
+            }
+            View::Top => json(&look.top(&shared.lately, 20)),
+            View::Elections { after } => json(&look.elections(after)),
+            View::Audit => json(&look.audit(0)),
+        }
+    }
+}
+
+fn json(view: &impl Serialize) -> String {
+    // Plain data with text keys can always be written as JSON.
+    serde_json::to_string(view).unwrap_or_else(|_| "null".to_owned())
+}

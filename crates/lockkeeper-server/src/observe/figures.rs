@@ -1,0 +1,36 @@
+//! The figures that are read off the node when somebody asks for the metrics.
+
+use super::disk::Disk;
+use crate::calls::Calls;
+use crate::metrics::Reading;
+use crate::shared::WATCHERS_MAX;
+
+impl Calls {
+    /// The metrics as text.
+    pub fn metrics(&self) -> String {
+        let shared = self.shared();
+        let reading = {
+            let look = self.look_here();
+            let now = shared.office.now().unwrap_or(look.now);
+            Reading {
+                counts: look.table.counts(),
+                last_token: look.table.last_token(),
+                oldest_wait_ms: look.table.oldest_wait_ms(now),
+                oldest_hold_ms: look.table.longest_held(now, 1).0.first().map_or(0, |held| held.held_ms),
+                history_events: look.table.history_len() as u64,
+                ..Reading::default()
+            }
+        };
+        let folder = self.home().log().and_then(|log| Some(log.parent()?.to_owned()));
+        shared.metrics.text(&Reading {
+            queued: shared.proposer.queued() as u64,
+            refuses_new: shared.proposer.trouble().is_some(),
+            watchers: (WATCHERS_MAX - shared.watchers.available_permits().min(WATCHERS_MAX)) as u64,
+            leads: shared.office.term().is_some(),
+            raft: self.consensus().status(),
+            disk: folder.and_then(|folder| Disk::of(&folder).ok()),
+            uptime_ms: shared.started.elapsed().as_millis() as u64,
+            ..reading
+        })
+    }
+}
