@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::servers::Site;
 use crate::servers::postgres::Postgres;
 
-/// The example as `cargo test --examples` has built it, if that was after its last change.
+/// The example as `./test` has built it, if that was after its last change.
 fn built(example: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?.parent()?.parent()?.join("examples").join(example);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example).with_extension("rs");
