@@ -41,8 +41,9 @@ pub const FRAME_BYTES: usize = 70;
 /// Tries of one write, if others write at the same time. Each failed one means that another one succeeded.
 const TRIES_MAX: usize = 1_000;
 
-const TOKEN_ATTRIBUTE: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("lockkeeper-token"));
-const WRITE_ATTRIBUTE: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("lockkeeper-write"));
+// Letters alone: Azure takes nothing else.
+const TOKEN_ATTRIBUTE: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("lockkeepertoken"));
+const WRITE_ATTRIBUTE: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("lockkeeperwrite"));
 
 /// The gate.
 #[derive(Debug, Clone)]
@@ -163,7 +164,11 @@ impl ObjectGate {
         let write =
             getrandom::u64().map_err(|error| Error::Fatal(format_smolstr!("no random number: {error}")))?;
         for attempt in 0..TRIES_MAX {
-            let found = find(store, is_raw, path, with_content).await?;
+            let found = match find(store, is_raw, path, with_content).await {
+                // A put before this may have been done although it was answered as failed.
+                Err(Error::Unavailable(text)) if attempt > 0 => return Err(Error::Unknown(text)),
+                found => found?,
+            };
             if let Some(found) = &found {
                 // The put before this was answered as failed, and was done all the same: the answer was lost, and the client
                 // repeated it.
@@ -274,14 +279,14 @@ async fn find(
     let found = match answer {
         Ok(found) => found,
         Err(object_store::Error::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(not_read(error)),
     };
     let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
     if version.e_tag.is_none() && version.version.is_none() {
         return Err(unsupported("it gives neither an ETag nor a version"));
     }
     let attributes = found.attributes.clone();
-    let bytes = if is_raw && !with_content { Bytes::new() } else { found.bytes().await.map_err(told)? };
+    let bytes = if is_raw && !with_content { Bytes::new() } else { found.bytes().await.map_err(not_read)? };
     let (token, write, bytes) = if is_raw {
         let number = |name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or_default();
         (Token(number(TOKEN_ATTRIBUTE)), number(WRITE_ATTRIBUTE), bytes)
@@ -333,6 +338,14 @@ fn unsupported(why: &str) -> Error {
     ))
 }
 
+/// The same for a read, after which nothing can have happened.
+fn not_read(error: object_store::Error) -> Error {
+    match told(error) {
+        Error::Unknown(text) => Error::Unavailable(text),
+        told => told,
+    }
+}
+
 /// An error of the store in plain words, with the next step.
 fn told(error: object_store::Error) -> Error {
     match &error {
@@ -349,7 +362,7 @@ fn told(error: object_store::Error) -> Error {
             Error::invalid(error.to_string())
         }
         _ => Error::Unknown(format_smolstr!(
-            "the store did not answer as it should ({error}): it may have been written; read it before you repeat it"
+            "the store did not answer as it should ({error}): look whether it can be reached, and what is there"
         )),
     }
 }

@@ -20,6 +20,14 @@ fn run(example: &str, arguments: &[&str]) -> String {
         None => {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["run", "--quiet", "-p", "lockkeeper", "--all-features", "--example", example, "--"]);
+            // What cargo says to a test is not meant for another cargo: it would build half of the world anew.
+            for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
+                cargo.env_remove(name);
+            }
+            cargo
+                .env_remove("CARGO_MANIFEST_DIR")
+                .env_remove("CARGO_MANIFEST_LINKS")
+                .env_remove("CARGO_MANIFEST_PATH");
             cargo
         }
     };
@@ -52,4 +60,17 @@ fn settlement_batch() {
 #[test]
 fn fenced_http() {
     assert!(run("fenced_http", &[]).contains("once more: 412"));
+}
+
+#[test]
+fn leader() {
+    let told = run("leader", &[]);
+    assert!(told.contains("10.0.0.1:8080 leads in epoch") && told.contains("its write is refused"), "{told}");
+}
+
+#[test]
+fn cron() {
+    let told = run("cron", &[]);
+    assert_eq!(told.matches("does the work").count(), 1, "{told}");
+    assert_eq!(told.matches("knows: 17 files removed by").count(), 5, "{told}");
 }

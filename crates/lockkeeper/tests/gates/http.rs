@@ -91,10 +91,39 @@ async fn thirty_two_writers_at_once_with_every_memory_of_tokens() {
     let folder = tempfile::tempdir().unwrap();
     thirty_two_writers(FileTokens::open(folder.path()).unwrap()).await;
     let postgres = crate::servers::postgres::Postgres::start();
-    let client = crate::postgres::connect(&crate::postgres::url(&postgres)).await;
-    thirty_two_writers(PostgresTokens::open(client).await.unwrap()).await;
+    thirty_two_writers(PostgresTokens::connect(&crate::postgres::url(&postgres)).await.unwrap()).await;
     let redis = crate::servers::redis::Redis::start();
     thirty_two_writers(RedisTokens::new(crate::redis::connect(&redis.url()).await)).await;
+}
+
+#[tokio::test]
+async fn tokens_survive_the_database_and_so_does_the_way_to_it() {
+    let mut postgres = crate::servers::postgres::Postgres::start();
+    let url = crate::postgres::url(&postgres);
+    let (ours, given) = (
+        PostgresTokens::connect(&url).await.unwrap(),
+        PostgresTokens::open(crate::postgres::connect(&url).await).await.unwrap(),
+    );
+    ours.raise("a", Token(5)).await.unwrap();
+    postgres.kill();
+    assert_eq!(ours.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
+    postgres.restart();
+    assert_eq!(ours.raise("a", Token(4)).await, Err(Error::StaleToken { last_token: Token(5) }));
+    assert_eq!(given.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
+    ours.raise("a", Token(6)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_under_several_locks_needs_all_of_them() {
+    let layer = FenceLayer::new(MemoryTokens::new());
+    let address = serve(Router::new().route("/", get(async || ()).put(async || ())).layer(layer)).await;
+    let client = reqwest::Client::new();
+    for (a, b, status) in [(5, 5, 200), (6, 4, 412), (5, 6, 412), (6, 6, 200)] {
+        let request = client.put(format!("http://{address}/"));
+        let request =
+            request.header(HEADER, header_value("a", Token(a))).header(HEADER, header_value("b", Token(b)));
+        assert_eq!(request.send().await.unwrap().status(), status, "{a} {b}");
+    }
 }
 
 #[tokio::test]

@@ -35,7 +35,10 @@ impl Fences {
         let mut list = Vec::new();
         for value in headers.get_all(HEADER) {
             let text = value.to_str().map_err(|_| malformed("it is not plain ASCII"))?;
-            list.push(parse(text.trim())?);
+            // Those on the way may make one line of several. Names have no blanks: they are percent-encoded.
+            for part in text.split(", ") {
+                list.push(parse(part.trim())?);
+            }
         }
         if list.len() > FENCES_MAX {
             return Err(malformed("it is there too many times"));
@@ -92,21 +95,29 @@ pub(super) fn decode(text: &str) -> Option<String> {
 
 fn parse(text: &str) -> Result<(String, Token), Error> {
     if let Ok(sequencer) = text.parse::<Sequencer>() {
-        return Ok((sequencer.lock.to_string(), sequencer.token));
+        return within_bounds(sequencer.lock.to_string(), sequencer.token);
     }
     let (lock, number) = text
         .strip_prefix("lock=")
         .and_then(|rest| rest.rsplit_once(';'))
         .and_then(|(lock, token)| Some((lock, token.trim().strip_prefix("token=")?)))
         .ok_or_else(|| malformed("it has no lock and token"))?;
-    let lock = decode(lock).ok_or_else(|| malformed("the lock is not percent-encoded as it should be"))?;
-    if lock.is_empty() || lock.len() > NAME_BYTES_MAX {
-        return Err(malformed("the lock's name is empty or too long"));
+    // Several that were joined in another way must not pass for one lock with a long name.
+    if lock.contains([';', ',', ' ']) {
+        return Err(malformed("the lock's name has characters that must be percent-encoded"));
     }
+    let lock = decode(lock).ok_or_else(|| malformed("the lock is not percent-encoded as it should be"))?;
     if !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(malformed("the token is not a number"));
     }
     let token = number.parse().map(Token).map_err(|_| malformed("the token is not a number"))?;
+    within_bounds(lock, token)
+}
+
+fn within_bounds(lock: String, token: Token) -> Result<(String, Token), Error> {
+    if lock.is_empty() || lock.len() > NAME_BYTES_MAX {
+        return Err(malformed("the lock's name is empty or too long"));
+    }
     Ok((lock, token))
 }
 
@@ -137,6 +148,7 @@ mod tests {
         assert_eq!(of(&[]).unwrap(), None);
         let both = of(&["lock=b;token=2", "lock=a;token=1"]).unwrap().unwrap();
         assert_eq!(both.iter().collect::<Vec<_>>(), [("a", Token(1)), ("b", Token(2))]);
+        assert_eq!(of(&["lock=b;token=2, lk1:1:x:a"]).unwrap().as_ref(), Some(&both));
         assert_eq!((both.token("b"), both.token("c")), (Some(Token(2)), None));
     }
 
@@ -160,6 +172,8 @@ mod tests {
             "lock=a;token=",
             "lock=a;token=-1",
             "lock=%zz;token=1",
+            "lock=a;token=1,lock=b;token=2",
+            "lock=a b;token=2",
             "lock=a;token=+1",
             &long,
         ] {

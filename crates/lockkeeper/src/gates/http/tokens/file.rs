@@ -172,8 +172,7 @@ impl Journal {
     fn rewrite(&mut self, all: &HashMap<String, Token>) -> Result<(), Error> {
         let text: String = all.iter().map(|(lock, token)| render(lock, *token)).collect();
         let new = self.path.with_extension("new");
-        let replaced = File::create_new(&new)
-            .or_else(|_| File::create(&new))
+        let replaced = File::create(&new)
             .and_then(|mut file| {
                 file.write_all(text.as_bytes())?;
                 file.sync_all()?;
