@@ -44,7 +44,7 @@ impl Observer {
 
 async fn elect(client: Client, session: &str, value: &str) -> u64 {
     let won = client.post(CAMPAIGN, json!({"session": session, "election": "db", "value": value})).await.ok();
-    won["epoch"].as_u64().unwrap()
+    won["epoch"].as_u64().expect("an epoch")
 }
 
 #[tokio::test(flavor = "current_thread")]

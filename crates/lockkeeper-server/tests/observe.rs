@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 fn words(history: &Value) -> Vec<String> {
-    let events = history["events"].as_array().unwrap();
-    events.iter().map(|event| event["what"].as_str().unwrap().to_owned()).collect()
+    let events = history["events"].as_array().expect("events");
+    events.iter().map(|event| event["what"].as_str().expect("a word").to_owned()).collect()
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -148,7 +148,7 @@ async fn until_event(
         while let Some(end) = text.find("\n\n") {
             let event: String = text.drain(..end + 2).collect();
             let Some(data) = event.lines().find_map(|line| line.strip_prefix("data: ")) else { continue };
-            let view: Value = serde_json::from_str(data).unwrap();
+            let view: Value = serde_json::from_str(data).expect("JSON");
             if wanted(&view) {
                 return view;
             }
@@ -156,7 +156,7 @@ async fn until_event(
         let mut bytes = [0; 4096];
         let left = PATIENCE.saturating_sub(began.elapsed());
         let read = tokio::time::timeout(left.max(Duration::from_millis(1)), stream.read(&mut bytes));
-        let count = read.await.expect("the event in time").unwrap();
+        let count = read.await.expect("the event in time").expect("the node is there");
         assert!(count > 0, "the stream has ended");
         // The chunks of HTTP/1.1 begin with their length on a line of its own, which is no line of an event.
         text.push_str(&String::from_utf8_lossy(&bytes[..count]).replace('\r', ""));
