@@ -60,3 +60,33 @@ async fn a_folder_that_cannot_be_used_is_told() {
     assert_eq!(error.code(), "unavailable");
     assert!(error.to_string().contains("/dev/null/x"), "{error}");
 }
+
+#[tokio::test]
+async fn what_happened_can_be_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("embedded:{}", folder.path().display());
+    let keeper = Keeper::builder().owner("anna").connect(&url).await.expect("it opens");
+    let guard = keeper.lock("job").acquire().await.expect("it is free");
+    let top = keeper.top(0).await.expect("an answer");
+    assert_eq!((top.longest_held[0].lock.as_str(), top.contended.len()), ("job", 0));
+    let waits = keeper.clone();
+    let waiting = tokio::spawn(async move { waits.lock("job").acquire().await });
+    let blocked = loop {
+        let blocked = keeper.blocked("job").await.expect("an answer");
+        if !blocked.is_empty() {
+            break blocked;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((blocked[0].lock.as_str(), blocked[0].holder.as_str()), ("job", "anna"));
+    guard.release().await.expect("it is held");
+    waiting.await.expect("no panic").expect("its turn").release().await.expect("it is held");
+    let events = keeper.history("job", 0).await.expect("an answer");
+    let words: Vec<&str> = events.iter().map(|event| event.what.as_str()).collect();
+    assert_eq!(words, ["released", "granted", "released", "granted"]);
+    assert!(events.iter().all(|event| event.owner == "anna"));
+    keeper.force_release("job", "to see").await.expect("an answer");
+    let acts = keeper.audit(1).await.expect("an answer");
+    assert_eq!((acts[0].what.as_str(), acts[0].reason.as_deref()), ("force_release", Some("to see")));
+    keeper.close().await.expect("it closes");
+}
