@@ -116,6 +116,9 @@ impl LockTable {
 
     /// Whether an older scope that may wound waits for something that this one holds.
     fn is_owed_to_an_older_one(&self, scope: ScopeNo) -> bool {
+        if self.scopes.wounding.is_empty() {
+            return false;
+        }
         let Some(state) = self.scopes.all.get(&scope) else { return false };
         self.scopes.tokens_of(scope).any(|token| {
             let held = self.grants.get(&(state.session, token));
@@ -170,6 +173,10 @@ impl LockTable {
 
     /// The circle that this request closes by joining its lines, beginning with its own scope.
     pub(crate) fn cycle(&self, scope: ScopeNo, ticket: Ticket) -> Option<Vec<CycleStep>> {
+        // Nobody waits for a scope that holds nothing and stands in no other line.
+        if self.scopes.all.get(&scope).is_some_and(|scope| scope.grants == 0 && scope.waits == 1) {
+            return None;
+        }
         let own = Node::Scope(scope);
         let (mut ahead, mut behind) = (Trail::new(), Trail::new());
         let mut from_behind = VecDeque::from([own]);
@@ -274,8 +281,9 @@ impl LockTable {
         let Some(waiter) = self.waiters.get(&ticket) else { return Vec::new() };
         let mut found = Vec::new();
         for name in waiter.locks.as_slice() {
-            let before =
-                self.queues.range((name.clone(), Ticket::default())..(name.clone(), ticket)).next_back();
+            // Tickets begin at 1, so there is one below every ticket.
+            let before = self.queues.get_prev(&(name.clone(), Ticket(ticket.0 - 1)));
+            let before = before.filter(|(lock, _)| lock == name);
             match before {
                 Some((_, before)) => found.push((self.node_of(*before), name.clone())),
                 None => {
@@ -297,8 +305,8 @@ impl LockTable {
         for ticket in self.tickets(node).filter(|ticket| *ticket != but) {
             let Some(waiter) = self.waiters.get(&ticket) else { continue };
             for name in waiter.locks.as_slice() {
-                let after = Ticket(ticket.0 + 1);
-                let next = self.queues.range((name.clone(), after)..).next().filter(|(lock, _)| lock == name);
+                let next = self.queues.get_next(&(name.clone(), Ticket(ticket.0 + 1)));
+                let next = next.filter(|(lock, _)| lock == name);
                 found.extend(next.map(|(_, next)| (self.node_of(*next), name.clone())));
             }
         }

@@ -38,9 +38,9 @@ pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
 /// entry must stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
 /// Most grants that one scope can hold: an older scope may have to take them all in one entry.
-pub const GRANTS_PER_SCOPE_MAX: usize = 256;
+pub const GRANTS_PER_SCOPE_MAX: u32 = 256;
 /// Most requests of one scope that can wait.
-pub const WAITS_PER_SCOPE_MAX: usize = 256;
+pub const WAITS_PER_SCOPE_MAX: u32 = 256;
 /// Scopes that neither hold nor wait whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
 /// Longest value of a candidate, in bytes.

@@ -35,8 +35,8 @@ impl LockTable {
         if self.locks.get(lock)?.waiting == 0 {
             return None;
         }
-        let from = (lock.clone(), Ticket::default());
-        self.queues.range(from..).next().filter(|(name, _)| name == lock).map(|(_, ticket)| *ticket)
+        let first = self.queues.get_next(&(lock.clone(), Ticket::default()))?;
+        (first.0 == *lock).then_some(first.1)
     }
 
     /// Puts a request at the end of the line of each of its locks.

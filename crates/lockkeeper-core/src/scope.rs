@@ -68,6 +68,12 @@ pub(crate) struct Scope {
     pub(crate) wounded: bool,
     // Invariant: its key in `Scopes::idle` while it neither holds nor waits.
     pub(crate) idle: Option<u64>,
+    // Invariant: the number of its keys in `Scopes::grants`. Restored by counting.
+    #[serde(skip)]
+    pub(crate) grants: u32,
+    // Invariant: the number of its keys in `Scopes::waits`. Restored by counting.
+    #[serde(skip)]
+    pub(crate) waits: u32,
 }
 
 /// All scopes, and who of them holds and waits for what.
@@ -92,7 +98,7 @@ pub(crate) struct Scopes {
 impl Scopes {
     /// Whether it neither holds nor waits.
     pub(crate) fn is_idle(&self, scope: ScopeNo) -> bool {
-        self.tokens_of(scope).next().is_none() && self.tickets_of(scope).next().is_none()
+        self.all.get(&scope).is_none_or(|scope| scope.grants == 0 && scope.waits == 0)
     }
 
     pub(crate) fn tokens_of(&self, scope: ScopeNo) -> impl Iterator<Item = Token> + '_ {
@@ -107,14 +113,29 @@ impl Scopes {
 
     pub(crate) fn note_grant(&mut self, scope: ScopeNo, token: Token, locks: &[LockName]) {
         self.grants.insert((scope, token));
+        if let Some(owner) = self.all.get_mut(&scope) {
+            owner.grants += 1;
+        }
         for name in locks {
             self.holding.insert((name.clone(), scope, token));
+        }
+    }
+
+    /// The last lock of a grant is gone.
+    pub(crate) fn forget_grant(&mut self, scope: ScopeNo, token: Token) {
+        if self.grants.remove(&(scope, token)).is_some()
+            && let Some(owner) = self.all.get_mut(&scope)
+        {
+            owner.grants -= 1;
         }
     }
 
     pub(crate) fn note_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
         self.waits.insert((scope, ticket));
+        if let Some(owner) = self.all.get_mut(&scope) {
+            owner.waits += 1;
+        }
         for name in locks {
             match extra.policy {
                 Policy::Detect => {}
@@ -126,7 +147,11 @@ impl Scopes {
 
     pub(crate) fn forget_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
-        self.waits.remove(&(scope, ticket));
+        if self.waits.remove(&(scope, ticket)).is_some()
+            && let Some(owner) = self.all.get_mut(&scope)
+        {
+            owner.waits -= 1;
+        }
         for name in locks {
             match extra.policy {
                 Policy::Detect => {}
@@ -150,17 +175,15 @@ impl LockTable {
     /// The scope under this name, made if there is none. One that was wounded is told so, once.
     pub(crate) fn enter_scope(&mut self, session: SessionId, name: &SmolStr) -> Result<ScopeNo, Refusal> {
         if let Some(&no) = self.scopes.names.get(&(session, name.clone())) {
-            if let Some(scope) = self.scopes.all.get_mut(&no) {
-                if std::mem::take(&mut scope.wounded) {
-                    return Err(Refusal::Wounded);
-                }
-                if let Some(number) = scope.idle.take() {
-                    self.scopes.idle.remove(&number);
-                }
+            let Some(scope) = self.scopes.all.get_mut(&no) else { return Ok(no) };
+            if std::mem::take(&mut scope.wounded) {
+                return Err(Refusal::Wounded);
             }
-            let held = self.scopes.tokens_of(no).take(limits::GRANTS_PER_SCOPE_MAX).count();
-            let waits = self.scopes.tickets_of(no).take(limits::WAITS_PER_SCOPE_MAX).count();
-            if held == limits::GRANTS_PER_SCOPE_MAX || waits == limits::WAITS_PER_SCOPE_MAX {
+            let (held, waits) = (scope.grants, scope.waits);
+            if let Some(number) = scope.idle.take() {
+                self.scopes.idle.remove(&number);
+            }
+            if held >= limits::GRANTS_PER_SCOPE_MAX || waits >= limits::WAITS_PER_SCOPE_MAX {
                 return Err(Refusal::limit(format!(
                     "the scope \"{name}\" holds {held} locks and waits for {waits}; at most {} and {} are allowed",
                     limits::GRANTS_PER_SCOPE_MAX,
@@ -172,7 +195,8 @@ impl LockTable {
         self.scopes.next += 1;
         let no = ScopeNo(self.scopes.next);
         self.scopes.names.insert((session, name.clone()), no);
-        self.scopes.all.insert(no, Scope { session, name: name.clone(), wounded: false, idle: None });
+        let scope = Scope { session, name: name.clone(), wounded: false, idle: None, grants: 0, waits: 0 };
+        self.scopes.all.insert(no, scope);
         Ok(no)
     }
 
@@ -220,7 +244,7 @@ impl LockTable {
                 ));
             }
             expected.names.insert((scope.session, scope.name.clone()), *no);
-            expected.all.insert(*no, scope.clone());
+            expected.all.insert(*no, Scope { grants: 0, waits: 0, ..scope.clone() });
             if let Some(number) = scope.idle {
                 expected.idle.insert(number, *no);
             }

@@ -74,7 +74,7 @@ impl LockTable {
         if let Some(scope) = scope {
             self.scopes.holding.remove(&(name.clone(), scope, token));
             if !self.grants.contains_key(&(session, token)) {
-                self.scopes.grants.remove(&(scope, token));
+                self.scopes.forget_grant(scope, token);
                 self.note_if_idle(scope);
             }
         }
