@@ -60,27 +60,12 @@ impl FromStr for Sequencer {
             "s" => Mode::Shared,
             _ => return Err(NotASequencer),
         };
-        let lock = decode(next()?).ok_or(NotASequencer)?;
+        let lock = crate::percent::decode(next()?).ok_or(NotASequencer)?;
         if lock.is_empty() || token > Token::MAX {
             return Err(NotASequencer);
         }
         Ok(Sequencer { lock: lock.into(), token, mode })
     }
-}
-
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let high = char::from(rest.next()?).to_digit(16)?;
-            let low = char::from(rest.next()?).to_digit(16)?;
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

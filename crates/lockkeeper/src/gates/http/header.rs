@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lockkeeper_core::limits::NAME_BYTES_MAX;
-use lockkeeper_core::{Sequencer, Token};
+use lockkeeper_core::{Sequencer, Token, percent};
 
 use crate::error::Error;
 
@@ -67,30 +67,11 @@ pub fn header_value(lock: &str, token: Token) -> HeaderValue {
 
 /// A name without anything that means something else in a header or a line.
 pub(super) fn encode(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_graphic() && !b"%;,\"".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
+    percent::encode(name, |_, byte| !b"%;,\"".contains(&byte))
 }
 
 pub(super) fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let high = char::from(rest.next()?).to_digit(16)?;
-            let low = char::from(rest.next()?).to_digit(16)?;
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
+    percent::decode(text)
 }
 
 fn parse(text: &str) -> Result<(String, Token), Error> {

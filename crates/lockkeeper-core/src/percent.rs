@@ -1,0 +1,34 @@
+//! Names as plain text that other formats can carry: everything that is not plain there as %XX.
+
+use std::fmt::Write;
+
+/// The text with every byte that is not plain as %XX. `is_plain` gets a byte that can be printed, and its place; it must
+/// refuse `%`.
+pub fn encode(text: &str, is_plain: impl Fn(usize, u8) -> bool) -> String {
+    let mut encoded = String::with_capacity(text.len() + 8);
+    for (index, byte) in text.bytes().enumerate() {
+        if byte.is_ascii_graphic() && is_plain(index, byte) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// The text that was encoded; `None` if it cannot have been.
+pub fn decode(encoded: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push((high * 16 + low) as u8);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
