@@ -1,7 +1,11 @@
 //! The wire of Lockkeeper: `lockkeeper.v1` in protobuf, and the conversions to the types of the lock table.
 //! This crate alone knows the encoding.
 
+pub mod chance;
 pub mod frame;
+pub mod net;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 
 /// The generated messages and services.
 #[allow(missing_docs, clippy::all)]

@@ -92,6 +92,6 @@ pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored,
 /// The name of a new cell, drawn at random.
 pub(crate) fn new_cell() -> io::Result<String> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    lockkeeper_proto::chance::fill(&mut random).map_err(io::Error::other)?;
     Ok(format!("{:016x}", u64::from_le_bytes(random)))
 }

@@ -102,7 +102,7 @@ impl Calls {
         owner: SmolStr,
     ) -> Result<(SessionId, Command), Failure> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
+        lockkeeper_proto::chance::fill(&mut bytes)
             .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
         let session = SessionId(u128::from_le_bytes(bytes));
         Ok((session, Command::OpenSession { session, ttl_ms, owner }))

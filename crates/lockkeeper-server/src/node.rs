@@ -66,7 +66,7 @@ pub enum StartError {
     },
     /// No random bytes.
     #[error("the system gives no random bytes: {0}")]
-    Random(getrandom::Error),
+    Random(lockkeeper_proto::chance::NoChance),
 }
 
 /// A running node. It stops when it is dropped.
@@ -142,7 +142,7 @@ impl Node {
 
         let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
         let mut nonce = [0; 8];
-        getrandom::fill(&mut nonce).map_err(StartError::Random)?;
+        lockkeeper_proto::chance::fill(&mut nonce).map_err(StartError::Random)?;
         let metrics = Metrics::new(log.sync_seconds());
         let slow = Slow::new(config.slow_acquire);
         let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table, metrics, slow));

@@ -39,7 +39,7 @@ fn at_random(full: Duration) -> Duration {
 /// A number below `bound`.
 pub(crate) fn random(bound: u64) -> u64 {
     // Without a source of randomness, clients merely come back at the same time.
-    getrandom::u64().unwrap_or_default().checked_rem(bound).unwrap_or(0)
+    lockkeeper_proto::chance::number().unwrap_or_default().checked_rem(bound).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use futures_util::{Stream, StreamExt};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use lockkeeper_proto::frame::{self, GREETING, NotAFrame};
+use lockkeeper_proto::net::{Duplex, Stream};
 use lockkeeper_proto::v1;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 
@@ -22,8 +23,28 @@ const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What is read at once.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Whether the client greets like our library. Looks, but takes nothing away.
-pub(super) async fn is_greeting(stream: &TcpStream) -> io::Result<bool> {
+/// Whether the client greets like our library. Takes nothing away from the stream that it gives back.
+pub(super) async fn is_greeting(stream: Stream) -> io::Result<(Stream, bool)> {
+    match stream {
+        Stream::Tcp(stream) => {
+            let greets = peek(&stream).await?;
+            Ok((Stream::Tcp(stream), greets))
+        }
+        Stream::Other(mut stream) => {
+            let mut first = BytesMut::with_capacity(GREETING.len());
+            while first.len() < GREETING.len() && GREETING.starts_with(&first) {
+                let room = (GREETING.len() - first.len()) as u64;
+                if (&mut stream).take(room).read_buf(&mut first).await? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            let greets = first[..] == GREETING[..];
+            Ok((Stream::Other(Box::new(Resumed { first: first.freeze(), stream })), greets))
+        }
+    }
+}
+
+async fn peek(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; GREETING.len()];
     let mut pause = Duration::from_millis(1);
     loop {
@@ -44,35 +65,81 @@ pub(super) async fn is_greeting(stream: &TcpStream) -> io::Result<bool> {
 }
 
 /// Serves a client until one side ends.
-pub(super) async fn serve(stream: TcpStream, calls: Calls) {
-    if let Err(error) = exchange(stream, calls).await {
+pub(super) async fn serve(stream: Stream, calls: Calls) {
+    let ended = match stream {
+        Stream::Tcp(stream) => {
+            let (reader, writer) = stream.into_split();
+            exchange(reader, writer, calls).await
+        }
+        Stream::Other(stream) => {
+            let (reader, writer) = tokio::io::split(stream);
+            exchange(reader, writer, calls).await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a client's connection ended");
     }
 }
 
-async fn exchange(stream: TcpStream, calls: Calls) -> io::Result<()> {
-    let (mut reader, mut writer) = stream.into_split();
+async fn exchange(
+    mut reader: impl Readable,
+    mut writer: impl AsyncWrite + Unpin,
+    calls: Calls,
+) -> io::Result<()> {
     let mut greeting = [0; GREETING.len()];
     reader.read_exact(&mut greeting).await?;
     writer.write_all(GREETING).await?;
+    writer.flush().await?;
     let inbound = Inbound { reader, buffer: BytesMut::with_capacity(READ_BYTES) };
     let mut frames = ClientStream::new(inbound, calls);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
         frame::encode(&frame, &mut out);
         writer.write_all(&out).await?;
+        // Nothing to do for TCP; other streams may gather what is written.
+        writer.flush().await?;
         out.clear();
     }
     Ok(())
 }
 
+/// The half of a stream that is read.
+trait Readable: AsyncRead + Unpin {
+    /// Reads what is there behind what is in the buffer.
+    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
+}
+
+impl Readable for OwnedReadHalf {
+    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.as_ref().poll_read_ready(context))?;
+            match self.try_read_buf(buffer) {
+                // It was not ready after all: ask again, so that somebody wakes us.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+}
+
+impl Readable for ReadHalf<Box<dyn Duplex>> {
+    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // Through a small buffer on the stack: the spare room of the other one can only be filled by unsafe code.
+        let mut bytes = [0; READ_BYTES];
+        let mut read = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(self).poll_read(context, &mut read))?;
+        buffer.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+}
+
 /// The frames of a client.
-struct Inbound {
-    reader: OwnedReadHalf,
+struct Inbound<R> {
+    reader: R,
     buffer: BytesMut,
 }
 
-impl Stream for Inbound {
+impl<R: Readable> futures_util::Stream for Inbound<R> {
     type Item = Result<v1::ClientFrame, io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -83,7 +150,8 @@ impl Stream for Inbound {
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(not_a_frame(error)))),
             }
-            match read_some(&this.reader, &mut this.buffer, context) {
+            this.buffer.reserve(READ_BYTES);
+            match this.reader.poll_some(&mut this.buffer, context) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(None),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -93,19 +161,42 @@ impl Stream for Inbound {
     }
 }
 
-fn read_some(
-    reader: &OwnedReadHalf,
-    buffer: &mut BytesMut,
-    context: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
-    buffer.reserve(READ_BYTES);
-    loop {
-        ready!(reader.as_ref().poll_read_ready(context))?;
-        match reader.try_read_buf(buffer) {
-            // It was not ready after all: ask again, so that somebody wakes us.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            result => return Poll::Ready(result),
+/// A stream whose first bytes were already looked at.
+struct Resumed {
+    first: Bytes,
+    stream: Box<dyn Duplex>,
+}
+
+impl AsyncRead for Resumed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
+        let count = self.first.len().min(buffer.remaining());
+        buffer.put_slice(&self.first.split_to(count));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Resumed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use lockkeeper_proto::net::{self, Stream};
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -52,7 +53,7 @@ pub enum ListenError {
 
 /// An open port.
 pub(crate) struct Listener {
-    listener: TcpListener,
+    listener: net::Listener,
     address: SocketAddr,
 }
 
@@ -62,8 +63,8 @@ impl Listener {
             io::ErrorKind::AddrInUse => ListenError::InUse { address: address.to_owned() },
             _ => ListenError::Other { address: address.to_owned(), error },
         };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let listener = net::Listener::bind(address).await.map_err(failed)?;
+        let address = listener.address().map_err(failed)?;
         Ok(Listener { listener, address })
     }
 
@@ -82,15 +83,16 @@ impl Listener {
         self.accept(tonic::service::Routes::new(peers.server()).into_axum_router(), None).await;
     }
 
-    async fn accept(self, router: axum::Router, calls: Option<Calls>) {
+    async fn accept(mut self, router: axum::Router, calls: Option<Calls>) {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
+                biased;
                 accepted = self.listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     connections.spawn(connection(stream, calls.clone(), router.clone()));
                 }
                 Err(error) => {
@@ -104,23 +106,16 @@ impl Listener {
 }
 
 /// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
-async fn connection(stream: TcpStream, calls: Option<Calls>, router: axum::Router) {
-    // An answer is small and somebody waits for it: it must not wait for more to send.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps its delay");
+async fn connection(stream: Stream, calls: Option<Calls>, router: axum::Router) {
+    if let Stream::Tcp(stream) = &stream {
+        prepare(stream);
     }
-    // A client that has gone without a word is noticed by the system, and its connection freed.
-    if let Err(error) = sockopt::set_socket_keepalive(&stream, true)
-        .and_then(|()| sockopt::set_tcp_keepidle(&stream, CLIENT_SILENT_AFTER))
-    {
-        tracing::debug!(%error, "a connection is not probed");
-    }
-    match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(&stream)).await {
-        Ok(Ok(true)) => match calls {
+    match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(stream)).await {
+        Ok(Ok((stream, true))) => match calls {
             Some(calls) => direct::serve(stream, calls).await,
             None => tracing::debug!("a client came to the port of the members"),
         },
-        Ok(Ok(false)) => {
+        Ok(Ok((stream, false))) => {
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
             builder
@@ -136,5 +131,18 @@ async fn connection(stream: TcpStream, calls: Option<Calls>, router: axum::Route
         }
         Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),
         Err(_) => tracing::debug!("a connection sent nothing and was closed"),
+    }
+}
+
+fn prepare(stream: &TcpStream) {
+    // An answer is small and somebody waits for it: it must not wait for more to send.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection keeps its delay");
+    }
+    // A client that has gone without a word is noticed by the system, and its connection freed.
+    if let Err(error) = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, CLIENT_SILENT_AFTER))
+    {
+        tracing::debug!(%error, "a connection is not probed");
     }
 }

@@ -20,9 +20,10 @@ use openraft::type_config::alias::SnapshotOf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::dial::STALLED_AFTER;
 use super::ways::{self, Ways};
 use super::{FORMAT, codec, transfer};
 use crate::data_dir::DataDir;
@@ -31,17 +32,9 @@ use crate::raft::types::{Member, TypeConfig, Vote};
 
 type Result<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
-/// How long a connection may take to come about.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// A stream on which entries are out and nothing has come back for so long is given up: the way may be cut,
-/// and a new connection finds out sooner than an old one. Long enough for a disk that is slow.
-const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// Between two tries to reach a member: short at first, because a node that was restarted is soon back.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_LONGEST: Duration = Duration::from_millis(500);
-/// What may be under way on one stream and on one connection.
-const WINDOW_BYTES: u32 = 8 << 20;
-
 /// The way to one member.
 #[derive(Debug)]
 pub(crate) struct PeerClient {
@@ -51,19 +44,6 @@ pub(crate) struct PeerClient {
     target: u64,
     member: Member,
     grpc: Option<Grpc<Channel>>,
-}
-
-/// A connection to the node at this address, in the making.
-pub(super) fn endpoint(address: &str) -> std::result::Result<Endpoint, String> {
-    Ok(Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("{address} is no address: {error}"))?
-        .connect_timeout(CONNECT_WITHIN)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .http2_keep_alive_interval(Duration::from_secs(5))
-        .keep_alive_timeout(STALLED_AFTER)
-        .keep_alive_while_idle(true))
 }
 
 impl PeerClient {

@@ -38,8 +38,7 @@ pub async fn hello(address: &str, own: &Introduction, limit: Duration) -> Result
         cell: own.cell.clone().unwrap_or_default(),
     };
     let ask = async {
-        let endpoint = super::client::endpoint(address)?;
-        let mut client = PeerClient::new(endpoint.connect().await.map_err(|error| innermost(&error))?);
+        let mut client = PeerClient::new(super::dial::now(address).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
     let answer = match tokio::time::timeout(limit, ask).await {
@@ -67,13 +66,4 @@ fn from_wire(member: peer::Member) -> (u64, Member) {
 
 pub(super) fn to_wire(node_id: u64, member: &Member) -> peer::Member {
     peer::Member { node_id, client: member.client.clone(), peer: member.peer.clone(), folder: member.folder }
-}
-
-/// What really went wrong: transport errors wrap it several times.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }

@@ -5,6 +5,7 @@
 
 mod client;
 mod codec;
+mod dial;
 mod hello;
 mod service;
 mod transfer;

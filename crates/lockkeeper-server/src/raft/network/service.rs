@@ -139,7 +139,7 @@ impl Inner {
                 return;
             }
             let pause = STAND_AGAIN.as_micros() as u64;
-            let more = getrandom::u64().unwrap_or_default() % pause;
+            let more = lockkeeper_proto::chance::number().unwrap_or_default() % pause;
             tokio::time::sleep(Duration::from_micros(pause / 2 + more)).await;
         }
     }

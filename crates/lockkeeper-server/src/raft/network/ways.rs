@@ -8,7 +8,7 @@ use lockkeeper_proto::peer::peer_client::PeerClient as Grpc;
 use tonic::transport::Channel;
 
 use super::MESSAGE_BYTES_MAX;
-use super::client::endpoint;
+use super::dial;
 
 /// After so many questions without an answer, a connection may be cut without knowing it: a new one finds out sooner.
 const UNANSWERED_MAX: u32 = 5;
@@ -27,7 +27,7 @@ struct Way {
 
 /// A connection to this address, which comes about when it is used, and again when it was lost.
 pub(super) fn connect(address: &str) -> Result<Grpc<Channel>, String> {
-    Ok(Grpc::new(endpoint(address)?.connect_lazy())
+    Ok(Grpc::new(dial::lazily(address)?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }

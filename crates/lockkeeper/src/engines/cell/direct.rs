@@ -1,14 +1,18 @@
 //! The link straight on TCP: the frames of the stream behind their length, without HTTP/2 around them.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use lockkeeper_proto::frame::{self, GREETING};
+use lockkeeper_proto::net::{self, Duplex, Stream};
 use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
 use rustix::net::sockopt;
 use smol_str::{SmolStr, format_smolstr};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -27,19 +31,30 @@ const PROBES: u32 = 3;
 /// Connects, and makes sure that a node of ours is at the other end.
 pub(super) async fn open(host: SmolStr) -> Result<Link, Refused> {
     let failed = |error: io::Error| Refused::because(format_smolstr!("{host}: {error}"));
-    let mut stream = TcpStream::connect(host.as_str()).await.map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    probe_when_silent(&stream).map_err(failed)?;
+    let mut stream = net::connect(&host).await.map_err(failed)?;
+    if let Stream::Tcp(stream) = &stream {
+        probe_when_silent(stream).map_err(failed)?;
+    }
     stream.write_all(GREETING).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
     let mut greeting = [0; GREETING.len()];
     stream.read_exact(&mut greeting).await.map_err(failed)?;
     if &greeting != GREETING {
         return Err(Refused::because(format_smolstr!("{host} is something else than a lockkeeper node")));
     }
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = match stream {
+        Stream::Tcp(stream) => {
+            let (reader, writer) = stream.into_split();
+            (Incoming::Tcp(reader), Outgoing::Tcp(writer))
+        }
+        Stream::Other(stream) => {
+            let (reader, writer) = tokio::io::split(stream);
+            (Incoming::Other(reader), Outgoing::Other(writer))
+        }
+    };
     Ok(Link {
         address: host,
-        frames: Frames::Direct(Writer { writer, unsent: BytesMut::new() }),
+        frames: Frames::Direct(Writer { writer, unsent: BytesMut::new(), unflushed: false }),
         answers: Answers::Direct(Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES) }),
     })
 }
@@ -55,49 +70,72 @@ fn probe_when_silent(stream: &TcpStream) -> io::Result<()> {
 
 /// The outgoing half. What the socket does not take at once is kept, and no further frame is taken.
 pub(crate) struct Writer {
-    writer: OwnedWriteHalf,
+    writer: Outgoing,
     unsent: BytesMut,
+    /// What was taken may lie in a buffer of the stream, as with TLS.
+    unflushed: bool,
+}
+
+enum Outgoing {
+    Tcp(OwnedWriteHalf),
+    Other(WriteHalf<Box<dyn Duplex>>),
 }
 
 impl Writer {
     /// Whether part of a frame still has to go out.
     pub(super) fn is_behind(&self) -> bool {
-        !self.unsent.is_empty()
+        !self.unsent.is_empty() || self.unflushed
     }
 
     /// Sends a frame, as far as the socket takes it. Only when not behind.
     pub(super) fn send(&mut self, frame: &ClientFrame) {
         frame::encode(frame, &mut self.unsent);
-        // A broken connection is noticed at its other end, with the reason.
-        let _ = self.push();
+        // A broken connection is noticed at its other end, with the reason. What is left goes out in `catch_up`, which
+        // is polled with a waker that counts.
+        let _ = self.poll_push(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Waits until the socket takes more, and sends what is left. Cancel-safe: what was sent is forgotten.
     pub(super) async fn catch_up(&mut self) {
-        while self.is_behind() {
-            if self.writer.writable().await.is_err() || self.push().is_err() {
-                // The other half has noticed, or will: there is nothing more to do here.
-                return std::future::pending().await;
-            }
+        if poll_fn(|context| self.poll_push(context)).await.is_err() {
+            // The other half has noticed, or will: there is nothing more to do here.
+            std::future::pending().await
         }
     }
 
-    fn push(&mut self) -> io::Result<()> {
+    fn poll_push(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
-            match self.writer.try_write(&self.unsent) {
-                Ok(count) => self.unsent.advance(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            let count = match &mut self.writer {
+                Outgoing::Tcp(writer) => ready!(Pin::new(writer).poll_write(context, &self.unsent))?,
+                Outgoing::Other(writer) => {
+                    self.unflushed = true;
+                    ready!(Pin::new(writer).poll_write(context, &self.unsent))?
+                }
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.unsent.advance(count);
         }
-        Ok(())
+        if self.unflushed
+            && let Outgoing::Other(writer) = &mut self.writer
+        {
+            ready!(Pin::new(writer).poll_flush(context))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 /// The incoming half.
 pub(crate) struct Reader {
-    reader: OwnedReadHalf,
+    reader: Incoming,
     buffer: BytesMut,
+}
+
+enum Incoming {
+    Tcp(OwnedReadHalf),
+    Other(ReadHalf<Box<dyn Duplex>>),
 }
 
 impl Reader {
@@ -110,7 +148,11 @@ impl Reader {
                 Err(error) => return Err(Refused::because(format_smolstr!("{error}"))),
             }
             self.buffer.reserve(READ_BYTES);
-            match self.reader.read_buf(&mut self.buffer).await {
+            let read = match &mut self.reader {
+                Incoming::Tcp(reader) => reader.read_buf(&mut self.buffer).await,
+                Incoming::Other(reader) => reader.read_buf(&mut self.buffer).await,
+            };
+            match read {
                 Ok(0) => return Err(Refused::because("the node has ended the stream")),
                 Ok(_) => {}
                 Err(error) => return Err(Refused::because(format_smolstr!("{error}"))),

@@ -1,0 +1,72 @@
+//! Connections to other members.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use lockkeeper_proto::net::{self, Stream};
+use tonic::transport::{Channel, Endpoint};
+use tower_service::Service;
+
+/// How long a connection may take to come about.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// A connection on which nothing has come back for so long is given up: the way may be cut, and a new connection
+/// finds out sooner than an old one. Long enough for a disk that is slow.
+pub(super) const STALLED_AFTER: Duration = Duration::from_secs(3);
+/// What may be under way on one stream and on one connection.
+const WINDOW_BYTES: u32 = 8 << 20;
+
+/// A connection to the node at this address, which comes about when it is used, and again when it was lost.
+pub(super) fn lazily(address: &str) -> Result<Channel, String> {
+    Ok(endpoint(address)?.connect_with_connector_lazy(Dialer))
+}
+
+/// A connection to the node at this address.
+pub(super) async fn now(address: &str) -> Result<Channel, String> {
+    endpoint(address)?.connect_with_connector(Dialer).await.map_err(|error| innermost(&error))
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, String> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| format!("{address} is no address: {error}"))?
+        .connect_timeout(CONNECT_WITHIN)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(STALLED_AFTER)
+        .keep_alive_while_idle(true))
+}
+
+/// The reason behind the reasons: the outer ones only say that there was no connection.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Opens connections for tonic, the way all connections are opened here.
+#[derive(Debug, Clone, Copy)]
+struct Dialer;
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        Box::pin(async move {
+            let address = target.authority().map(ToString::to_string).unwrap_or_default();
+            net::connect(&address).await.map(TokioIo::new)
+        })
+    }
+}
