@@ -4,6 +4,7 @@
 //! stays here under its ticket until the grant or the end of the wait comes out of the lock table.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkeeper_core::{Answer, Reply, SessionId, Ticket};
@@ -55,6 +56,9 @@ impl Caller {
     }
 }
 
+/// Hashed the same way in every process, so that a simulation can be repeated: the keys are numbers of ours.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
 /// The callers of this node.
 #[derive(Debug, Default)]
 pub struct Callers {
@@ -64,11 +68,11 @@ pub struct Callers {
 #[derive(Debug, Default)]
 struct Inner {
     /// By the sequence number of the proposal: one caller for each of its commands.
-    proposed: HashMap<u64, Vec<Caller>>,
+    proposed: Map<u64, Vec<Caller>>,
     /// By ticket. Several, if a client repeated its request while it waited.
-    queued: HashMap<Ticket, Vec<Caller>>,
+    queued: Map<Ticket, Vec<Caller>>,
     /// The stream that speaks for a session.
-    attached: HashMap<SessionId, Arc<Connection>>,
+    attached: Map<SessionId, Arc<Connection>>,
 }
 
 impl Callers {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::raft::Timing;
-use crate::raft::log::LogConfig;
+use crate::raft::log::{Disk, LogConfig};
 use crate::raft::snapshot::COMMANDS_BETWEEN;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
@@ -30,6 +31,8 @@ pub struct NodeConfig {
     pub timing: Timing,
     /// The log on disk.
     pub log: LogConfig,
+    /// Where the log is, if not in the folder: tests have disks that forget and tear.
+    pub log_disk: Option<Arc<dyn Disk>>,
     /// A snapshot is taken after this many commands.
     pub commands_between_snapshots: u64,
     /// Log entries that are kept behind a snapshot, for followers that are only a little late.
@@ -49,6 +52,7 @@ impl NodeConfig {
             peer_listen: None,
             timing: Timing::default(),
             log: LogConfig::default(),
+            log_disk: None,
             commands_between_snapshots: COMMANDS_BETWEEN,
             entries_behind_snapshot: ENTRIES_BEHIND_SNAPSHOT,
             slow_acquire: SLOW_ACQUIRE,

@@ -6,9 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_core::{LockTable, SessionId};
+use tokio::time::Instant;
 
 /// So many entries of ended sessions are not worth a sweep.
 const SWEEP_ABOVE: usize = 1_024;

@@ -1,9 +1,10 @@
 //! Takes office when raft makes this node the leader, and leaves it when raft no longer does.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_core::{Command, Waiting};
+use tokio::time::Instant;
 
 use crate::callers::Caller;
 use crate::calls::OWN_REQUEST_PREFIX;
@@ -74,6 +75,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
         // the thread that would write costs more than it saves.
         log.work_beside(status.leads && !consensus.is_alone());
         status = tokio::select! {
+            biased;
             changed = consensus.changed(&status) => changed,
             () = tokio::time::sleep(LOOK_AGAIN) => consensus.status(),
         };

@@ -14,6 +14,7 @@
 mod addresses;
 mod admin;
 pub mod backup;
+mod blocking;
 pub mod callers;
 pub mod calls;
 pub mod config;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use lockkeeper_core::LockTable;
 use lockkeeper_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::calls::Calls;
@@ -302,9 +303,12 @@ fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
         None => (None, LockTable::new()),
     };
     let through = snapshot_meta.as_ref().and_then(|meta| meta.last_log_id).map(|id| id.index);
-    let disk: Arc<dyn log::Disk> = match home.log() {
-        Some(path) => Arc::new(RealDisk::open(&path).map_err(|error| DataDirError::Io { path, error })?),
-        None => Arc::new(MemoryDisk::new()),
+    let disk: Arc<dyn log::Disk> = match (&config.log_disk, home.log()) {
+        (Some(disk), _) => disk.clone(),
+        (None, Some(path)) => {
+            Arc::new(RealDisk::open(&path).map_err(|error| DataDirError::Io { path, error })?)
+        }
+        (None, None) => Arc::new(MemoryDisk::new()),
     };
     let (log, report) = log::open(disk, config.log.clone())?;
     if let Some(first) = report.first_index

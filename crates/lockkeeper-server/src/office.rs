@@ -4,9 +4,10 @@
 //! of the last entry plus its own monotonic clock (S2), and only while in office does it answer (S3).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_core::CellTime;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::callers::{Caller, Callers};
 use crate::expiry::Expiry;

@@ -2,9 +2,10 @@
 //! table a tick when a wait or a lock-delay is over.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkeeper_core::Command;
+use tokio::time::Instant;
 
 use crate::callers::Caller;
 use crate::raft::log::LogStore;
@@ -24,6 +25,7 @@ pub(crate) async fn run(shared: Arc<Shared>, log: LogStore) {
         };
         shared.proposer.check_space(&log);
         tokio::select! {
+            biased;
             () = tokio::time::sleep(wake) => {}
             () = shared.timers_changed.notified() => {}
         }

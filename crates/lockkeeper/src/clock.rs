@@ -20,6 +20,10 @@ impl Moment {
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
 
     pub(crate) fn now() -> Moment {
+        #[cfg(feature = "simulation")]
+        if let Some(host) = lockkeeper_proto::simulation::host() {
+            return Moment(host.clock());
+        }
         let time = clock_gettime(CLOCK);
         Moment((time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))
     }

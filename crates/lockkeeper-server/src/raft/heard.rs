@@ -2,7 +2,9 @@
 //! whose leader is gone would send its callers there for as long as no other can be elected.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// A leader that was not heard for so long is not named any more. An election takes less.
 const SILENT_AFTER: Duration = Duration::from_millis(1_000);

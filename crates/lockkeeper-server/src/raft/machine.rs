@@ -2,16 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt};
 use lockkeeper_core::LockTable;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, RaftSnapshotBuilder};
+use tokio::time::Instant;
 
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, Member, Membership, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::blocking;
 use crate::shared::Shared;
 
 /// Between two tries to write a snapshot.
@@ -104,9 +106,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<(), io::Error> {
         let store = self.snapshots.clone();
         let expected = meta.clone();
-        let table = tokio::task::spawn_blocking(move || store.install(&expected, &snapshot))
-            .await
-            .map_err(io::Error::other)??;
+        let table = blocking::run(move || store.install(&expected, &snapshot)).await??;
         *self.shared.table() = table;
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
@@ -145,12 +145,11 @@ impl Builder {
         let (meta, store) = (self.meta.clone(), self.snapshots.clone());
         // The last handle on the old nodes of the table goes there, not on the thread that serves.
         let table = std::mem::take(&mut self.table);
-        let (written, table) = tokio::task::spawn_blocking(move || match store.write(&meta, &table) {
+        let (written, table) = blocking::run(move || match store.write(&meta, &table) {
             Ok(written) => (Ok(written), LockTable::new()),
             Err(error) => (Err(error), table),
         })
-        .await
-        .map_err(io::Error::other)?;
+        .await?;
         self.table = table;
         Ok(written)
     }

@@ -1,7 +1,9 @@
 //! Members come and go while the cell runs: one change at a time, learners first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, RaftError};

@@ -7,6 +7,7 @@ pub mod log;
 mod machine;
 mod membership;
 pub mod network;
+pub mod runtime;
 pub mod snapshot;
 mod status;
 pub mod types;

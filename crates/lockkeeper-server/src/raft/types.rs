@@ -13,6 +13,7 @@ openraft::declare_raft_types!(
         R = (),
         NodeId = u64,
         Node = Member,
+        AsyncRuntime = super::runtime::Runtime,
 );
 
 /// A member of the cell, as all members know it. Part of the replicated membership.

@@ -1,7 +1,7 @@
 //! The outgoing half of a client's stream: whatever has gathered when the client can take a frame goes into
 //! that one frame.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -30,7 +30,7 @@ struct Inner {
     answers: Vec<v1::Answer>,
     events: Vec<v1::Event>,
     open: usize,
-    sessions: HashSet<SessionId>,
+    sessions: BTreeSet<SessionId>,
     closed: bool,
     /// Nothing more is read; when all that has gathered is written, it is closed.
     ending: bool,

@@ -235,6 +235,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         _option: RPCOption,
     ) -> std::result::Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         tokio::select! {
+            biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
             sent = transfer::send(self, vote, snapshot) => sent.map_err(StreamingError::Unreachable),
         }

@@ -2,7 +2,9 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use futures_util::{Stream, StreamExt};
 use lockkeeper_proto::peer;

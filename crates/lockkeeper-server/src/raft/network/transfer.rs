@@ -1,7 +1,7 @@
 //! Sends a snapshot to a member that is too far behind: from where the last try ended, in parts with a checksum
 //! each.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use bytes::Bytes;
 use lockkeeper_proto::peer;
@@ -13,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::client::PeerClient;
 use super::codec;
+use crate::blocking;
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{TypeConfig, Vote};
 
@@ -46,45 +47,49 @@ pub(super) async fn send(
 
     let first = peer::SnapshotPart { header: Some(header), id, bytes, vote, meta, ..Default::default() };
     let (parts, outgoing) = mpsc::channel(PARTS_AHEAD);
-    let reading = tokio::task::spawn_blocking(move || read(&snapshot.snapshot, from, first, &parts));
+    let file = snapshot.snapshot.open_at(from).map_err(|error| way.unreachable(unreadable(&error)))?;
+    let reading = tokio::spawn(read(file, from, first, parts));
     let sent = grpc.snapshot_send(ReceiverStream::new(outgoing)).await;
     match reading.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(way.unreachable(format!("the snapshot cannot be read: {error}"))),
+        Ok(Err(error)) => return Err(way.unreachable(unreadable(&error))),
         Err(error) => return Err(way.unreachable(error)),
     }
     let answer = sent.map_err(|status| way.refused(&status))?;
     codec::decode(&answer.into_inner().body).map_err(|why| way.unreachable(why))
 }
 
+fn unreadable(error: &io::Error) -> String {
+    format!("the snapshot cannot be read: {error}")
+}
+
 /// Hands over the parts, until all are there or nobody wants them any more.
-fn read(
-    image: &SnapshotImage,
+async fn read(
+    mut file: Box<dyn Read + Send>,
     from: u64,
     first: peer::SnapshotPart,
-    parts: &mpsc::Sender<peer::SnapshotPart>,
-) -> std::io::Result<()> {
-    let mut file = image.open_at(from)?;
+    parts: mpsc::Sender<peer::SnapshotPart>,
+) -> io::Result<()> {
     let mut offset = from;
     let mut next = first;
     loop {
-        let mut data = vec![0; PART_BYTES];
-        let mut filled = 0;
-        while filled < data.len() {
-            match file.read(&mut data[filled..])? {
-                0 => break,
-                count => filled += count,
-            }
-        }
-        data.truncate(filled);
+        let (data, rest) = blocking::run(move || read_part(&mut *file).map(|data| (data, file))).await??;
+        file = rest;
+        let is_last = data.len() < PART_BYTES;
         next.offset = offset;
         next.crc = crc32fast::hash(&data);
+        offset += data.len() as u64;
         next.data = Bytes::from(data);
-        offset += filled as u64;
         // The first part goes out in any case: it says which snapshot it is.
-        if parts.blocking_send(next).is_err() || filled < PART_BYTES {
+        if parts.send(next).await.is_err() || is_last {
             return Ok(());
         }
         next = peer::SnapshotPart::default();
     }
+}
+
+fn read_part(file: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(PART_BYTES);
+    file.take(PART_BYTES as u64).read_to_end(&mut data)?;
+    Ok(data)
 }

@@ -89,7 +89,7 @@ impl Incoming {
             self.current = Some(current);
             return Err(io::Error::other("the snapshot ended too early"));
         }
-        tokio::task::spawn_blocking(move || {
+        crate::blocking::run(move || {
             let place = match current.target {
                 Target::File { path, file } => {
                     file.sync_all()?;
@@ -112,8 +112,7 @@ impl Incoming {
                 }
             }
         })
-        .await
-        .map_err(io::Error::other)?
+        .await?
     }
 }
 
