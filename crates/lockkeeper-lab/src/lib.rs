@@ -2,3 +2,5 @@
 
 pub mod bench;
 pub mod checkers;
+#[cfg(feature = "simulation")]
+pub mod simulation;

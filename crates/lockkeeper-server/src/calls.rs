@@ -62,6 +62,14 @@ impl Calls {
         self.now().map(|_| ())
     }
 
+    /// Through which entry the table is here, and a checksum of it: equal on all members that are equally far.
+    pub fn digest(&self) -> (u64, u32) {
+        let table = self.shared().table().clone();
+        let mut hasher = crc32fast::Hasher::new();
+        table.snapshot().for_each(|part| hasher.update(&part));
+        (table.applied(), hasher.finalize())
+    }
+
     pub(crate) fn consensus(&self) -> &Consensus {
         &self.inner.consensus
     }

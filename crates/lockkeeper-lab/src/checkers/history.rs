@@ -13,6 +13,14 @@ pub struct History {
     pub writes: Vec<Write>,
     /// Values that were read.
     pub reads: Vec<Read>,
+    /// Which token answered which request.
+    pub answered: Vec<Answered>,
+    /// Queues that somebody has looked at.
+    pub queues: Vec<Queue>,
+    /// Locks that were given back.
+    pub releases: Vec<Release>,
+    /// What clients were told about grants that they had lost.
+    pub losses: Vec<Loss>,
     /// What was left in the end, when every client had given back everything and gone.
     pub left: Vec<Left>,
 }
@@ -77,6 +85,56 @@ pub struct Read {
     pub asked: Duration,
     /// When the answer was there.
     pub answered: Duration,
+}
+
+/// A request, by a name that no other has, and the token that it got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// The request.
+    pub request: String,
+    /// The token.
+    pub token: u64,
+}
+
+/// The requests in the queue of a lock, in their order, as seen at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// The lock.
+    pub lock: String,
+    /// When it was seen.
+    pub seen: Duration,
+    /// The requests by name, the next one first.
+    pub requests: Vec<String>,
+}
+
+/// A lock that was given back, or was not held any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// The lock.
+    pub lock: String,
+    /// By which token it was held.
+    pub token: u64,
+    /// When it was asked for.
+    pub asked: Duration,
+    /// When the answer was there.
+    pub answered: Duration,
+}
+
+/// A client was told that a grant is no longer its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// Who.
+    pub client: u32,
+    /// What.
+    pub lock: String,
+    /// By which token it was held.
+    pub token: u64,
+    /// When it was told.
+    pub told: Duration,
+    /// Until when it had been promised.
+    pub promised: Duration,
+    /// What it was told.
+    pub why: String,
 }
 
 /// Somebody who holds a lock or waits for it although all clients are gone.

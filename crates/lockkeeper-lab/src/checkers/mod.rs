@@ -1,7 +1,10 @@
 //! What must be true of every history of a cell, whatever happened to its nodes. One property, one file; each is
 //! proven by a history that breaks it.
 
+pub mod fifo;
 pub mod history;
+pub mod leases_kept;
+pub mod linearizable;
 pub mod no_ghosts;
 pub mod no_lost_write;
 pub mod one_holder;
@@ -13,14 +16,22 @@ pub use history::History;
 /// A property that was broken, in words.
 pub type Violation = String;
 
-/// Every property; what was broken, if anything was.
+/// A property: its name, and the search for what breaks it.
+pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
+
+/// Every property.
+pub const ALL: [Checker; 8] = [
+    ("one_holder", one_holder::check),
+    ("tokens_rise", tokens_rise::check),
+    ("fifo", fifo::check),
+    ("no_lost_write", no_lost_write::check),
+    ("reads_are_fresh", reads_are_fresh::check),
+    ("linearizable", linearizable::check),
+    ("leases_kept", leases_kept::check),
+    ("no_ghosts", no_ghosts::check),
+];
+
+/// What was broken, if anything was.
 pub fn check_all(history: &History) -> Vec<Violation> {
-    [
-        one_holder::check(history),
-        tokens_rise::check(history),
-        no_lost_write::check(history),
-        reads_are_fresh::check(history),
-        no_ghosts::check(history),
-    ]
-    .concat()
+    ALL.iter().flat_map(|(_, check)| check(history)).collect()
 }

@@ -1,0 +1,97 @@
+//! Runs seeds of the simulation: `simulate --seeds 10000`, or one of them with all that happens: `simulate --seed 4711`.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper_lab::simulation::{Outcome, Setting, run};
+
+const USAGE: &str = "usage: simulate [--seeds COUNT] [--first SEED] [--seconds EACH]
+       simulate --seed SEED [--seconds EACH]    one seed, with everything that happens in it";
+
+struct Asked {
+    first: u64,
+    seeds: u64,
+    lasts: Duration,
+    tells: bool,
+}
+
+fn read_arguments() -> Option<Asked> {
+    let mut asked = Asked { first: 0, seeds: 10_000, lasts: Duration::from_secs(20), tells: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let number: u64 = arguments.next()?.parse().ok()?;
+        match name.as_str() {
+            "--seeds" => asked.seeds = number,
+            "--first" => asked.first = number,
+            "--seconds" => asked.lasts = Duration::from_secs(number),
+            "--seed" => (asked.first, asked.seeds, asked.tells) = (number, 1, true),
+            _ => return None,
+        }
+    }
+    Some(asked)
+}
+
+fn main() -> ExitCode {
+    let Some(asked) = read_arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(64);
+    };
+    let began = Instant::now();
+    let next = AtomicU64::new(asked.first);
+    let end = asked.first + asked.seeds;
+    let failed = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(asked.seeds as usize);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let bad = report(seed, &asked);
+                    if bad && let Ok(mut failed) = failed.lock() {
+                        failed.push(seed);
+                    }
+                    let done = seed - asked.first + 1;
+                    if done.is_multiple_of(100) {
+                        eprintln!("{done} seeds in {:.0?}", began.elapsed());
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_default();
+    println!("{} seeds, {} failed, {:.0?}", asked.seeds, failed.len(), began.elapsed());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a seed and prints what was broken; true if anything was.
+fn report(seed: u64, asked: &Asked) -> bool {
+    let outcome = match run(Setting { seed, lasts: asked.lasts, tells: asked.tells }) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            println!("seed {seed}: the simulation itself failed: {error}");
+            return true;
+        }
+    };
+    let Outcome { violations, told, chosen, counts, hash, grants, .. } = outcome;
+    if asked.tells {
+        told.iter().for_each(|line| println!("{line}"));
+        println!("{chosen}\n{counts:?}\n{grants} grants, hash {hash:016x}");
+    }
+    if violations.is_empty() {
+        return false;
+    }
+    println!("seed {seed} ({chosen}):");
+    for (checker, violation) in &violations {
+        println!("  {checker}: {violation}");
+    }
+    println!(
+        "  again: cargo run --release -p lockkeeper-lab --features simulation --bin simulate -- --seed {seed} --seconds {}",
+        asked.lasts.as_secs()
+    );
+    true
+}

@@ -1,0 +1,287 @@
+//! A client on a simulated machine: the real library, used by workers that honour their deadlines.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkeeper::{Error, Guard, Keeper};
+
+use super::machine::{true_after, true_now};
+use super::random::Random;
+use super::recorder::Recorder;
+use crate::checkers::history::{Answered, Hold, Loss, Queue, Read, Release, Write};
+
+/// Few, so that there is something to wait for.
+pub(super) const LOCKS: [&str; 3] = ["red", "green", "blue"];
+
+/// What all workers of a run know.
+#[derive(Clone)]
+pub(super) struct Work {
+    pub(super) url: String,
+    pub(super) ttl: Duration,
+    pub(super) recorder: Recorder,
+    /// In true time: from then on nobody begins anything new.
+    pub(super) until: Duration,
+    /// How many workers are at work.
+    pub(super) busy: Arc<AtomicU32>,
+    /// Requests made so far, for their names.
+    pub(super) requests: Arc<AtomicU64>,
+}
+
+/// Counts a worker, also if it is killed.
+struct Busy(Arc<AtomicU32>);
+
+impl Busy {
+    fn new(busy: &Arc<AtomicU32>) -> Busy {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Busy(busy.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A process with so many workers, which share a keeper.
+pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Random) {
+    let _busy = Busy::new(&work.busy);
+    let Some(keeper) = connect(client, &work).await else { return };
+    let keeper = Arc::new(Mutex::new(keeper));
+    let mut tasks = Vec::new();
+    for number in 0..workers {
+        let worker = Worker {
+            number: client * 10 + number,
+            client,
+            work: work.clone(),
+            random: random.fork(),
+            keeper: keeper.clone(),
+        };
+        tasks.push(tokio::spawn(worker.run()));
+    }
+    for task in tasks {
+        if let Err(error) = task.await
+            && error.is_panic()
+        {
+            work.recorder.trouble(format!("client {client} panicked: {error}"));
+        }
+    }
+    let keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // What cannot be closed now ends with its time to live.
+    let _ = keeper.close().await;
+}
+
+async fn connect(client: u32, work: &Work) -> Option<Keeper> {
+    while true_now() < work.until {
+        let owner = format!("client-{client}");
+        match Keeper::builder().owner(owner).ttl(work.ttl).connect(&work.url).await {
+            Ok(keeper) => return Some(keeper),
+            Err(_) => work.recorder.count("connects failed"),
+        }
+    }
+    None
+}
+
+struct Worker {
+    number: u32,
+    client: u32,
+    work: Work,
+    random: Random,
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        while true_now() < self.work.until {
+            let lock = *self.random.one_of(&LOCKS);
+            let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match self.random.below(24) {
+                0 | 1 => self.read(&keeper, lock).await,
+                2..=4 => self.look(&keeper, lock).await,
+                // Somebody new takes its place; those who share the old keeper go on with it until they are done.
+                5 if self.number % 10 == 0 => {
+                    drop(keeper);
+                    let Some(new) = connect(self.client, &self.work).await else { return };
+                    *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = new;
+                    self.work.recorder.count("keepers replaced");
+                }
+                _ => self.acquire(&keeper, lock).await,
+            }
+            tokio::time::sleep(self.random.between_ms(0, 30)).await;
+        }
+    }
+
+    async fn read(&mut self, keeper: &Keeper, key: &str) {
+        let asked = true_now();
+        let read = keeper.value(key).get().await;
+        let (value, version) = match read {
+            Ok(Some(value)) => (String::from_utf8_lossy(&value.bytes).into_owned(), value.version),
+            Ok(None) => (String::new(), 0),
+            Err(error) => return self.work.recorder.count(&format!("reads {}", error.code())),
+        };
+        let answered = true_now();
+        self.work
+            .recorder
+            .tell(answered, &format!("worker {} reads {key} at version {version}", self.number));
+        self.work.recorder.note(|history| {
+            history.reads.push(Read { key: key.to_owned(), value, version, asked, answered });
+        });
+    }
+
+    async fn look(&mut self, keeper: &Keeper, lock: &str) {
+        match keeper.who(lock).await {
+            Ok(state) => {
+                let requests = state.queue.into_iter().map(|waiter| waiter.value).collect();
+                let queue = Queue { lock: lock.to_owned(), seen: true_now(), requests };
+                self.work.recorder.note(|history| history.queues.push(queue));
+            }
+            Err(error) => self.work.recorder.count(&format!("looks {}", error.code())),
+        }
+    }
+
+    async fn acquire(&mut self, keeper: &Keeper, lock: &str) {
+        let request = format!("r{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
+        let wanted = keeper.lock(lock).announce(request.clone());
+        let wanted = match self.random.below(4) {
+            0 => wanted.no_wait(),
+            _ => wanted.wait(self.random.between_ms(200, 4_000)),
+        };
+        let asked = true_now();
+        // Some change their mind: the future is dropped wherever it is.
+        let limit = match self.random.below(6) {
+            0 => self.random.between_ms(1, 1_000),
+            _ => Duration::from_secs(3_600),
+        };
+        match tokio::time::timeout(limit, wanted.acquire()).await {
+            Ok(Ok(guard)) => {
+                let token = guard.token().0;
+                let from = self.work.recorder.grant(self.number, lock, token, asked);
+                self.work.recorder.note(|history| history.answered.push(Answered { request, token }));
+                self.hold(keeper, guard, from).await;
+            }
+            Ok(Err(error)) => self.work.recorder.count(&format!("acquires {}", error.code())),
+            Err(_) => self.work.recorder.count("acquires given up"),
+        }
+    }
+
+    /// Holds the lock for a while, and writes under its token.
+    async fn hold(&mut self, keeper: &Keeper, guard: Guard, from: Duration) {
+        let (lock, token) = (guard.lock_name().to_owned(), guard.token().0);
+        let mut hold = Holding::new(self, &lock, token, from);
+        for _ in 0..self.random.below(6) {
+            if !hold.look(&guard) {
+                break;
+            }
+            if self.random.once_in(2) {
+                self.write(keeper, &guard, &lock, token, &hold).await;
+            } else {
+                // Some hold for longer than an election takes, or than their time to live.
+                let longest = if self.random.once_in(8) { 3_000 } else { 30 };
+                let until = true_now() + self.random.between_ms(0, longest);
+                while true_now() < until && hold.look(&guard) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        hold.end(&guard);
+        let asked = true_now();
+        if self.random.once_in(4) {
+            drop(guard);
+            return;
+        }
+        let released = guard.release().await;
+        let answered = true_now();
+        match released {
+            Ok(()) => {
+                self.work
+                    .recorder
+                    .tell(answered, &format!("worker {} released {lock} ({token})", self.number));
+                let release = Release { lock, token, asked, answered };
+                self.work.recorder.note(|history| history.releases.push(release));
+            }
+            Err(error) => {
+                self.work.recorder.count(&format!("releases {}", error.code()));
+                hold.lost(&error);
+            }
+        }
+    }
+
+    async fn write(&mut self, keeper: &Keeper, guard: &Guard, lock: &str, token: u64, hold: &Holding) {
+        let asked = true_now();
+        let value = format!("v{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
+        let put = keeper.value(lock).fence(guard).put(value.clone().into_bytes()).await;
+        let version = match put {
+            Ok(version) => Some(version),
+            Err(Error::Unknown(_)) => None,
+            Err(error) => {
+                self.work.recorder.count(&format!("writes {}", error.code()));
+                return hold.lost(&error);
+            }
+        };
+        let answered = true_now();
+        self.work.recorder.tell(answered, &format!("worker {} wrote {value} as {version:?}", self.number));
+        let write = Write { key: lock.to_owned(), value, token, version, asked, answered };
+        self.work.recorder.note(|history| history.writes.push(write));
+    }
+}
+
+/// A hold in the making: in the history from its first moment on, so that it is there also if its process is killed.
+struct Holding {
+    recorder: Recorder,
+    client: u32,
+    lock: String,
+    token: u64,
+    place: usize,
+    /// Until when it is surely held, as far as is known. In true time.
+    promised: Duration,
+}
+
+impl Holding {
+    fn new(worker: &Worker, lock: &str, token: u64, from: Duration) -> Holding {
+        let recorder = worker.work.recorder.clone();
+        let client = worker.number;
+        let hold = Hold { client, lock: lock.to_owned(), token, from, until: from };
+        let place = recorder.note(|history| {
+            history.holds.push(hold);
+            history.holds.len() - 1
+        });
+        Holding { recorder, client, lock: lock.to_owned(), token, place, promised: from }
+    }
+
+    /// Whether it is still held; until when, is noted.
+    fn look(&mut self, guard: &Guard) -> bool {
+        let remaining = guard.remaining();
+        if remaining.is_zero() {
+            return false;
+        }
+        self.promised = true_after(remaining);
+        self.recorder.note(|history| history.holds[self.place].until = self.promised);
+        true
+    }
+
+    /// It is about to be given back: from now on nobody relies on it.
+    fn end(&mut self, guard: &Guard) {
+        if self.look(guard) {
+            self.recorder.note(|history| history.holds[self.place].until = true_now());
+        } else {
+            self.recorder.count("holds ended by the deadline");
+        }
+    }
+
+    /// Whatever was asked in its name was answered like this.
+    fn lost(&self, error: &Error) {
+        if !matches!(error, Error::NotHeld { .. } | Error::SessionLost | Error::StaleToken { .. }) {
+            return;
+        }
+        let loss = Loss {
+            client: self.client,
+            lock: self.lock.clone(),
+            token: self.token,
+            told: true_now(),
+            promised: self.promised,
+            why: error.code().to_owned(),
+        };
+        self.recorder.note(|history| history.losses.push(loss));
+    }
+}

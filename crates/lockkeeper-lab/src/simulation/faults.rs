@@ -1,0 +1,163 @@
+//! What goes wrong in a run, and when. All of it follows from the seed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::network::{MachineId, Network};
+use super::node::{End, Order};
+use super::random::Random;
+
+/// Something that happens at a moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fault {
+    /// A node's process or machine is gone.
+    Kill(MachineId, End),
+    /// And comes back.
+    Start(MachineId),
+    /// A machine stands still for so long.
+    Stop(MachineId, Duration),
+    /// The way from one to another is cut.
+    Cut(MachineId, MachineId),
+    /// The way from one to another is slow.
+    Slow(MachineId, MachineId, Duration),
+    /// Both ways between two are whole again.
+    Heal(MachineId, MachineId),
+    /// All streams between two are broken off.
+    Reset(MachineId, MachineId),
+    /// A client's process is gone, and another one takes its place.
+    Replace(MachineId),
+    /// The members of the cell are changed.
+    Change(Order),
+}
+
+/// How much goes wrong.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kinds {
+    pub(super) kills: bool,
+    pub(super) power: bool,
+    pub(super) stops: bool,
+    pub(super) cuts: bool,
+    pub(super) clients: bool,
+    pub(super) members: bool,
+}
+
+impl Kinds {
+    /// Most runs have a few kinds only, so that each gets its time.
+    pub(super) fn at_random(random: &mut Random) -> Kinds {
+        let all = random.once_in(4);
+        let mut some = || all || random.once_in(2);
+        Kinds {
+            kills: some(),
+            power: some(),
+            stops: some(),
+            cuts: some(),
+            clients: some(),
+            members: !all && random.once_in(4),
+        }
+    }
+}
+
+/// The faults of a run, in their order.
+pub(super) fn plan(
+    random: &mut Random,
+    kinds: Kinds,
+    nodes: &[MachineId],
+    clients: &[MachineId],
+    until: Duration,
+) -> VecDeque<(Duration, Fault)> {
+    let mut faults = Vec::new();
+    let mut now = random.between_ms(500, 3_000);
+    while now < until {
+        let node = *random.one_of(nodes);
+        let client = *random.one_of(clients);
+        match random.below(8) {
+            0 | 1 if kinds.kills || kinds.power => {
+                let end = match (kinds.power, kinds.kills) {
+                    (true, true) if random.once_in(2) => End::PowerCut,
+                    (true, false) => End::PowerCut,
+                    _ => End::Killed,
+                };
+                faults.push((now, Fault::Kill(node, end)));
+                faults.push((now + random.between_ms(50, 4_000), Fault::Start(node)));
+                // Sometimes all of them, one shortly after the other.
+                if random.once_in(6) {
+                    for other in nodes.iter().filter(|other| **other != node) {
+                        let at = now + random.between_ms(0, 40);
+                        faults.push((at, Fault::Kill(*other, end)));
+                        faults.push((at + random.between_ms(100, 2_000), Fault::Start(*other)));
+                    }
+                }
+            }
+            2 if kinds.stops => faults.push((now, Fault::Stop(node, random.between_ms(50, 5_000)))),
+            3 if kinds.clients => faults.push((now, Fault::Stop(client, random.between_ms(50, 6_000)))),
+            4 if kinds.clients && random.once_in(2) => faults.push((now, Fault::Replace(client))),
+            5 | 6 if kinds.cuts => cut(random, nodes, clients, now, &mut faults),
+            7 if kinds.cuts => {
+                let other = *random.one_of(nodes);
+                faults.push((now, Fault::Reset(node, if random.once_in(2) { client } else { other })));
+            }
+            _ => {}
+        }
+        now += random.between_ms(100, 2_500);
+    }
+    if kinds.members {
+        let fourth = nodes.len() as MachineId + 1;
+        let begins = random.between_ms(2_000, 6_000);
+        faults.push((begins, Fault::Start(fourth)));
+        // Asked again and again: only a leader that has its majority can do it.
+        for round in 0..6 {
+            let at = begins + Duration::from_millis(500 + 1_000 * round);
+            faults.push((at, Fault::Change(Order::Add(fourth))));
+        }
+        let leaves = *random.one_of(nodes);
+        for round in 0..6 {
+            let at = begins + Duration::from_millis(7_000 + 1_000 * round);
+            faults.push((at, Fault::Change(Order::Remove(leaves))));
+        }
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    faults.into()
+}
+
+fn cut(
+    random: &mut Random,
+    nodes: &[MachineId],
+    clients: &[MachineId],
+    now: Duration,
+    faults: &mut Vec<(Duration, Fault)>,
+) {
+    let node = *random.one_of(nodes);
+    let heals = now + random.between_ms(100, 5_000);
+    // From everybody, from the other nodes, or from one machine.
+    let others: Vec<MachineId> = match random.below(4) {
+        0 => nodes.iter().chain(clients).copied().filter(|other| *other != node).collect(),
+        1 => nodes.iter().copied().filter(|other| *other != node).collect(),
+        2 => vec![*random.one_of(clients)],
+        _ => nodes.iter().copied().filter(|other| *other != node).take(1).collect(),
+    };
+    let direction = random.below(4);
+    for other in others {
+        match direction {
+            0 => faults.push((now, Fault::Cut(node, other))),
+            1 => faults.push((now, Fault::Cut(other, node))),
+            2 => {
+                faults.push((now, Fault::Slow(node, other, random.between_ms(20, 600))));
+                faults.push((now, Fault::Slow(other, node, random.between_ms(20, 600))));
+            }
+            _ => {
+                faults.push((now, Fault::Cut(node, other)));
+                faults.push((now, Fault::Cut(other, node)));
+            }
+        }
+        faults.push((heals, Fault::Heal(node, other)));
+    }
+}
+
+/// Heals everything.
+pub(super) fn heal_all(network: &Network, machines: &[MachineId]) {
+    for (place, one) in machines.iter().enumerate() {
+        for other in &machines[place + 1..] {
+            network.heal(*one, *other);
+        }
+    }
+}
