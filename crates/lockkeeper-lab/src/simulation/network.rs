@@ -82,6 +82,8 @@ struct Pipe {
     to: MachineId,
     under_way: VecDeque<(Duration, Parcel)>,
     bytes_under_way: usize,
+    /// Sent so far.
+    packets: u64,
     arrived: VecDeque<u8>,
     /// The writer's end has arrived: nothing more comes.
     ended: bool,
@@ -107,6 +109,7 @@ impl Pipe {
             to,
             under_way: VecDeque::new(),
             bytes_under_way: 0,
+            packets: 0,
             arrived: VecDeque::new(),
             ended: false,
             broken: false,
@@ -130,11 +133,17 @@ impl Pipe {
 }
 
 impl Inner {
-    fn delay(&mut self, from: MachineId, to: MachineId) -> Duration {
+    /// How long the packet with this number on its stream is under way. Decided by the packet alone: tokio wakes those
+    /// who wait for the same thing in an order of its own, and who of them is first must not change anything.
+    fn delay(&self, from: MachineId, to: MachineId, packet: u64) -> Duration {
         let quality = self.quality;
-        let mut delay = self.random.between_ms(quality.delay_min_ms, quality.delay_max_ms);
-        if quality.lost_once_in > 0 && self.random.once_in(quality.lost_once_in) {
-            delay += self.random.between_ms(SENT_AGAIN_MS.0, SENT_AGAIN_MS.1);
+        let mut random = self.random.clone();
+        for part in [u64::from(from), u64::from(to), self.now.as_micros() as u64, packet] {
+            random = Random::new(random.next() ^ part);
+        }
+        let mut delay = random.between_ms(quality.delay_min_ms, quality.delay_max_ms);
+        if quality.lost_once_in > 0 && random.once_in(quality.lost_once_in) {
+            delay += random.between_ms(SENT_AGAIN_MS.0, SENT_AGAIN_MS.1);
         }
         delay + self.slow.get(&(from, to)).copied().unwrap_or_default()
     }
@@ -144,9 +153,13 @@ impl Inner {
     }
 
     fn send(&mut self, pipe: u64, parcel: Parcel) {
-        let Some((from, to)) = self.pipes.get(&pipe).map(|pipe| (pipe.from, pipe.to)) else { return };
-        let due = self.now + self.delay(from, to);
+        let Some((from, to, packet)) = self.pipes.get(&pipe).map(|pipe| (pipe.from, pipe.to, pipe.packets))
+        else {
+            return;
+        };
+        let due = self.now + self.delay(from, to, packet);
         let Some(pipe) = self.pipes.get_mut(&pipe) else { return };
+        pipe.packets += 1;
         if pipe.broken {
             return;
         }
@@ -289,9 +302,10 @@ impl Network {
             .filter(|(_, pipe)| [(one, other), (other, one)].contains(&(pipe.from, pipe.to)))
             .map(|(id, _)| *id)
             .collect();
+        let mut random = Random::new(inner.random.clone().next() ^ now.as_micros() as u64);
         for id in between {
-            let more = inner.random.between_ms(0, 400);
-            if inner.random.once_in(4) {
+            let more = random.between_ms(0, 400);
+            if random.once_in(4) {
                 inner.break_stream(id);
             } else if let Some(pipe) = inner.pipes.get_mut(&id) {
                 pipe.under_way.iter_mut().for_each(|(due, _)| *due = (*due).max(now + more));
@@ -334,7 +348,7 @@ impl Network {
         let (answer, wire) = oneshot::channel();
         {
             let mut inner = self.inner();
-            let due = inner.now + inner.delay(from, to) + inner.delay(to, from);
+            let due = inner.now + inner.delay(from, to, 0) + inner.delay(to, from, 0);
             inner.calls.push(Call { from, to, due, answer });
         }
         let network = self.clone();
