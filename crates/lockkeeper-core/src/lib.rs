@@ -31,6 +31,7 @@ pub mod id;
 pub mod limiter;
 pub mod limits;
 mod lock;
+pub mod mutation;
 pub mod percent;
 mod queue;
 pub mod refusal;

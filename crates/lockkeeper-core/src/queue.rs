@@ -9,6 +9,7 @@ use crate::command::{Locks, Mode};
 use crate::effect::{Effect, Grant};
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Held;
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::scope::{Extra, scope_of};
 use crate::session::Remembered;
@@ -34,6 +35,9 @@ impl LockTable {
     pub(crate) fn head(&self, lock: &LockName) -> Option<Ticket> {
         if self.locks.get(lock)?.waiting == 0 {
             return None;
+        }
+        if mutation::is_on(Mutation::Overtake) {
+            return self.queues.get_prev(&(lock.clone(), Ticket(u64::MAX))).map(|last| last.1);
         }
         let first = self.queues.get_next(&(lock.clone(), Ticket::default()))?;
         (first.0 == *lock).then_some(first.1)

@@ -16,6 +16,7 @@ use crate::effect::SessionEnd;
 use crate::history::HistoryRecord;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
+use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
 use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
@@ -271,7 +272,9 @@ impl Restore {
             Record::Head(head) => {
                 table.applied = head.applied;
                 table.now = head.now;
-                table.last_token = head.last_token;
+                if !mutation::is_on(Mutation::TokenFromMemory) {
+                    table.last_token = head.last_token;
+                }
                 table.last_ticket = head.last_ticket;
                 table.ending_next = head.ending_next;
                 table.free_next = head.free_next;

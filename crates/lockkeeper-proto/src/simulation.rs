@@ -24,6 +24,8 @@ pub trait Host {
     fn random(&self) -> u64;
     /// Nanoseconds on its clock since some moment.
     fn clock(&self) -> u64;
+    /// The same on a clock that people set, forward and back. Nothing may depend on it.
+    fn wall_clock(&self) -> u64;
 }
 
 /// An open port.

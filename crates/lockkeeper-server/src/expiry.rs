@@ -8,6 +8,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{LockTable, SessionId};
 use tokio::time::Instant;
 
@@ -46,7 +47,9 @@ impl Expiry {
         inner.sessions.clear();
         inner.due.clear();
         for (id, session) in table.sessions() {
-            inner.start(id, Duration::from_millis(session.ttl_ms), now);
+            let short = mutation::is_on(Mutation::ShortTimeAtTakeOver);
+            let ttl_ms = if short { session.ttl_ms / 4 } else { session.ttl_ms };
+            inner.start(id, Duration::from_millis(ttl_ms), now);
         }
     }
 
@@ -74,7 +77,10 @@ impl Expiry {
     /// Renews a session. `None` if it is lost, or about to be.
     pub fn renew(&self, session: SessionId) -> Option<u64> {
         let mut inner = self.inner();
-        let lifeline = inner.sessions.get_mut(&session).filter(|lifeline| !lifeline.expiring)?;
+        let lifeline = inner
+            .sessions
+            .get_mut(&session)
+            .filter(|lifeline| !lifeline.expiring || mutation::is_on(Mutation::RenewWhileExpiring))?;
         lifeline.renewed = Instant::now();
         Some(lifeline.ttl.as_millis() as u64)
     }

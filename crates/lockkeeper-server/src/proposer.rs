@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Batch, Command};
 use smol_str::SmolStr;
 use tokio::sync::Notify;
@@ -210,6 +211,10 @@ impl Proposer {
                 sequence += 1;
                 shared.metrics.batch_commands.observe(commands.len() as f64);
                 let batch = Arc::new(Batch { now, commands });
+                let callers = match mutation::is_on(Mutation::GrantBeforeCommit) {
+                    true => answer_too_early(&shared, &batch, callers),
+                    false => callers,
+                };
                 shared.callers.expect(sequence, callers);
                 let proposal = Proposal { proposer: shared.proposer_id, sequence, batch };
                 match consensus.propose(proposal).await {
@@ -219,6 +224,18 @@ impl Proposer {
             }
         }
     }
+}
+
+/// What `Mutation::GrantBeforeCommit` does: answers what the entry would bring about, before anybody has it.
+fn answer_too_early(shared: &Shared, batch: &Batch, callers: Vec<Caller>) -> Vec<Caller> {
+    let mut ahead = shared.table().clone();
+    let next = ahead.applied() + 1;
+    if let Ok(applied) = ahead.apply(next, batch) {
+        for (caller, answer) in callers.into_iter().zip(applied.answers) {
+            shared.callers.answer(caller, answer);
+        }
+    }
+    Vec::new()
 }
 
 /// About what a command weighs, in memory and in the log.

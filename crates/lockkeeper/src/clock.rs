@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "simulation")]
+use lockkeeper_core::mutation::{self, Mutation};
 use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -22,7 +24,10 @@ impl Moment {
     pub(crate) fn now() -> Moment {
         #[cfg(feature = "simulation")]
         if let Some(host) = lockkeeper_proto::simulation::host() {
-            return Moment(host.clock());
+            return Moment(match mutation::is_on(Mutation::WallClock) {
+                true => host.wall_clock(),
+                false => host.clock(),
+            });
         }
         let time = clock_gettime(CLOCK);
         Moment((time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Locks, Token};
 use smol_str::SmolStr;
 
@@ -49,7 +50,7 @@ impl Grant {
         }
         let deadline = self.deadline.at()?;
         let now = Moment::now();
-        if now < deadline {
+        if now < deadline || mutation::is_on(Mutation::NoDeadline) {
             Ok(GuardState::Held)
         } else if now < deadline.plus(self.grace) {
             Ok(GuardState::Jeopardy)
@@ -72,6 +73,7 @@ impl Grant {
     /// Zero from the deadline on.
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
+            Ok(GuardState::Held) if mutation::is_on(Mutation::NoDeadline) => Duration::from_millis(100),
             Ok(GuardState::Held) => self.deadline.at().map_or(Duration::ZERO, |at| at.since(Moment::now())),
             _ => Duration::ZERO,
         }

@@ -7,6 +7,7 @@ use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, RequestId, SessionId};
 use crate::limits;
 use crate::lock::{Demand, Held, Lock, UNCOUNTED};
+use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
 use crate::refusal::Refusal;
 use crate::scope::{Extra, Policy, ScopeNo, scope_of};
@@ -93,6 +94,9 @@ impl LockTable {
                 "request \"{id}\" of this session was made for another lock: a new request needs a new id"
             )))
         };
+        if mutation::is_on(Mutation::ForgetRequest) {
+            return None;
+        }
         Some(match self.requests.get(&(request.session, id.clone()))? {
             Remembered::Waiting(ticket) => match self.waiters.get(ticket) {
                 Some(waiter) if waiter.locks == request.locks => Ok(Reply::Queued { ticket: *ticket }),

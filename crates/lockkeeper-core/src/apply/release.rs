@@ -3,6 +3,7 @@
 use crate::command::Locks;
 use crate::effect::{Answer, Effect, Freed, Reply};
 use crate::id::{LockName, RequestId, SessionId, Token};
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::scope::scope_of;
 use crate::table::{LockTable, Timer};
@@ -16,6 +17,10 @@ impl LockTable {
         forget: bool,
     ) -> Answer {
         self.heard_of(session)?;
+        let (session, token) = match self.locks.get(lock).and_then(|lock| lock.holders.iter().next()) {
+            Some((held_by, other)) if mutation::is_on(Mutation::ReleaseByAnyone) => (other, held_by),
+            _ => (session, token),
+        };
         let Some(request) = self.free_one(session, lock, token, Freed::Released) else {
             return Err(Refusal::NotHeld { lock: lock.clone(), token });
         };

@@ -5,6 +5,7 @@ use smol_str::SmolStr;
 use crate::effect::{Answer, Effect, Reply, SessionEnd};
 use crate::id::SessionId;
 use crate::limits;
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::table::LockTable;
@@ -40,7 +41,7 @@ impl LockTable {
     pub(crate) fn expire_session(&mut self, session: SessionId, version: u64) -> Answer {
         match self.sessions.get(&session) {
             None => Err(Refusal::SessionLost),
-            Some(alive) if alive.version != version => {
+            Some(alive) if alive.version != version && !mutation::is_on(Mutation::ExpiryIgnoresVersion) => {
                 // The client was heard of after the leader had decided: the expiry is stale (S3).
                 self.effects.push(Effect::ExpiryStale { session });
                 Ok(Reply::Done)

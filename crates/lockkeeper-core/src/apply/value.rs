@@ -8,6 +8,7 @@ use crate::command::Fence;
 use crate::effect::{Answer, Reply};
 use crate::id::Token;
 use crate::limits;
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::value::StoredValue;
@@ -60,7 +61,7 @@ impl LockTable {
     ) -> Result<Token, Refusal> {
         let old = self.values.get(key);
         let mut highest = old.map_or(Token::default(), |old| old.token);
-        if let Some(fence) = fence {
+        if let Some(fence) = fence.filter(|_| !mutation::is_on(Mutation::StaleWrite)) {
             // Both are needed: the lock's last token refuses a stale holder even before the new one has
             // written, the value's highest refuses it also when the key is written under several locks.
             let last_token = self.last_token_of(&fence.lock);

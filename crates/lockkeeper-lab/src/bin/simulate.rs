@@ -5,20 +5,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_lab::simulation::{Outcome, Setting, run};
+use lockkeeper_lab::simulation::{Mutation, Outcome, Setting, proof, run};
 
 const USAGE: &str = "usage: simulate [--seeds COUNT] [--first SEED] [--seconds EACH]
-       simulate --seed SEED [--seconds EACH]    one seed, with everything that happens in it";
+       simulate --seed SEED [--seconds EACH]    one seed, with everything that happens in it
+       simulate --mutations MAX                  puts each bug of the list back and looks for it with up to so many seeds
+RUST_LOG=debug adds what the nodes and clients log.";
 
 struct Asked {
     first: u64,
     seeds: u64,
     lasts: Duration,
     tells: bool,
+    mutations: bool,
 }
 
 fn read_arguments() -> Option<Asked> {
-    let mut asked = Asked { first: 0, seeds: 10_000, lasts: Duration::from_secs(20), tells: false };
+    let mut asked =
+        Asked { first: 0, seeds: 10_000, lasts: Duration::from_secs(20), tells: false, mutations: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let number: u64 = arguments.next()?.parse().ok()?;
@@ -27,6 +31,7 @@ fn read_arguments() -> Option<Asked> {
             "--first" => asked.first = number,
             "--seconds" => asked.lasts = Duration::from_secs(number),
             "--seed" => (asked.first, asked.seeds, asked.tells) = (number, 1, true),
+            "--mutations" => (asked.mutations, asked.seeds) = (true, number),
             _ => return None,
         }
     }
@@ -38,6 +43,13 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(64);
     };
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
+    }
+    if asked.mutations {
+        return prove(&asked);
+    }
     let began = Instant::now();
     let next = AtomicU64::new(asked.first);
     let end = asked.first + asked.seeds;
@@ -68,9 +80,30 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Puts every bug back, and prints who found it, as a table in Markdown.
+fn prove(asked: &Asked) -> ExitCode {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("| the bug | found by | after so many seeds |\n|---|---|---|");
+    let mut all = true;
+    for mutation in Mutation::ALL {
+        let found = match proof::find(mutation, asked.seeds, asked.lasts, threads) {
+            Ok(found) => found,
+            Err(error) => {
+                eprintln!("the simulation itself failed: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let seeds = found.seeds.map_or("not found".to_owned(), |seeds| seeds.to_string());
+        println!("| {} | `{}` | {seeds} |", proof::in_words(mutation), found.checker);
+        eprintln!("{mutation:?}: {}", found.words);
+        all &= found.seeds.is_some();
+    }
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// Runs a seed and prints what was broken; true if anything was.
 fn report(seed: u64, asked: &Asked) -> bool {
-    let outcome = match run(Setting { seed, lasts: asked.lasts, tells: asked.tells }) {
+    let outcome = match run(Setting { seed, lasts: asked.lasts, tells: asked.tells, mutation: None }) {
         Ok(outcome) => outcome,
         Err(error) => {
             println!("seed {seed}: the simulation itself failed: {error}");

@@ -46,7 +46,7 @@ impl Drop for Busy {
 
 /// A process with so many workers, which share a keeper.
 pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Random) {
-    let _busy = Busy::new(&work.busy);
+    let busy = Busy::new(&work.busy);
     let Some(keeper) = connect(client, &work).await else { return };
     let keeper = Arc::new(Mutex::new(keeper));
     let mut tasks = Vec::new();
@@ -64,12 +64,12 @@ pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Rando
         if let Err(error) = task.await
             && error.is_panic()
         {
-            work.recorder.trouble(format!("client {client} panicked: {error}"));
+            work.recorder.trouble(true_now(), format!("client {client} panicked: {error}"));
         }
     }
-    let keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // What cannot be closed now ends with its time to live.
-    let _ = keeper.close().await;
+    // The session lives on, so that whatever a worker has left behind stays there for all to see.
+    drop(busy);
+    std::future::pending().await
 }
 
 async fn connect(client: u32, work: &Work) -> Option<Keeper> {

@@ -24,6 +24,8 @@ pub(super) enum Fault {
     Heal(MachineId, MachineId),
     /// All streams between two are broken off.
     Reset(MachineId, MachineId),
+    /// People set a machine's clock by so many milliseconds.
+    SetClock(MachineId, i64),
     /// A client's process is gone, and another one takes its place.
     Replace(MachineId),
     /// The members of the cell are changed.
@@ -91,6 +93,9 @@ pub(super) fn plan(
             2 if kinds.stops => faults.push((now, Fault::Stop(node, random.between_ms(50, 5_000)))),
             3 if kinds.clients => faults.push((now, Fault::Stop(client, random.between_ms(50, 6_000)))),
             4 if kinds.clients && random.once_in(2) => faults.push((now, Fault::Replace(client))),
+            4 if kinds.clients => {
+                faults.push((now, Fault::SetClock(client, random.below(20_000) as i64 - 10_000)));
+            }
             5 | 6 if kinds.cuts => cut(random, nodes, clients, now, &mut faults),
             7 if kinds.cuts => {
                 let other = *random.one_of(nodes);

@@ -1,10 +1,11 @@
 //! A simulated machine: a process with its own clock, which can run fast or slow, stand still for a while, and be
 //! killed at any await.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
+use std::sync::Once;
 use std::time::Duration;
 
 use lockkeeper_proto::simulation::{self, Connecting, Host, Port};
@@ -18,6 +19,7 @@ use super::random::Random;
 const CLOCK_BEGINS: Duration = Duration::from_secs(1_000);
 
 thread_local! {
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static CURRENT: RefCell<Option<Rc<Inside>>> = const { RefCell::new(None) };
 }
 
@@ -38,6 +40,8 @@ struct Inside {
     random: RefCell<Random>,
     /// How fast its clock runs: 1.0 is right.
     rate: f64,
+    /// By how much people have set its other clock, in nanoseconds.
+    set_by: Cell<i64>,
     /// The true time at which the process began, and its own clock then.
     began: Duration,
     clock_began: Instant,
@@ -71,6 +75,10 @@ impl Host for Inside {
     fn clock(&self) -> u64 {
         (CLOCK_BEGINS + self.clock_began.elapsed()).as_nanos() as u64
     }
+
+    fn wall_clock(&self) -> u64 {
+        self.clock().saturating_add_signed(self.set_by.get())
+    }
 }
 
 /// The true time, for whoever writes down what happened. Decides nothing.
@@ -93,7 +101,15 @@ impl Machine {
             Instant::now()
         };
         let random = RefCell::new(random);
-        let inside = Inside { id, network: network.clone(), random, rate, began: now, clock_began };
+        let inside = Inside {
+            id,
+            network: network.clone(),
+            random,
+            rate,
+            set_by: Cell::new(0),
+            began: now,
+            clock_began,
+        };
         Ok(Machine { inside: Rc::new(inside), runtime: Some(runtime), stopped_until: None, woke: false })
     }
 
@@ -134,6 +150,11 @@ impl Machine {
         self.stopped_until = Some(self.stopped_until.map_or(until, |before| before.max(until)));
     }
 
+    /// People set the clock that nothing may depend on.
+    pub(super) fn set_clock(&self, by_ms: i64) {
+        self.inside.set_by.set(self.inside.set_by.get() + by_ms * 1_000_000);
+    }
+
     /// The process is gone, wherever it was.
     pub(super) fn kill(&mut self) {
         let runtime = self.runtime.take();
@@ -148,4 +169,25 @@ pub(super) fn true_after(local: Duration) -> Duration {
     CURRENT.with_borrow(|inside| {
         inside.as_ref().map(|inside| inside.true_now() + local.div_f64(inside.rate)).unwrap_or_default()
     })
+}
+
+/// From now on a panic on a simulated machine is noted instead of printed: a task that dies of one dies quietly, and
+/// whoever runs it may go on without it.
+pub(super) fn watch_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            match CURRENT.with(|current| current.try_borrow().is_ok_and(|current| current.is_some())) {
+                true => PANICS.with_borrow_mut(|panics| panics.push(panic.to_string())),
+                false => before(panic),
+            }
+        }));
+    });
+    PANICS.take();
+}
+
+/// The panics since the last time.
+pub(super) fn panics() -> Vec<String> {
+    PANICS.take()
 }

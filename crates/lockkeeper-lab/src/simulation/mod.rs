@@ -12,6 +12,7 @@ mod faults;
 mod machine;
 mod network;
 mod node;
+pub mod proof;
 mod random;
 mod recorder;
 
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Keeper;
+use lockkeeper_core::mutation;
+pub use lockkeeper_core::mutation::Mutation;
 use tempfile::TempDir;
 
 use self::client::{LOCKS, Work};
@@ -51,6 +54,8 @@ pub struct Setting {
     pub lasts: Duration,
     /// Whether everything that happens is kept as text.
     pub tells: bool,
+    /// A bug that is put back for this run.
+    pub mutation: Option<Mutation>,
 }
 
 /// What came of a run.
@@ -74,9 +79,14 @@ pub struct Outcome {
 
 /// Runs a seed.
 pub fn run(setting: Setting) -> io::Result<Outcome> {
-    let mut world = World::new(setting)?;
-    world.go_through()?;
-    Ok(world.judge())
+    machine::watch_for_panics();
+    mutation::put_back(setting.mutation);
+    let outcome = World::new(setting).and_then(|mut world| {
+        world.go_through()?;
+        Ok(world.judge())
+    });
+    mutation::put_back(None);
+    outcome
 }
 
 struct World {
@@ -211,6 +221,9 @@ impl World {
         for machine in machines {
             machine.live(self.now);
         }
+        for panic in machine::panics() {
+            self.recorder.trouble(self.now, panic);
+        }
         Ok(())
     }
 
@@ -240,6 +253,10 @@ impl World {
             Fault::Slow(from, to, delay) => self.network.slow(from, to, delay),
             Fault::Heal(one, other) => self.network.heal(one, other),
             Fault::Reset(one, other) => self.network.reset(one, other),
+            Fault::SetClock(id, by_ms) => {
+                let client = self.clients.iter().filter(|client| client.id == id);
+                client.for_each(|client| client.machine.set_clock(by_ms));
+            }
             Fault::Replace(id) => self.replace(id)?,
             Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
         }
@@ -275,8 +292,10 @@ impl World {
             self.step()?;
         }
         if self.work.busy.load(Ordering::Relaxed) > 0 {
-            self.recorder
-                .trouble("clients are still at work a minute after everything was whole again".to_owned());
+            self.recorder.trouble(
+                self.now,
+                "clients are still at work a minute after everything was whole again".to_owned(),
+            );
         }
         let done = Arc::new(AtomicBool::new(false));
         let machine = Machine::new(LAST, &self.network, self.random.fork(), 1.0, self.now)?;
@@ -288,8 +307,10 @@ impl World {
             self.step()?;
         }
         if !done.load(Ordering::Relaxed) {
-            self.recorder
-                .trouble("the cell does not answer a minute after everything was whole again".to_owned());
+            self.recorder.trouble(
+                self.now,
+                "the cell does not answer a minute after everything was whole again".to_owned(),
+            );
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use lockkeeper_server::config::NodeConfig;
 use lockkeeper_server::node::Node as Server;
 use lockkeeper_server::raft::log::{FaultyDisk, LogConfig, SyncMode};
 
-use super::machine::Machine;
+use super::machine::{Machine, true_now};
 use super::network::{MachineId, Network, address_of};
 use super::random::Random;
 use super::recorder::Recorder;
@@ -67,7 +67,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(id: MachineId, folder: PathBuf, rate: f64, snapshot_every: u64, digests: &Digests) -> Node {
+    pub(super) fn new(
+        id: MachineId,
+        folder: PathBuf,
+        rate: f64,
+        snapshot_every: u64,
+        digests: &Digests,
+    ) -> Node {
         Node {
             id,
             machine: None,
@@ -113,7 +119,9 @@ impl Node {
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
-                Err(error) => return recorder.trouble(format!("node {id} does not start: {error}")),
+                Err(error) => {
+                    return recorder.trouble(true_now(), format!("node {id} does not start: {error}"));
+                }
             };
             let obey = async {
                 loop {
@@ -135,14 +143,14 @@ impl Node {
                         None => {}
                     }
                     if let Some(difference) = digests.compare(id, server.calls().digest()) {
-                        recorder.trouble(difference);
+                        recorder.trouble(true_now(), difference);
                     }
                     tokio::time::sleep(LOOK).await;
                 }
             };
             tokio::select! {
                 biased;
-                why = server.ended() => recorder.trouble(format!("node {id} has ended: {why}")),
+                why = server.ended() => recorder.trouble(true_now(), format!("node {id} has ended: {why}")),
                 () = obey => {}
             }
         });

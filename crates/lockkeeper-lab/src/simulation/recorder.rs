@@ -55,8 +55,8 @@ impl Recorder {
     }
 
     /// Something that must not be, and that no checker looks for.
-    pub(super) fn trouble(&self, what: String) {
-        self.tell(true_now(), &what);
+    pub(super) fn trouble(&self, at: Duration, what: String) {
+        self.tell(at, &what);
         self.seen().troubles.push(what);
     }
 

@@ -1,7 +1,7 @@
 //! The way to one member, as openraft uses it: each replication and heartbeat has its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -168,6 +168,22 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             let under_way = Arc::new(AtomicU64::new(0));
             let mut header = Some(self.header());
             let sent = under_way.clone();
+            let is_stuck = Arc::new(AtomicBool::new(false));
+            let stuck = is_stuck.clone();
+            let mut last_empty = None;
+            let input = input.take_while(move |request| {
+                let empty =
+                    request.entries.is_empty().then_some((request.prev_log_id, request.leader_commit));
+                // Nothing new, twice: the entries that it wants to send have been purged. openraft can come back to such
+                // a plan although it has made a better one since, and would stay with it for as long as the
+                // stream lasts.
+                let goes_on = empty.is_none() || empty != last_empty;
+                last_empty = empty;
+                if !goes_on {
+                    stuck.store(true, Ordering::Relaxed);
+                }
+                std::future::ready(goes_on)
+            });
             let requests = input.filter_map(move |request| {
                 // An entry that was once read from the log can always be encoded; if not, the stream stalls,
                 // is given up and the reason is in the log.
@@ -187,9 +203,9 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 Ok(answers) => answers.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
                 Err(_) => return Err(self.failed(format!("no answer within {STALLED_AFTER:?}"))),
             };
-            let state = Some((answers.into_inner(), under_way, &*self));
+            let state = Some((answers.into_inner(), under_way, is_stuck, &*self));
             let results = futures_util::stream::unfold(state, |state| async move {
-                let (mut answers, under_way, way) = state?;
+                let (mut answers, under_way, is_stuck, way) = state?;
                 loop {
                     let result = match timeout(STALLED_AFTER, answers.message()).await {
                         Ok(Ok(Some(answer))) => {
@@ -197,13 +213,16 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                             codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body)
                                 .map_err(|why| way.failed(why))
                         }
+                        Ok(Ok(None)) if is_stuck.load(Ordering::Relaxed) => {
+                            Err(way.failed("what it needs is no longer in the log"))
+                        }
                         Ok(Ok(None)) => return None,
                         Ok(Err(status)) => Err(RPCError::Unreachable(way.refused(&status))),
                         Err(_) if under_way.load(Ordering::Relaxed) == 0 => continue,
                         Err(_) => Err(way.failed(format!("nothing acknowledged for {STALLED_AFTER:?}"))),
                     };
                     let goes_on = matches!(result, Ok(Ok(_)));
-                    return Some((result, goes_on.then_some((answers, under_way, way))));
+                    return Some((result, goes_on.then_some((answers, under_way, is_stuck, way))));
                 }
             });
             let results: BoxStream<'s, _> = Box::pin(results);

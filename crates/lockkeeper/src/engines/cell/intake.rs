@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_proto::v1::operation::Kind as Asked;
 use tokio::sync::oneshot;
 
@@ -67,6 +68,9 @@ impl Connection {
     /// Leaves the queue, or gives back what was granted meanwhile; nothing if it was never sent.
     pub(super) fn cancel(&mut self, number: u64, acquiring: &Acquiring, now: Moment) {
         let Some(session) = acquiring.session.clone() else { return };
+        if mutation::is_on(Mutation::ForgetCancel) {
+            return;
+        }
         let request = acquiring.request_id(number);
         let number = self.next_number();
         self.submit(number, Entry::new(number, Moment::NEVER, Work::Cancel { session, request }), now);

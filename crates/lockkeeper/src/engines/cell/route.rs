@@ -4,6 +4,7 @@ use std::collections::hash_map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::answer::Kind as Answered;
 use lockkeeper_proto::v1::event::Kind as Happened;
@@ -80,7 +81,8 @@ impl Connection {
             }
             (Work::Call { reply, .. }, kind) => drop(reply.send(Ok(kind))),
             (Work::KeepAlive { sessions, sent_at }, Answered::KeepAlive(answer)) => {
-                self.on_renewed(&sessions, &answer.ttl_ms, sent_at, now);
+                let late = mutation::is_on(Mutation::DeadlineFromAnswer);
+                self.on_renewed(&sessions, &answer.ttl_ms, if late { now } else { sent_at }, now);
             }
             (Work::Open { ttl, sent_at }, Answered::OpenSession(opened)) => {
                 self.on_opened(ttl, sent_at, opened, now);
