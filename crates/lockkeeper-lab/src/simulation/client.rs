@@ -147,6 +147,7 @@ impl Worker {
             0 => wanted.no_wait(),
             _ => wanted.wait(self.random.between_ms(200, 4_000)),
         };
+        let session = keeper.session_ids().await.ok();
         let asked = true_now();
         // Some change their mind: the future is dropped wherever it is.
         let limit = match self.random.below(6) {
@@ -157,7 +158,10 @@ impl Worker {
             Ok(Ok(guard)) => {
                 let token = guard.token().0;
                 let from = self.work.recorder.grant(self.number, lock, token, asked);
-                self.work.recorder.note(|history| history.answered.push(Answered { request, token }));
+                // A request whose session was lost goes on in a new one, at the end of the queue.
+                if keeper.session_ids().await.ok() == session {
+                    self.work.recorder.note(|history| history.answered.push(Answered { request, token }));
+                }
                 self.hold(keeper, guard, from).await;
             }
             Ok(Err(error)) => self.work.recorder.count(&format!("acquires {}", error.code())),
