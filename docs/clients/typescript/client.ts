@@ -1,6 +1,6 @@
 // A client of Lockkeeper in TypeScript: nothing but what Node, Deno, Bun and browsers have built in.
 //
-//   npx tsc --target es2022 --module nodenext client.ts && node client.js http://127.0.0.1:7420
+//   node client.ts http://127.0.0.1:7420        Node 22.18 and newer; an older one runs what tsc makes of it
 //
 // Copy it, and change what you like. The rules that keep it safe are marked with RULE.
 
@@ -19,11 +19,16 @@ const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** One session: everything that it holds ends with it. */
 export class Keeper {
+  private urls: string[];
+  private ttlMs: number;
   private session = "";
   private deadline = 0;
   private timer: ReturnType<typeof setInterval> | undefined;
 
-  private constructor(private urls: string[], private ttlMs: number) {}
+  private constructor(urls: string[], ttlMs: number) {
+    this.urls = urls;
+    this.ttlMs = ttlMs;
+  }
 
   static async open(urls: string[], ttlMs = 10_000, owner = "typescript"): Promise<Keeper> {
     const keeper = new Keeper([...urls], ttlMs);

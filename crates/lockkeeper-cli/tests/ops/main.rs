@@ -7,6 +7,8 @@
 mod clients;
 mod config;
 mod deploy;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod notify;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the verbs")]
