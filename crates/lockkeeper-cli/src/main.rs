@@ -24,6 +24,8 @@ mod man;
 mod member;
 mod notify;
 mod observe;
+#[cfg(feature = "otel")]
+mod otel;
 mod proxy;
 mod run;
 mod serve;
@@ -125,8 +127,8 @@ fn main() -> ExitCode {
     };
     let (output, result) = match arguments.verb {
         Verb::Serve(verb) => (Output::Table, verb.run()),
-        Verb::Run(verb) => (verb.output(), verb.run()),
-        Verb::Elect(verb) => (verb.output(), verb.run()),
+        Verb::Run(verb) => (verb.output(), logging::start_silent().and_then(|_logging| verb.run())),
+        Verb::Elect(verb) => (verb.output(), logging::start_silent().and_then(|_logging| verb.run())),
         Verb::Observe(verb) => (verb.client.output, verb.run()),
         Verb::Ls(verb) => (verb.client.output, verb.run()),
         Verb::Who(verb) => (verb.client.output, verb.run()),

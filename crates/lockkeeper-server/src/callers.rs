@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::failure::{Failure, Outcome};
 use crate::session::connection::Connection;
+use crate::trace::Traced;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub enum Caller {
         /// The session that the operation opens, if it opens one.
         opens: Option<SessionId>,
     },
+    /// Any of them, with the spans of its request. Only there while somebody collects spans.
+    Traced(Box<Traced>),
     /// Nobody: the node itself asked.
     Nobody,
 }
@@ -39,7 +42,17 @@ impl Caller {
                 connection.answer(id, opens, outcome);
                 true
             }
+            Caller::Traced(traced) => traced.deliver(outcome),
             Caller::Nobody => true,
+        }
+    }
+
+    /// The stream and the session that it opens, if it opens one.
+    pub(crate) fn opens(&self) -> Option<(&Arc<Connection>, SessionId)> {
+        match self {
+            Caller::Stream { connection, opens, .. } => opens.map(|session| (connection, session)),
+            Caller::Traced(traced) => traced.caller.opens(),
+            Caller::Call(_) | Caller::Nobody => None,
         }
     }
 }
@@ -50,6 +63,7 @@ impl Caller {
         match self {
             Caller::Call(sender) => !sender.is_closed(),
             Caller::Stream { connection, .. } => !connection.is_closed(),
+            Caller::Traced(traced) => traced.caller.is_there(),
             Caller::Nobody => false,
         }
     }

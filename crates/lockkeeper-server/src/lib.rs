@@ -36,6 +36,7 @@ pub mod session;
 pub mod shared;
 pub mod slow;
 mod timers;
+pub mod trace;
 pub mod wire;
 
 pub use config::NodeConfig;

@@ -13,4 +13,5 @@ mod notify;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the verbs")]
 mod support;
+mod traces;
 mod words;
