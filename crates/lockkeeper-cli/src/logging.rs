@@ -29,7 +29,9 @@ pub(crate) struct Logging {
 pub(crate) fn filter(text: &str) -> Result<String, String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}: write a level such as info, or levels of parts such as {FILTER}")),
+        Err(error) => {
+            Err(format!("{error}: write a level such as info, or levels of parts such as {FILTER}"))
+        }
     }
 }
 

@@ -199,7 +199,10 @@ mod tests {
             let names_a_file = ["-file", "-path", "-dir"].iter().any(|ending| flag.ends_with(ending));
             // A certificate's key is named like this everywhere, and is a file everywhere.
             let allowed = names_a_file || flag.starts_with("tls-");
-            assert!(!secret || allowed, "--{flag} would put a secret into a process list: name a file instead");
+            assert!(
+                !secret || allowed,
+                "--{flag} would put a secret into a process list: name a file instead"
+            );
         }
     }
 

@@ -72,13 +72,16 @@ pub(crate) fn with_file(
     command: Command,
     words: &[OsString],
 ) -> Result<(Vec<OsString>, Option<File>), Failure> {
-    let Some(verb) = VERBS.iter().find(|verb| is_verb(words, verb)) else { return Ok((words.to_vec(), None)) };
+    let Some(verb) = VERBS.iter().find(|verb| is_verb(words, verb)) else {
+        return Ok((words.to_vec(), None));
+    };
     // What is wrong with the words is said later, when they are all there.
     let lenient = command.clone().ignore_errors(true);
     let Ok(matches) = lenient.try_get_matches_from(words) else { return Ok((words.to_vec(), None)) };
     let Some(own) = of_verb(&matches, verb) else { return Ok((words.to_vec(), None)) };
     let flags = flags_of(&command, verb);
-    let Some(own_command) = verb.iter().try_fold(&command, |command, part| command.find_subcommand(part)) else {
+    let Some(own_command) = verb.iter().try_fold(&command, |command, part| command.find_subcommand(part))
+    else {
         return Ok((words.to_vec(), None));
     };
     for flag in &flags {

@@ -149,7 +149,8 @@ fn every_picture_and_client_is_shown() {
         assert!(text.contains(&format!("images/{name}")), "nobody shows {name}");
     }
     let clients = fs::read_to_string(root().join("docs/clients.md")).unwrap();
-    let included: Vec<_> = clients.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next()).collect();
+    let included: Vec<_> =
+        clients.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next()).collect();
     assert_eq!(included.len(), 4, "{included:?}");
     for file in included {
         assert!(root().join("docs").join(file).is_file(), "{file} is included, and not there");
@@ -171,5 +172,8 @@ fn what_is_dead_is_found() {
     assert!(dead(&page, "concepts.md#nothing-like-it").is_some());
     assert!(dead(&page, "nowhere.md").is_some());
     assert!(dead(&page, "#not-here").is_some());
-    assert!(anchors("# A b\n## C, d: e!\n## A b\n").is_superset(&["a-b".into(), "c-d-e".into(), "a-b-1".into()].into()));
+    assert!(
+        anchors("# A b\n## C, d: e!\n## A b\n")
+            .is_superset(&["a-b".into(), "c-d-e".into(), "a-b-1".into()].into())
+    );
 }

@@ -34,7 +34,8 @@ fn refused(command: &mut Command) -> String {
 fn a_flag_is_stronger_than_the_environment_and_that_than_the_file_and_that_than_the_default() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lockkeeper.toml");
-    fs::write(&file, "listen = \"127.0.0.1:1\"\nslow_acquire = \"1s\"\nlog_format = \"json\"\nnode_id = 2\n").unwrap();
+    fs::write(&file, "listen = \"127.0.0.1:1\"\nslow_acquire = \"1s\"\nlog_format = \"json\"\nnode_id = 2\n")
+        .unwrap();
     let settings = shown(
         command(folder.path(), &["config", "show", "--listen", "127.0.0.1:3"])
             .env("LOCKKEEPER_LISTEN", "127.0.0.1:2")
@@ -109,7 +110,9 @@ fn what_is_wrong_is_said_with_its_place() {
     fs::remove_file(folder.path().join("lockkeeper.toml")).unwrap();
     let error = refused(command(folder.path(), &["serve"]).env("LOCKKEEPER_NODE_ID", "one"));
     assert!(error.contains("LOCKKEEPER_NODE_ID"), "{error}");
-    let error = refused(command(folder.path(), &["config", "show", "--output=json", "--config=no"]).stdin(Stdio::null()));
+    let error = refused(
+        command(folder.path(), &["config", "show", "--output=json", "--config=no"]).stdin(Stdio::null()),
+    );
     let error: Value = serde_json::from_str(&error).unwrap();
     assert_eq!(error["error"]["code"], "invalid");
 }
@@ -136,9 +139,15 @@ fn a_node_serves_by_its_file_alone_and_logs_as_json() {
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("own.toml");
-    fs::write(&file, "listen = \"127.0.0.1:0\"\ndata_dir = \"here\"\nlog_format = \"json\"\nlog = \"info\"\n").unwrap();
+    fs::write(
+        &file,
+        "listen = \"127.0.0.1:0\"\ndata_dir = \"here\"\nlog_format = \"json\"\nlog = \"info\"\n",
+    )
+    .unwrap();
     let mut process = crate::support::Process::spawn(
-        command(folder.path(), &["serve", "--config", "own.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()),
+        command(folder.path(), &["serve", "--config", "own.toml"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
     );
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -41,7 +41,9 @@ fn variables() -> BTreeSet<String> {
 #[test]
 fn the_unit_is_one_that_systemd_takes() {
     let unit = read("deploy/systemd/lockkeeper.service");
-    for line in ["Type=notify", "DynamicUser=yes", "NoNewPrivileges=yes", "ExecStart=/usr/bin/lockkeeper serve"] {
+    for line in
+        ["Type=notify", "DynamicUser=yes", "NoNewPrivileges=yes", "ExecStart=/usr/bin/lockkeeper serve"]
+    {
         assert!(unit.lines().any(|found| found == line), "{line} is missing");
     }
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -74,10 +76,15 @@ fn the_image_is_built_from_files_that_are_there_and_runs_as_nobody() {
     }
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
-    assert!(file.contains(&format!("FROM rust:{version}-alpine")), "the compiler is the one we promise: {version}");
+    assert!(
+        file.contains(&format!("FROM rust:{version}-alpine")),
+        "the compiler is the one we promise: {version}"
+    );
     assert!(file.contains("\nFROM scratch\n") && file.contains("\nUSER 65532:65532\n"));
     let known = variables();
-    let named = file.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).filter(|word| word.starts_with("LOCKKEEPER_"));
+    let named = file
+        .split(|c: char| !(c.is_ascii_uppercase() || c == '_'))
+        .filter(|word| word.starts_with("LOCKKEEPER_"));
     for name in named {
         assert!(known.contains(name), "{name} is no setting");
     }
@@ -92,12 +99,21 @@ fn three_nodes_of_compose_know_each_other() {
     let mut ids = BTreeSet::new();
     let mut folders = BTreeSet::new();
     for (name, service) in services {
-        assert!(root().join("deploy/docker").join(service["build"]["context"].as_str().unwrap()).join("Cargo.toml").exists());
+        assert!(
+            root()
+                .join("deploy/docker")
+                .join(service["build"]["context"].as_str().unwrap())
+                .join("Cargo.toml")
+                .exists()
+        );
         let variables = service["environment"].as_object().unwrap();
         assert!(variables.keys().all(|name| known.contains(name)), "{variables:?}");
         let id = variables["LOCKKEEPER_NODE_ID"].as_str().unwrap();
         let member = format!("{id}={name}:7420");
-        assert!(variables["LOCKKEEPER_CELL"].as_str().unwrap().split(',').any(|found| found == member), "{member}");
+        assert!(
+            variables["LOCKKEEPER_CELL"].as_str().unwrap().split(',').any(|found| found == member),
+            "{member}"
+        );
         ids.insert(id.to_owned());
         let volume = service["volumes"][0].as_str().unwrap().split(':').next().unwrap().to_owned();
         assert!(compose["volumes"].as_object().unwrap().contains_key(&volume));
@@ -109,8 +125,12 @@ fn three_nodes_of_compose_know_each_other() {
 #[test]
 fn the_manifests_fit_together_and_to_the_binary() {
     let kustomization = yaml("deploy/kubernetes/kustomization.yaml").remove(0);
-    let listed: BTreeSet<_> =
-        kustomization["resources"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect();
+    let listed: BTreeSet<_> = kustomization["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect();
     let there: BTreeSet<_> = fs::read_dir(root().join("deploy/kubernetes"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -135,7 +155,10 @@ fn the_manifests_fit_together_and_to_the_binary() {
     let service = set["spec"]["serviceName"].as_str().unwrap();
     let headless = kind("Service").into_iter().find(|found| found["metadata"]["name"] == service).unwrap();
     assert_eq!(headless["spec"]["clusterIP"], "None");
-    assert_eq!(headless["spec"]["publishNotReadyAddresses"], true, "nodes that are not ready yet must find each other");
+    assert_eq!(
+        headless["spec"]["publishNotReadyAddresses"], true,
+        "nodes that are not ready yet must find each other"
+    );
 
     let container = &set["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
@@ -155,19 +178,37 @@ fn the_manifests_fit_together_and_to_the_binary() {
     let folder = tempfile::tempdir().unwrap();
     let settings = folder.path().join("lockkeeper.toml");
     fs::write(&settings, kind("ConfigMap")[0]["data"]["lockkeeper.toml"].as_str().unwrap()).unwrap();
-    let shown = lockkeeper().args(["config", "show", "--output", "json", "--config"]).arg(&settings).output().unwrap();
+    let shown = lockkeeper()
+        .args(["config", "show", "--output", "json", "--config"])
+        .arg(&settings)
+        .output()
+        .unwrap();
     assert!(shown.status.success(), "{shown:?}");
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["cell"]["value"], members.join(","));
     let mounts = container["volumeMounts"].as_array().unwrap();
-    assert!(mounts.iter().any(|mount| mount["mountPath"] == shown["data_dir"]["value"]), "data is kept: {mounts:?}");
+    assert!(
+        mounts.iter().any(|mount| mount["mountPath"] == shown["data_dir"]["value"]),
+        "data is kept: {mounts:?}"
+    );
+
+    if Command::new("kubectl").arg("--help").output().is_ok() {
+        let built =
+            Command::new("kubectl").arg("kustomize").arg(root().join("deploy/kubernetes")).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+    } else {
+        eprintln!("SKIPPED: no kubectl, the manifests were not put together by kustomize itself");
+    }
 
     // What is probed answers.
     let server = Server::start();
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         let path = container[probe]["httpGet"]["path"].as_str().unwrap();
         let url = format!("http://{}{path}", server.address);
-        let output = Command::new("curl").args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", &url]).output().unwrap();
+        let output = Command::new("curl")
+            .args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", &url])
+            .output()
+            .unwrap();
         assert_eq!(text(&output.stdout), "200", "{probe} {path}");
     }
 }

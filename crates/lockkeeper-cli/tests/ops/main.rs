@@ -10,6 +10,7 @@ mod deploy;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod notify;
+mod start;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the verbs")]
 mod support;

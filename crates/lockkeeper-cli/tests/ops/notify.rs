@@ -73,7 +73,8 @@ fn an_abstract_socket_works_and_the_watchdog_of_another_process_is_none_of_ours(
 fn a_manager_that_is_gone_is_no_reason_not_to_serve() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::spawn(
-        node(folder.path(), "/nowhere/notify.sock").stdout(std::fs::File::create(folder.path().join("out")).unwrap()),
+        node(folder.path(), "/nowhere/notify.sock")
+            .stdout(std::fs::File::create(folder.path().join("out")).unwrap()),
     );
     crate::support::until_line(&folder.path().join("out"));
     process.signal(Signal::TERM);

@@ -5,10 +5,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -115,9 +116,7 @@ fn attributes(all: Vec<KeyValue>) -> BTreeMap<String, String> {
         Any::IntValue(number) => number.to_string(),
         other => format!("{other:?}"),
     };
-    all.into_iter()
-        .filter_map(|pair| Some((pair.key, text(pair.value?.value?))))
-        .collect()
+    all.into_iter().filter_map(|pair| Some((pair.key, text(pair.value?.value?)))).collect()
 }
 
 fn serve(command: &mut Command) -> (Process, String) {
@@ -146,6 +145,18 @@ fn open(address: &str, owner: &str) -> String {
     opened["session"].as_str().unwrap().to_owned()
 }
 
+fn until_waiting(address: &str, lock: &str) {
+    let engine = format!("lockkeeper://{address}");
+    until("somebody to wait", || {
+        let output = Command::new(BINARY)
+            .args(["who", lock, "--output", "json", "--engine", &engine])
+            .output()
+            .unwrap();
+        let seen: Value = serde_json::from_slice(&output.stdout).ok()?;
+        (seen["waiting"] == 1).then_some(())
+    });
+}
+
 #[test]
 fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -166,14 +177,7 @@ fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
             post(&address, "/v1/lock/acquire", &headers, &body)
         })
     };
-    until("the wait", || {
-        let output = Command::new(BINARY)
-            .args(["who", "orders", "--output", "json", "--engine", &format!("lockkeeper://{address}")])
-            .output()
-            .unwrap();
-        let seen: Value = serde_json::from_slice(&output.stdout).ok()?;
-        (seen["waiting"] == 1).then_some(())
-    });
+    until_waiting(&address, "orders");
     let release = json!({"session": one, "lock": "orders", "token": held["token"]});
     post(&address, "/v1/lock/release", "", &release);
     let granted = waiting.join().unwrap();
@@ -202,37 +206,38 @@ fn the_library_tells_how_long_an_acquire_took_and_who_held_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let collector = Collector::start();
-    // The node itself sends nothing: its folder has no such variable.
+    // The node itself sends nothing.
     let mut node = Command::new(BINARY);
-    node.args(["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()]).current_dir(folder.path());
+    node.args(["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()])
+        .current_dir(folder.path());
     let (_process, address) = serve(&mut node);
     let session = open(&address, "importer@host-9");
-    let held = post(&address, "/v1/lock/acquire", "", &json!({"session": session, "lock": "import"}));
-    let engine = format!("lockkeeper://{address}");
-    let mut run = Process::spawn(
-        collector.command(&["run", "import", "--engine", &engine, "--", "true"]).env("OTEL_SERVICE_NAME", "nightly"),
-    );
-    let look = json!({"lock": "import", "token": held["token"]});
-    until("it waits", || {
-        let output = Command::new(BINARY)
-            .args(["who", "import", "--output", "json", "--engine", &engine])
-            .output()
-            .unwrap();
-        let seen: Value = serde_json::from_slice(&output.stdout).ok()?;
-        (seen["waiting"] == 1).then_some(())
-    });
-    // Longer than it looks away: only then does it ask who holds the lock.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(post(&address, "/v1/token/check", "", &look)["valid"], true);
-    let release = json!({"session": session, "lock": "import", "token": held["token"]});
-    post(&address, "/v1/lock/release", "", &release);
-    assert_eq!(run.code(), 0);
-    let acquire = collector.until("the span of the acquire", |span| span.name == "acquire");
-    assert_eq!(acquire.service, "nightly");
-    assert_eq!(acquire.attributes["holder"], format!("importer@host-9 (token {})", held["token"]), "{acquire:?}");
-    assert_eq!(acquire.attributes["lock"], "import");
-    assert!(acquire.attributes["waited_ms"].parse::<u64>().unwrap() >= 100, "{acquire:?}");
-    assert_eq!(acquire.attributes["outcome"], "granted");
+    // Nobody can see from outside that the library has asked who holds the lock: so it is held longer and longer,
+    // until the library had the time for it on this machine.
+    for held_ms in [100, 500, 2_500, 12_500] {
+        collector.seen.lock().unwrap().clear();
+        let held = post(&address, "/v1/lock/acquire", "", &json!({"session": session, "lock": "import"}));
+        let engine = format!("lockkeeper://{address}");
+        let mut run = Process::spawn(
+            collector
+                .command(&["run", "import", "--engine", &engine, "--", "true"])
+                .env("OTEL_SERVICE_NAME", "nightly"),
+        );
+        until_waiting(&address, "import");
+        std::thread::sleep(Duration::from_millis(held_ms));
+        let release = json!({"session": session, "lock": "import", "token": held["token"]});
+        post(&address, "/v1/lock/release", "", &release);
+        assert_eq!(run.code(), 0);
+        let acquire = collector.until("the span of the acquire", |span| span.name == "acquire");
+        let Some(holder) = acquire.attributes.get("holder") else { continue };
+        assert_eq!(*holder, format!("importer@host-9 (token {})", held["token"]), "{acquire:?}");
+        assert_eq!(acquire.service, "nightly");
+        assert_eq!(acquire.attributes["lock"], "import");
+        assert!(acquire.attributes["waited_ms"].parse::<u64>().unwrap() >= held_ms, "{acquire:?}");
+        assert_eq!(acquire.attributes["outcome"], "granted");
+        return;
+    }
+    panic!("the library never told who held the lock");
 }
 
 #[test]

@@ -5,7 +5,18 @@ use std::process::{Command, Stdio};
 use crate::support::{lockkeeper, text};
 
 const VERBS: [&str; 12] = [
-    "serve", "run", "elect", "ls", "who", "status", "member", "snapshot", "doctor", "config", "completions", "man",
+    "serve",
+    "run",
+    "elect",
+    "ls",
+    "who",
+    "status",
+    "member",
+    "snapshot",
+    "doctor",
+    "config",
+    "completions",
+    "man",
 ];
 
 fn completions(shell: &str) -> String {

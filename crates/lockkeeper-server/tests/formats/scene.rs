@@ -63,11 +63,8 @@ pub(crate) async fn write(target: &Path) {
         prepare_ahead: false,
         ..LogConfig::default()
     };
-    let config = NodeConfig {
-        listen: Some("127.0.0.1:0".to_owned()),
-        log,
-        ..NodeConfig::durable(temporary.path())
-    };
+    let config =
+        NodeConfig { listen: Some("127.0.0.1:0".to_owned()), log, ..NodeConfig::durable(temporary.path()) };
     let node = Node::start(config).await.unwrap();
     let client = Client { address: node.address().unwrap() };
 
@@ -83,8 +80,14 @@ pub(crate) async fn write(target: &Path) {
     client.post(ACQUIRE, json!({"session": two, "lock": "format/shared", "mode": "shared"})).await.ok();
     let counted = json!({"session": two, "lock": "format/counted", "capacity": 5, "permits": 2});
     client.post(ACQUIRE, counted).await.ok();
-    client.post("/v1/lock/acquire_all", json!({"session": two, "locks": ["format/a", "format/b"]})).await.ok();
-    client.post(ACQUIRE, json!({"session": one, "lock": "format/shared", "request": 7})).await.refused(409, "busy");
+    client
+        .post("/v1/lock/acquire_all", json!({"session": two, "locks": ["format/a", "format/b"]}))
+        .await
+        .ok();
+    client
+        .post(ACQUIRE, json!({"session": one, "lock": "format/shared", "request": 7}))
+        .await
+        .refused(409, "busy");
     let delayed = json!({"session": gone, "lock": "format/delayed", "lock_delay_ms": 60_000});
     client.post(ACQUIRE, delayed).await.ok();
     client.post("/v1/value/put", json!({"key": "format/value", "value": "early"})).await.ok();
@@ -117,7 +120,10 @@ pub(crate) async fn write(target: &Path) {
     let late = json!({"session": two, "lock": "format/exclusive", "request": "r-3", "wait_forever": true});
     let late = client.post_later(ACQUIRE, late);
     client.until_waiting("format/exclusive", 2).await;
-    client.post("/v1/value/put", json!({"key": "format/value", "value": "newer", "if_version": 1})).await.ok();
+    client
+        .post("/v1/value/put", json!({"key": "format/value", "value": "newer", "if_version": 1}))
+        .await
+        .ok();
     client.post("/v1/value/put", json!({"key": "format/late", "value": "late"})).await.ok();
 
     let expected = json!({"one": one, "two": two, "token": token, "shown": look(client).await});
@@ -135,12 +141,19 @@ pub(crate) async fn go_on(client: Client, expected: &Value) {
     let (one, two) = (&expected["one"], &expected["two"]);
     client.post("/v1/session/keepalive", json!({"session": one})).await.ok();
     let again = json!({"session": one, "lock": "format/exclusive", "request": "r-1", "scope": "work"});
-    assert_eq!(client.post(ACQUIRE, again).await.ok()["token"], expected["token"], "a retry is the same request");
+    assert_eq!(
+        client.post(ACQUIRE, again).await.ok()["token"],
+        expected["token"],
+        "a retry is the same request"
+    );
     let release = json!({"session": one, "lock": "format/exclusive", "token": expected["token"]});
     client.post("/v1/lock/release", release).await.ok();
     let next = client
-        .post(ACQUIRE, json!({"session": two, "lock": "format/exclusive", "request": "r-2", "wait_forever": true,
-            "scope": "other work"}))
+        .post(
+            ACQUIRE,
+            json!({"session": two, "lock": "format/exclusive", "request": "r-2", "wait_forever": true,
+            "scope": "other work"}),
+        )
         .await
         .ok();
     assert!(next["token"].as_u64() > expected["token"].as_u64(), "the waiter is next: {next}");

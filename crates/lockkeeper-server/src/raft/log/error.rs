@@ -114,7 +114,9 @@ impl From<LogError> for io::Error {
         let kind = match &error {
             LogError::NoSpace { .. } => io::ErrorKind::StorageFull,
             LogError::Disk { source, .. } => source.kind(),
-            LogError::Damaged { .. } | LogError::Format { .. } | LogError::Newer { .. } => io::ErrorKind::InvalidData,
+            LogError::Damaged { .. } | LogError::Format { .. } | LogError::Newer { .. } => {
+                io::ErrorKind::InvalidData
+            }
             LogError::Hole { .. } | LogError::TooLarge { .. } | LogError::Settings(_) => {
                 io::ErrorKind::InvalidInput
             }
