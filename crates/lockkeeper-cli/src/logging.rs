@@ -6,8 +6,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use crate::failure::Failure;
-
 /// What is logged if nobody says anything else.
 pub(crate) const FILTER: &str = "info,openraft=error";
 
@@ -36,7 +34,7 @@ pub(crate) fn filter(text: &str) -> Result<String, String> {
 }
 
 /// Logs from now on. `filter` was read by [`filter`] before.
-pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Logging, Failure> {
+pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(FILTER));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -45,31 +43,47 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Logging, Failure>
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    begin(Some(lines.with_filter(filter).boxed()))
+    let (logging, trouble) = begin(Some(lines.with_filter(filter).boxed()));
+    if let Some(why) = trouble {
+        tracing::warn!("there are no traces: {why}");
+    }
+    logging
 }
 
 /// Spans alone: for verbs that speak to people and have no log.
-pub(crate) fn start_silent() -> Result<Logging, Failure> {
-    begin(None)
-}
-
-#[cfg(feature = "otel")]
-fn begin(lines: Option<Box<dyn Layer<Registry> + Send + Sync>>) -> Result<Logging, Failure> {
-    if !crate::otel::is_asked_for() {
-        if let Some(lines) = lines {
-            tracing_subscriber::registry().with(lines).init();
-        }
-        return Ok(Logging::default());
+pub(crate) fn start_silent() -> Logging {
+    let (logging, trouble) = begin(None);
+    if let Some(why) = trouble {
+        eprintln!("lockkeeper: there are no traces: {why}");
     }
-    let (spans, traces) = crate::otel::layer()?;
-    tracing_subscriber::registry().with(lines).with(spans).init();
-    Ok(Logging { _traces: Some(traces) })
+    logging
 }
 
-#[cfg(not(feature = "otel"))]
-fn begin(lines: Option<Box<dyn Layer<Registry> + Send + Sync>>) -> Result<Logging, Failure> {
+type Lines = Option<Box<dyn Layer<Registry> + Send + Sync>>;
+
+/// Begins, with traces if they are asked for and can be sent. If not, says why: no lock is worth less for that.
+#[cfg(feature = "otel")]
+fn begin(lines: Lines) -> (Logging, Option<String>) {
+    let mut trouble = None;
+    if crate::otel::is_asked_for() {
+        match crate::otel::layer() {
+            Ok((spans, traces)) => {
+                tracing_subscriber::registry().with(lines).with(spans).init();
+                return (Logging { _traces: Some(traces) }, None);
+            }
+            Err(why) => trouble = Some(why),
+        }
+    }
     if let Some(lines) = lines {
         tracing_subscriber::registry().with(lines).init();
     }
-    Ok(Logging::default())
+    (Logging::default(), trouble)
+}
+
+#[cfg(not(feature = "otel"))]
+fn begin(lines: Lines) -> (Logging, Option<String>) {
+    if let Some(lines) = lines {
+        tracing_subscriber::registry().with(lines).init();
+    }
+    (Logging::default(), None)
 }

@@ -22,8 +22,6 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::failure::Failure;
-
 /// Sends what is left when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Traces {
@@ -50,17 +48,31 @@ pub(crate) fn is_asked_for() -> bool {
         || value("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").is_some()
 }
 
-/// The layer that takes our spans, and what sends them.
-pub(crate) fn layer<S>() -> Result<(impl Layer<S> + Send + Sync, Traces), Failure>
+/// The layer that takes our spans, and what sends them; or why nothing can be sent, and what to do.
+pub(crate) fn layer<S>() -> Result<(impl Layer<S> + Send + Sync, Traces), String>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
 {
-    let exporter = SpanExporter::builder().with_http().build().map_err(|error| {
-        Failure::usage(format!(
-            "traces cannot be sent: {error}. Correct OTEL_EXPORTER_OTLP_ENDPOINT: http://host:4318 of a collector, \
-             without TLS; or set OTEL_TRACES_EXPORTER=none"
-        ))
-    })?;
+    let first = |names: [&str; 2]| {
+        names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    };
+    let endpoint = first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("https:")) {
+        return Err("they cannot be sent by https: name a collector on this machine, such as \
+                    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"
+            .to_owned());
+    }
+    let protocol = first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
+    if let Some(other) = protocol.filter(|protocol| protocol != "http/protobuf") {
+        return Err(format!(
+            "they cannot be sent by {other}: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf, and the \
+             endpoint that a collector has for it, mostly port 4318"
+        ));
+    }
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .build()
+        .map_err(|error| format!("{error}. Correct OTEL_EXPORTER_OTLP_ENDPOINT: http://host:4318"))?;
     let resource = Resource::builder();
     let resource = match std::env::var_os("OTEL_SERVICE_NAME") {
         Some(_) => resource,

@@ -81,7 +81,7 @@ pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
 impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let _logging = logging::start(&self.log, self.log_format)?;
+        let _logging = logging::start(&self.log, self.log_format);
         // The hot path of a node is on one thread: a wake-up of another one costs more than an operation.
         client::block_on(async { self.serve().await.map_err(Failure::other) })?;
         Ok(0)

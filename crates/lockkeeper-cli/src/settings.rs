@@ -98,11 +98,11 @@ pub(crate) fn with_file(
     let (before, after) = words.split_at(1 + verb.len());
     let mut all = before.to_vec();
     for (key, values) in &file.values {
-        let stronger = own.value_source(key);
+        let Some(flag) = flags.iter().find(|flag| key_of(flag) == *key) else { continue };
+        let stronger = own.value_source(flag.get_id().as_str());
         if matches!(stronger, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             continue;
         }
-        let Some(flag) = flags.iter().find(|flag| flag.get_id() == key.as_str()) else { continue };
         all.extend(as_words(flag, values));
         file.used.push(key.clone());
     }
@@ -135,11 +135,11 @@ pub(crate) fn in_force(command: &Command, matches: &ArgMatches, file: Option<&Fi
     flags_of(command, verb)
         .into_iter()
         .map(|flag| {
-            let key = flag.get_id().to_string();
-            let value = own.get_raw(&key).map(|values| {
+            let (key, id) = (key_of(&flag), flag.get_id().as_str());
+            let value = own.get_raw(id).map(|values| {
                 values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>().join(",")
             });
-            let source = match (own.value_source(&key), file.filter(|file| file.used.contains(&key))) {
+            let source = match (own.value_source(id), file.filter(|file| file.used.contains(&key))) {
                 (_, Some(file)) => Source::File(file.path.clone()),
                 (Some(ValueSource::EnvVariable), None) => Source::Environment(variable(&flag)),
                 (Some(ValueSource::CommandLine), None) => Source::Flag,
@@ -158,13 +158,13 @@ pub(crate) fn example(command: &Command) -> String {
     );
     for flag in flags_of(command, VERBS[0]) {
         let help = flag.get_help().map(|help| help.to_string()).unwrap_or_default();
-        let key = flag.get_id().as_str();
+        let key = key_of(&flag);
         let value = match (flag.get_default_values().first(), flag.get_action()) {
             (_, ArgAction::SetTrue) => "true".to_owned(),
             (Some(default), _) => format!("{:?}", default.to_string_lossy()),
             (None, _) => "\"...\"".to_owned(),
         };
-        let example = match key {
+        let example = match key.as_str() {
             "cell" => "{ 1 = \"10.0.0.1:7420\", 2 = \"10.0.0.2:7420\", 3 = \"10.0.0.3:7420\" }".to_owned(),
             "node_id" => "1".to_owned(),
             _ => value,
@@ -196,8 +196,13 @@ fn flags_of(command: &Command, verb: &[&str]) -> Vec<Arg> {
         .collect()
 }
 
+/// The name of a setting: that of its flag, with underscores.
+fn key_of(flag: &Arg) -> String {
+    flag.get_long().unwrap_or_default().replace('-', "_")
+}
+
 fn variable(flag: &Arg) -> String {
-    format!("LOCKKEEPER_{}", flag.get_id().as_str().to_uppercase())
+    format!("LOCKKEEPER_{}", key_of(flag).to_uppercase())
 }
 
 /// The file to read, if there is one.
@@ -220,7 +225,7 @@ fn read(path: &Path, verb: &Command, flags: &[Arg]) -> Result<File, Failure> {
         text.parse().map_err(|error| Failure::usage(format!("{} is no TOML: {error}", path.display())))?;
     let mut values = Vec::new();
     for (key, value) in table {
-        let Some(flag) = flags.iter().find(|flag| flag.get_id() == key.as_str()) else {
+        let Some(flag) = flags.iter().find(|flag| key_of(flag) == key) else {
             return Err(Failure::usage(format!("{}: {}", path.display(), unknown(&key, flags))));
         };
         let found = texts(&value).ok_or_else(|| {
@@ -292,9 +297,9 @@ fn check(verb: &Command, flag: &Arg, values: &[String], place: &str) -> Result<(
 }
 
 fn unknown(key: &str, flags: &[Arg]) -> String {
-    let known = || flags.iter().map(|flag| flag.get_id().as_str());
+    let known = || flags.iter().map(key_of);
     let near = known()
-        .map(|other| (strsim::jaro_winkler(&key.replace('-', "_"), other), other))
+        .map(|other| (strsim::jaro_winkler(&key.replace('-', "_"), &other), other))
         .filter(|(likeness, _)| *likeness > SIMILAR)
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match near {

@@ -76,7 +76,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Passes requests on until a signal.
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let _logging = logging::start(&self.log, self.log_format)?;
+        let _logging = logging::start(&self.log, self.log_format);
         client::block_on(self.serve())?;
         Ok(0)
     }

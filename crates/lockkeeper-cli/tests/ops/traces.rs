@@ -241,6 +241,27 @@ fn the_library_tells_how_long_an_acquire_took_and_who_held_the_lock() {
 }
 
 #[test]
+fn what_cannot_be_sent_is_said_and_the_work_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = format!("embedded:{}", folder.path().join("data").display());
+    for (name, value, word) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318", "https"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf"),
+    ] {
+        let output = Command::new(BINARY)
+            .args(["run", "job", "--engine", &engine, "--", "echo", "done"])
+            .env("OTEL_TRACES_EXPORTER", "otlp")
+            .env(name, value)
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("there are no traces") && said.contains(word), "{said}");
+    }
+}
+
+#[test]
 fn without_a_collector_that_answers_the_node_serves_and_stops_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
