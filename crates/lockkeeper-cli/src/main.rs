@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod admin;
 mod bench;
 mod child;
 mod client;
+mod completions;
+mod config;
 mod doctor;
 mod duration;
 mod elect;
@@ -16,12 +18,18 @@ mod explain;
 mod failure;
 mod force_release;
 mod history;
+mod logging;
 mod ls;
+mod man;
 mod member;
+mod notify;
 mod observe;
+#[cfg(feature = "otel")]
+mod otel;
 mod proxy;
 mod run;
 mod serve;
+mod settings;
 mod snapshot;
 mod status;
 mod table;
@@ -86,6 +94,12 @@ enum Verb {
     Doctor(doctor::Doctor),
     /// Put a fencing proxy before an HTTP service that cannot check tokens itself
     Proxy(proxy::Proxy),
+    /// Show the settings of `serve`, and where each comes from
+    Config(config::ConfigVerb),
+    /// Print completions for bash, zsh or fish
+    Completions(completions::Completions),
+    /// Write the manual pages
+    Man(man::ManVerb),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
 }
@@ -96,14 +110,31 @@ fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == child::VERB) {
         return ExitCode::from(child::become_command(&words[2..]));
     }
-    let arguments = match Arguments::try_parse_from(&words) {
-        Ok(arguments) => arguments,
-        Err(error) => return usage(&error, asked_for_json(&words)),
+    let json = asked_for_json(&words);
+    let command = settings::with_variables(Arguments::command());
+    let (words, file) = match settings::with_file(command.clone(), &words) {
+        Ok(found) => found,
+        Err(failure) => {
+            failure.print(if json { Output::Json } else { Output::Table });
+            return ExitCode::from(failure.exit);
+        }
+    };
+    let parsed = command.clone().try_get_matches_from(&words);
+    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
+    let (arguments, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage(&error, json),
     };
     let (output, result) = match arguments.verb {
         Verb::Serve(verb) => (Output::Table, verb.run()),
-        Verb::Run(verb) => (verb.output(), verb.run()),
-        Verb::Elect(verb) => (verb.output(), verb.run()),
+        Verb::Run(verb) => {
+            let _logging = logging::start_silent();
+            (verb.output(), verb.run())
+        }
+        Verb::Elect(verb) => {
+            let _logging = logging::start_silent();
+            (verb.output(), verb.run())
+        }
         Verb::Observe(verb) => (verb.client.output, verb.run()),
         Verb::Ls(verb) => (verb.client.output, verb.run()),
         Verb::Who(verb) => (verb.client.output, verb.run()),
@@ -116,6 +147,12 @@ fn main() -> ExitCode {
         Verb::Snapshot(verb) => (verb.output(), verb.run()),
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Proxy(verb) => (Output::Table, verb.run()),
+        Verb::Config(verb) => {
+            let settings = settings::in_force(&command, &matches, file.as_ref());
+            (verb.output(), verb.run(&command, &settings))
+        }
+        Verb::Completions(verb) => (Output::Table, verb.run(command)),
+        Verb::Man(verb) => (Output::Table, verb.run(command)),
         Verb::Bench(verb) => (verb.output, verb.run()),
     };
     match result {
@@ -156,8 +193,20 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
-        Arguments::command().debug_assert();
+        settings::with_variables(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn no_setting_holds_a_secret() {
+        let command = Arguments::command();
+        let serve = command.find_subcommand("serve").expect("serve is a verb");
+        for flag in serve.get_arguments() {
+            let long = flag.get_long().unwrap_or_default();
+            let secret = ["password", "secret", "token", "key"].iter().any(|word| long.contains(word));
+            let names_a_file =
+                flag.get_value_parser().type_id() == std::any::TypeId::of::<std::path::PathBuf>();
+            assert!(!secret || names_a_file, "--{long} would put a secret into a process list: name a file");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `lockkeeper serve`: one node of a cell.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client;
 use crate::failure::Failure;
+use crate::logging::{self, LogFormat};
+use crate::notify::Notify;
 
 /// Serve a cell: durable, with its console, on 127.0.0.1:7420
 #[derive(Debug, Args)]
@@ -31,38 +33,43 @@ The first line on stdout says where it listens once it is ready; port 0 takes
 any free one. Logs are on stderr. What was acknowledged is on the disk: it can
 be stopped and killed at any time. TERM and INT stop it with exit code 0.
 
+Each flag can be a line of lockkeeper.toml or a variable as well: `--data-dir` is data_dir
+there and LOCKKEEPER_DATA_DIR. A flag is stronger than the environment, the environment than
+the file. `lockkeeper config show` says what is in force and why, `lockkeeper config example`
+prints a file to begin with. Under systemd (Type=notify) it says when it is ready.
+
 It does not start (exit code 1, the reason on stderr) if the data folder is in
 use by another process, cannot be written, belongs to another node or is damaged,
 or if the address is in use.")]
 pub(crate) struct Serve {
     /// Address for clients: gRPC, HTTP and the console
-    #[arg(long, default_value = "127.0.0.1:7420", env = "LOCKKEEPER_LISTEN")]
+    #[arg(long, default_value = "127.0.0.1:7420")]
     listen: String,
     /// Folder for the log and the snapshots; made if it is not there
-    #[arg(long, default_value = "./lockkeeper-data", env = "LOCKKEEPER_DATA_DIR")]
+    #[arg(long, default_value = "./lockkeeper-data")]
     data_dir: PathBuf,
     /// Which node of the cell this is [default: the one that the folder belongs to, or 1]
-    #[arg(long, env = "LOCKKEEPER_NODE_ID")]
+    #[arg(long)]
     node_id: Option<u64>,
     /// The members of the cell and their addresses: id=host:port,...
-    #[arg(long, value_delimiter = ',', value_parser = member, env = "LOCKKEEPER_CELL")]
+    #[arg(long, value_delimiter = ',', value_parser = member)]
     cell: Vec<(u64, String)>,
     /// Address for the other members, if they are to have a port of their own [default: the same as --listen]
-    #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_PEER_LISTEN")]
+    #[arg(long, value_name = "ADDRESS")]
     peer_listen: Option<String>,
     /// A request that was granted after a wait of this length gets a line in the log; 0s: none does
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse,
-        env = "LOCKKEEPER_SLOW_ACQUIRE")]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse)]
     slow_acquire: Duration,
+    /// What is logged: a level, or levels of parts
+    #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter)]
+    log: String,
     /// Logs as text or as JSON
-    #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
+    #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
+    /// File with settings: each flag without its dashes is a key, such as data_dir
+    /// [default: ./lockkeeper.toml or /etc/lockkeeper/lockkeeper.toml, if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
@@ -74,7 +81,7 @@ pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
 impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        start_logging(self.log_format);
+        let _logging = logging::start(&self.log, self.log_format);
         // The hot path of a node is on one thread: a wake-up of another one costs more than an operation.
         client::block_on(async { self.serve().await.map_err(Failure::other) })?;
         Ok(0)
@@ -105,6 +112,8 @@ impl Serve {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
+        let notify = Notify::from_environment();
+        notify.ready(&address);
         // That nobody reads it is no reason not to serve.
         let _ = writeln!(
             std::io::stdout(),
@@ -117,23 +126,10 @@ impl Serve {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
             why = node.ended() => return Err(format!("the node cannot go on: {why}")),
+            () = notify.live() => {}
         }
+        notify.stopping();
         node.stop().await;
         Ok(())
-    }
-}
-
-/// Logs to stderr, as `LOCKKEEPER_LOG` says.
-pub(crate) fn start_logging(format: LogFormat) {
-    use tracing_subscriber::EnvFilter;
-    let filter =
-        EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => builder.with_target(false).init(),
-        LogFormat::Json => builder.json().init(),
     }
 }

@@ -24,6 +24,9 @@ use crate::table::{LockTable, Timer};
 use crate::value::StoredValue;
 
 const MAGIC: &[u8; 8] = b"LKTABLE1";
+/// What all formats begin with; the format's number follows as one digit.
+const MAGIC_OF_ALL: &[u8; 7] = b"LKTABLE";
+const FORMAT: u32 = 1;
 /// A chunk is closed when it has grown to this size.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// No chunk is larger than this: one record more than `CHUNK_BYTES`.
@@ -48,6 +51,26 @@ pub enum SnapshotError {
         /// What is wrong.
         what: String,
     },
+    /// They are in a format that this version does not read.
+    #[error(
+        "the snapshot has format {found}, and this version of lockkeeper reads format {FORMAT}: use the version \
+         that wrote it, or a newer one"
+    )]
+    Format {
+        /// Its format.
+        found: u32,
+    },
+    /// They are as they were written, but by a version that knows more than this one.
+    #[error(
+        "the snapshot holds something at byte {offset} that this version of lockkeeper does not know ({what}), \
+         although its checksum fits: use the version that wrote it, or a newer one"
+    )]
+    Newer {
+        /// Where.
+        offset: u64,
+        /// What is unknown.
+        what: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,6 +88,9 @@ struct Head {
     records: u64,
 }
 
+/// New kinds come last, and none is ever taken away or changed: its place is its number in the file. What an
+/// older version would misread, instead of not knowing it, needs the next `FORMAT`. Files of older versions are
+/// kept as test data: see lockkeeper-server/tests/formats.rs.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
     Head(Head),
@@ -211,6 +237,11 @@ impl Restore {
                     break;
                 }
                 if !rest.starts_with(MAGIC) {
+                    if rest.starts_with(MAGIC_OF_ALL)
+                        && let Some(found) = char::from(rest[MAGIC_OF_ALL.len()]).to_digit(10)
+                    {
+                        return Err(SnapshotError::Format { found });
+                    }
                     return Err(self.damaged("it does not begin like a snapshot of Lockkeeper"));
                 }
                 self.magic_seen = true;
@@ -256,7 +287,7 @@ impl Restore {
                 return Err(self.damaged("there is more behind its end"));
             }
             let (record, rest) = postcard::take_from_bytes::<Record>(payload)
-                .map_err(|error| self.damaged(&format!("a record cannot be read ({error})")))?;
+                .map_err(|error| SnapshotError::Newer { offset: self.offset, what: error.to_string() })?;
             payload = rest;
             self.take_record(record)?;
         }

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::failure::{Failure, Outcome};
 use crate::session::connection::Connection;
+use crate::trace::Traced;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub enum Caller {
         /// The session that the operation opens, if it opens one.
         opens: Option<SessionId>,
     },
+    /// Any of them, with the spans of its request. Only there while somebody collects spans.
+    Traced(Box<Traced>),
     /// Nobody: the node itself asked.
     Nobody,
 }
@@ -40,7 +43,17 @@ impl Caller {
                 connection.answer(id, opens, outcome);
                 true
             }
+            Caller::Traced(traced) => traced.deliver(outcome),
             Caller::Nobody => true,
+        }
+    }
+
+    /// The stream and the session that it opens, if it opens one.
+    pub(crate) fn opens(&self) -> Option<(&Arc<Connection>, SessionId)> {
+        match self {
+            Caller::Stream { connection, opens, .. } => opens.map(|session| (connection, session)),
+            Caller::Traced(traced) => traced.caller.opens(),
+            Caller::Call(_) | Caller::Nobody => None,
         }
     }
 }
@@ -51,6 +64,7 @@ impl Caller {
         match self {
             Caller::Call(sender) => !sender.is_closed(),
             Caller::Stream { connection, .. } => !connection.is_closed(),
+            Caller::Traced(traced) => traced.caller.is_there(),
             Caller::Nobody => false,
         }
     }

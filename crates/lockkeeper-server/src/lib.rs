@@ -37,6 +37,7 @@ pub mod session;
 pub mod shared;
 pub mod slow;
 mod timers;
+pub mod trace;
 pub mod wire;
 
 pub use config::NodeConfig;

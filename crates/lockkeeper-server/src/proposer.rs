@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::raft::log::LogStore;
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
+use crate::trace;
 
 /// Most commands in one entry, so that applying it stays short.
 const COMMANDS_PER_ENTRY_MAX: usize = 4_096;
@@ -215,10 +216,15 @@ impl Proposer {
                     true => answer_too_early(&shared, &batch, callers),
                     false => callers,
                 };
+                let span = trace::batch(&callers);
                 shared.callers.expect(sequence, callers);
                 let proposal = Proposal { proposer: shared.proposer_id, sequence, batch };
                 match consensus.propose(proposal).await {
-                    Ok(done) => under_way.push(async move { (sequence, done.await) }),
+                    Ok(done) => under_way.push(async move {
+                        let done = done.await;
+                        drop(span);
+                        (sequence, done)
+                    }),
                     Err(failure) => fail(&shared, sequence, failure),
                 }
             }

@@ -17,6 +17,7 @@ use crate::observers::Observers;
 use crate::office::Office;
 use crate::proposer::Proposer;
 use crate::slow::Slow;
+use crate::trace;
 
 /// Most pages of the console that watch one node.
 pub(crate) const WATCHERS_MAX: usize = 256;
@@ -82,7 +83,10 @@ impl Shared {
     /// Queues a command, if this node leads.
     pub fn submit(&self, command: Command, caller: Caller) {
         match self.office.now() {
-            Ok(_) => self.proposer.submit(command, caller),
+            Ok(_) => {
+                let caller = trace::follow(&command, caller);
+                self.proposer.submit(command, caller);
+            }
             Err(failure) => {
                 caller.deliver(Err(failure));
             }
@@ -114,13 +118,17 @@ impl Shared {
         let mut callers = callers.into_iter();
         for (command, answer) in batch.commands.iter().zip(applied.answers) {
             self.note(batch.now, command, &answer);
-            let caller = callers.next().unwrap_or(Caller::Nobody);
-            if let (Caller::Stream { connection, opens: Some(session), .. }, Ok(Reply::SessionOpened { .. })) =
-                (&caller, &answer)
+            let mut caller = callers.next().unwrap_or(Caller::Nobody);
+            if let (Some((connection, session)), Ok(Reply::SessionOpened { .. })) = (caller.opens(), &answer)
                 && !connection.is_closed()
             {
-                self.callers.attach(*session, connection);
-                connection.speaks_for(*session);
+                self.callers.attach(session, connection);
+                connection.speaks_for(session);
+            }
+            if let (Caller::Traced(traced), Command::Acquire(request), Ok(Reply::Queued { .. })) =
+                (&mut caller, command, &answer)
+            {
+                traced.waits(&self.table(), batch.now, request);
             }
             let undelivered = match (command, &answer) {
                 (Command::Acquire(request), Ok(Reply::Granted(grant))) if request.request.is_none() => {

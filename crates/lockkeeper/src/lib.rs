@@ -73,6 +73,7 @@ mod optimistic;
 mod options;
 mod run;
 mod scope;
+mod trace;
 mod ttl;
 mod url;
 mod value;

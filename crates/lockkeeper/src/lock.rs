@@ -13,6 +13,7 @@ use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::mode::Mode;
 use crate::run::{self, Lease};
+use crate::trace;
 
 /// A lock by its name. It can be acquired again and again; each acquire is an owner of its own, so two tasks that share
 /// a keeper exclude each other.
@@ -130,7 +131,7 @@ impl<F: Fencing> Lock<F> {
     /// The place in the queue is lost.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
         self.ask.check()?;
-        let grant = self.keeper.shared.engine.acquire(self.ask.clone()).await?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, self.ask.clone()).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 
@@ -142,7 +143,7 @@ impl<F: Fencing> Lock<F> {
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
         self.ask.check()?;
         let ask = Ask { wait: Wait::No, ..self.ask.clone() };
-        match self.keeper.shared.engine.acquire(ask).await {
+        match trace::acquire(&*self.keeper.shared.engine, ask).await {
             Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),
             Err(Error::Contended { .. }) => Ok(None),
             Err(error) => Err(error),

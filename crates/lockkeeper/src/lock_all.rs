@@ -12,6 +12,7 @@ use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::run::{self, Lease};
+use crate::trace;
 
 /// Several locks that are acquired all or nothing, with one guard and one token.
 #[derive(Debug, Clone)]
@@ -90,7 +91,7 @@ impl<F: Fencing> LockAll<F> {
             return Err(Error::invalid("lock_all was given no name: name at least one lock"));
         }
         self.ask.check()?;
-        let grant = self.keeper.shared.engine.acquire(self.ask.clone()).await?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, self.ask.clone()).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 

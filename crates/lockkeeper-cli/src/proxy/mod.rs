@@ -17,7 +17,7 @@ use self::upstream::Upstream;
 use crate::client;
 use crate::duration;
 use crate::failure::Failure;
-use crate::serve::{LogFormat, start_logging};
+use crate::logging::{self, LogFormat};
 
 /// Put a fencing proxy before an HTTP service that cannot check tokens itself
 #[derive(Debug, Args)]
@@ -64,6 +64,10 @@ pub(crate) struct Proxy {
     /// Speak HTTP/2 to the upstream, as gRPC needs
     #[arg(long)]
     upstream_http2: bool,
+    /// What is logged: a level, or levels of parts
+    #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter,
+        env = "LOCKKEEPER_LOG")]
+    log: String,
     /// Logs as text or as JSON
     #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
     log_format: LogFormat,
@@ -72,7 +76,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Passes requests on until a signal.
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        start_logging(self.log_format);
+        let _logging = logging::start(&self.log, self.log_format);
         client::block_on(self.serve())?;
         Ok(0)
     }

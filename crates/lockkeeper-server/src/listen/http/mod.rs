@@ -24,14 +24,18 @@ mod token;
 mod value;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::handler::Handler;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::{from_fn, map_response};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any};
 
+use tracing::{Instrument, Span};
+
 use crate::calls::Calls;
+use crate::trace;
 use error::Error;
 
 /// The HTTP API of a node.
@@ -47,7 +51,7 @@ pub fn router(calls: Calls) -> Router {
         .method_not_allowed_fallback(wrong_method)
         // A route and no fallback: gRPC brings a fallback, and two of them cannot be merged.
         .route("/{*path}", any(unknown_path))
-        .layer(from_fn(origin::refuse_other_sites))
+        .layer(from_fn(enter))
         .layer(map_response(add_headers))
         .with_state(calls)
 }
@@ -120,6 +124,24 @@ where
     T: 'static,
 {
     Route { method: "post", path, handler: axum::routing::post(handler) }
+}
+
+/// What comes first with each request.
+async fn enter(request: Request, next: Next) -> Response {
+    // Reads go straight to the table, and pages and metrics are none of anybody's trace.
+    let span = match *request.method() {
+        Method::POST => {
+            let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+            trace::http("POST", request.uri().path(), traceparent)
+        }
+        _ => Span::none(),
+    };
+    if span.is_disabled() {
+        return origin::refuse_other_sites(request, next).await;
+    }
+    let response = origin::refuse_other_sites(request, next).instrument(span.clone()).await;
+    span.record("http.response.status_code", response.status().as_u16());
+    response
 }
 
 async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {

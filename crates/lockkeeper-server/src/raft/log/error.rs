@@ -56,6 +56,19 @@ pub enum LogError {
         /// Ours.
         known: u32,
     },
+    /// A record is as it was written, but by a version that knows more than this one.
+    #[error(
+        "{file} holds a record at byte {offset} that this version of lockkeeper does not know ({what}), although \
+         its checksum fits: run the version that wrote it, or a newer one"
+    )]
+    Newer {
+        /// The file.
+        file: String,
+        /// Where in it.
+        offset: u64,
+        /// What is unknown.
+        what: String,
+    },
     /// The caller left a hole between entries.
     #[error("entry {found} can't follow the last entry of the log, {last}: this is a bug, please report it")]
     Hole {
@@ -101,7 +114,9 @@ impl From<LogError> for io::Error {
         let kind = match &error {
             LogError::NoSpace { .. } => io::ErrorKind::StorageFull,
             LogError::Disk { source, .. } => source.kind(),
-            LogError::Damaged { .. } | LogError::Format { .. } => io::ErrorKind::InvalidData,
+            LogError::Damaged { .. } | LogError::Format { .. } | LogError::Newer { .. } => {
+                io::ErrorKind::InvalidData
+            }
             LogError::Hole { .. } | LogError::TooLarge { .. } | LogError::Settings(_) => {
                 io::ErrorKind::InvalidInput
             }

@@ -157,7 +157,8 @@ impl<'a> Scan<'a> {
         let mut offset = 0;
         while offset < records.len() {
             let wrong = |what| self.damaged(number, first, what);
-            let (record, payload) = Record::decode(&records, offset).map_err(wrong)?;
+            let (record, payload) =
+                Record::decode(&records, offset).map_err(|what| self.newer(number, first, what))?;
             let is_standing = matches!(record, Record::Standing(_));
             if is_standing != (first == FIRST_SECTOR && offset == 0) {
                 return Err(wrong("the standing is not where a segment starts".to_owned()));
@@ -318,6 +319,15 @@ impl<'a> Scan<'a> {
             write(&segment, sector, &bytes)?;
         }
         Ok(())
+    }
+
+    /// Its checksum has been found to fit: so it was written like this.
+    fn newer(&self, number: u64, sector: u32, what: String) -> LogError {
+        LogError::Newer {
+            file: format!("{}/{}", self.disk.folder(), segment::name(number)),
+            offset: sector as u64 * SECTOR_BYTES as u64,
+            what,
+        }
     }
 
     fn damaged(&self, number: u64, sector: u32, what: String) -> LogError {

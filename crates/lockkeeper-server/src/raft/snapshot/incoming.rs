@@ -104,7 +104,7 @@ impl Incoming {
                     Ok(image)
                 }
                 Err(ReadError::Io(error)) => Err(error),
-                Err(ReadError::Damaged(what)) => {
+                Err(ReadError::Newer(what) | ReadError::Damaged(what)) => {
                     if let Place::File(path) = &image.place {
                         fs::remove_file(path)?;
                     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lockkeeper_core::{LockTable, Restore};
+use lockkeeper_core::{LockTable, Restore, SnapshotError};
 use openraft::Membership;
 use tokio::sync::Notify;
 
@@ -22,6 +22,9 @@ use self::incoming::Incoming;
 use super::types::{Member, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
+/// What all formats begin with; the format's number follows as one digit.
+const MAGIC_OF_ALL: &[u8; 6] = b"LKSNAP";
+const FORMAT: u32 = 1;
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 const FILE_NAME: &str = "table.snapshot";
 const NEW_FILE_NAME: &str = "table.snapshot.new";
@@ -125,6 +128,14 @@ pub enum SnapshotReadError {
         /// What is wrong.
         what: String,
     },
+    /// It was written by a version that knows a newer format, or more than this one does.
+    #[error("the snapshot {} cannot be read by this version of lockkeeper: {what}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// What is newer, and what to do.
+        what: String,
+    },
     /// A backup is damaged, or none at all.
     #[error("{} is no backup that can be used ({what}): take another one", path.display())]
     NoBackup {
@@ -167,6 +178,7 @@ impl SnapshotStore {
         let (meta, table) = match read(&image) {
             Ok(found) => found,
             Err(ReadError::Io(error)) => return Err(io_error(error)),
+            Err(ReadError::Newer(what)) => return Err(SnapshotReadError::Newer { path, what }),
             Err(ReadError::Damaged(what)) => return Err(SnapshotReadError::Damaged { path, what }),
         };
         *store.inner.current.lock().unwrap_or_else(PoisonError::into_inner) = Some((meta.clone(), image));
@@ -250,6 +262,7 @@ impl SnapshotStore {
         read(&SnapshotImage { place: Place::File(path.to_owned()), len, content: None }).map_err(|error| {
             match error {
                 ReadError::Io(error) => io_error(error),
+                ReadError::Newer(what) => SnapshotReadError::Newer { path: path.to_owned(), what },
                 ReadError::Damaged(what) => SnapshotReadError::NoBackup { path: path.to_owned(), what },
             }
         })
@@ -282,7 +295,9 @@ impl SnapshotStore {
             Some(content) => (**content).clone(),
             None => read(image).map_err(|error| match error {
                 ReadError::Io(error) => error,
-                ReadError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
+                ReadError::Newer(what) | ReadError::Damaged(what) => {
+                    io::Error::new(io::ErrorKind::InvalidData, what)
+                }
             })?,
         };
         if meta != *expected {
@@ -317,7 +332,19 @@ fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Resul
 
 enum ReadError {
     Io(io::Error),
+    Newer(String),
     Damaged(String),
+}
+
+impl From<SnapshotError> for ReadError {
+    fn from(error: SnapshotError) -> ReadError {
+        match error {
+            SnapshotError::Format { .. } | SnapshotError::Newer { .. } => ReadError::Newer(error.to_string()),
+            SnapshotError::Incomplete { .. } | SnapshotError::Damaged { .. } => {
+                ReadError::Damaged(error.to_string())
+            }
+        }
+    }
 }
 
 fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
@@ -326,6 +353,14 @@ fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
     read_exact(&mut bytes, &mut start)?;
     let (magic, numbers) = start.split_at(MAGIC.len());
     if magic != MAGIC {
+        if magic.starts_with(MAGIC_OF_ALL)
+            && let Some(found) = char::from(magic[MAGIC_OF_ALL.len()]).to_digit(10)
+        {
+            return Err(ReadError::Newer(format!(
+                "it has format {found}, and this version reads format {FORMAT}: use the version that wrote it, \
+                 or a newer one"
+            )));
+        }
         return Err(ReadError::Damaged("it does not begin like a snapshot of this version".to_owned()));
     }
     let number =
@@ -348,9 +383,9 @@ fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
         if count == 0 {
             break;
         }
-        restore.push(&piece[..count]).map_err(|error| ReadError::Damaged(error.to_string()))?;
+        restore.push(&piece[..count])?;
     }
-    let table = restore.finish().map_err(|error| ReadError::Damaged(error.to_string()))?;
+    let table = restore.finish()?;
     let through = meta.last_log_id.map_or(0, |id| id.index + 1);
     if table.applied() != through {
         return Err(ReadError::Damaged("its head and its table are of different entries".to_owned()));

@@ -1,0 +1,214 @@
+//! The files in deploy/: they fit together, and to the binary. Docker and a cluster are not needed for that.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::support::{BINARY, Server, lockkeeper, text};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All documents of a YAML file, with merges carried out.
+fn yaml(path: &str) -> Vec<Value> {
+    let text = read(path);
+    serde_yaml_ng::Deserializer::from_str(&text)
+        .map(|document| {
+            let mut value = serde_yaml_ng::Value::deserialize(document)
+                .unwrap_or_else(|error| panic!("{path} is no YAML: {error}"));
+            value.apply_merge().unwrap();
+            serde_json::to_value(value).unwrap()
+        })
+        .collect()
+}
+
+/// The settings that `serve` knows, as variables.
+fn variables() -> BTreeSet<String> {
+    let output = lockkeeper().args(["config", "show", "--output", "json"]).output().unwrap();
+    let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    settings.as_object().unwrap().keys().map(|key| format!("LOCKKEEPER_{}", key.to_uppercase())).collect()
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let unit = read("deploy/systemd/lockkeeper.service");
+    for line in
+        ["Type=notify", "DynamicUser=yes", "NoNewPrivileges=yes", "ExecStart=/usr/bin/lockkeeper serve"]
+    {
+        assert!(unit.lines().any(|found| found == line), "{line} is missing");
+    }
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no systemd-analyze, the unit was not verified by systemd itself");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lockkeeper.service");
+    // It looks for the program.
+    fs::write(&path, unit.replace("/usr/bin/lockkeeper", BINARY)).unwrap();
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+    let said = text(&output.stderr);
+    let own: Vec<_> = said.lines().filter(|line| line.contains("lockkeeper.service")).collect();
+    assert!(own.is_empty(), "{own:#?}");
+}
+
+#[test]
+fn the_image_is_built_from_files_that_are_there_and_runs_as_nobody() {
+    let file = read("deploy/docker/Dockerfile");
+    let ignored = read("deploy/docker/Dockerfile.dockerignore");
+    let mut copied = Vec::new();
+    for line in file.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from=")) {
+        let words: Vec<_> = line.split_whitespace().skip(1).collect();
+        copied.extend(words[..words.len() - 1].iter().map(|word| (*word).to_owned()));
+    }
+    assert!(copied.contains(&"Cargo.lock".to_owned()), "{copied:?}");
+    for path in &copied {
+        assert!(root().join(path).exists(), "{path} is copied, and not there");
+        assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path} is not sent to the build");
+    }
+    let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
+    let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
+    assert!(
+        file.contains(&format!("FROM rust:{version}-alpine")),
+        "the compiler is the one we promise: {version}"
+    );
+    assert!(file.contains("\nFROM scratch\n") && file.contains("\nUSER 65532:65532\n"));
+    let known = variables();
+    let named = file
+        .split(|c: char| !(c.is_ascii_uppercase() || c == '_'))
+        .filter(|word| word.starts_with("LOCKKEEPER_"));
+    for name in named {
+        assert!(known.contains(name), "{name} is no setting");
+    }
+}
+
+#[test]
+fn three_nodes_of_compose_know_each_other() {
+    let compose = yaml("deploy/docker/compose.yaml").remove(0);
+    let services = compose["services"].as_object().unwrap();
+    assert_eq!(services.len(), 3);
+    let known = variables();
+    let mut ids = BTreeSet::new();
+    let mut folders = BTreeSet::new();
+    for (name, service) in services {
+        assert!(
+            root()
+                .join("deploy/docker")
+                .join(service["build"]["context"].as_str().unwrap())
+                .join("Cargo.toml")
+                .exists()
+        );
+        let variables = service["environment"].as_object().unwrap();
+        assert!(variables.keys().all(|name| known.contains(name)), "{variables:?}");
+        let id = variables["LOCKKEEPER_NODE_ID"].as_str().unwrap();
+        let member = format!("{id}={name}:7420");
+        assert!(
+            variables["LOCKKEEPER_CELL"].as_str().unwrap().split(',').any(|found| found == member),
+            "{member}"
+        );
+        ids.insert(id.to_owned());
+        let volume = service["volumes"][0].as_str().unwrap().split(':').next().unwrap().to_owned();
+        assert!(compose["volumes"].as_object().unwrap().contains_key(&volume));
+        folders.insert(volume);
+    }
+    assert_eq!((ids.len(), folders.len()), (3, 3), "each has its own number and its own folder");
+}
+
+#[test]
+fn the_manifests_fit_together_and_to_the_binary() {
+    let kustomization = yaml("deploy/kubernetes/kustomization.yaml").remove(0);
+    let listed: BTreeSet<_> = kustomization["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect();
+    let there: BTreeSet<_> = fs::read_dir(root().join("deploy/kubernetes"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "kustomization.yaml")
+        .collect();
+    assert_eq!(listed, there);
+    let all: Vec<Value> = listed.iter().flat_map(|name| yaml(&format!("deploy/kubernetes/{name}"))).collect();
+    for object in &all {
+        for field in ["/apiVersion", "/kind", "/metadata/name"] {
+            assert!(object.pointer(field).is_some_and(Value::is_string), "{field} is missing: {object}");
+        }
+    }
+    let kind = |kind: &str| all.iter().filter(move |object| object["kind"] == kind).collect::<Vec<_>>();
+    let set = kind("StatefulSet")[0];
+    let label = &set["spec"]["selector"]["matchLabels"];
+    assert_eq!(&set["spec"]["template"]["metadata"]["labels"], label);
+    for service in kind("Service") {
+        assert_eq!(&service["spec"]["selector"], label);
+    }
+    assert_eq!(&kind("PodDisruptionBudget")[0]["spec"]["selector"]["matchLabels"], label);
+    assert_eq!(kind("PodDisruptionBudget")[0]["spec"]["maxUnavailable"], 1);
+    let service = set["spec"]["serviceName"].as_str().unwrap();
+    let headless = kind("Service").into_iter().find(|found| found["metadata"]["name"] == service).unwrap();
+    assert_eq!(headless["spec"]["clusterIP"], "None");
+    assert_eq!(
+        headless["spec"]["publishNotReadyAddresses"], true,
+        "nodes that are not ready yet must find each other"
+    );
+
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    let names = container["env"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
+    let known = variables();
+    assert!(names.clone().all(|name| known.contains(name)), "{:?}", names.collect::<Vec<_>>());
+
+    // The pods' own names are the members of the cell.
+    let (set_name, namespace) = (&set["metadata"]["name"], &kustomization["namespace"]);
+    let first = set["spec"]["ordinals"]["start"].as_u64().unwrap();
+    let members: Vec<_> = (first..first + set["spec"]["replicas"].as_u64().unwrap())
+        .map(|id| {
+            let (set_name, namespace) = (set_name.as_str().unwrap(), namespace.as_str().unwrap());
+            format!("{id}={set_name}-{id}.{service}.{namespace}.svc:7420")
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let settings = folder.path().join("lockkeeper.toml");
+    fs::write(&settings, kind("ConfigMap")[0]["data"]["lockkeeper.toml"].as_str().unwrap()).unwrap();
+    let shown = lockkeeper()
+        .args(["config", "show", "--output", "json", "--config"])
+        .arg(&settings)
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["cell"]["value"], members.join(","));
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    assert!(
+        mounts.iter().any(|mount| mount["mountPath"] == shown["data_dir"]["value"]),
+        "data is kept: {mounts:?}"
+    );
+
+    if Command::new("kubectl").arg("--help").output().is_ok() {
+        let built =
+            Command::new("kubectl").arg("kustomize").arg(root().join("deploy/kubernetes")).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+    } else {
+        eprintln!("SKIPPED: no kubectl, the manifests were not put together by kustomize itself");
+    }
+
+    // What is probed answers.
+    let server = Server::start();
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let path = container[probe]["httpGet"]["path"].as_str().unwrap();
+        let url = format!("http://{}{path}", server.address);
+        let output = Command::new("curl")
+            .args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", &url])
+            .output()
+            .unwrap();
+        assert_eq!(text(&output.stdout), "200", "{probe} {path}");
+    }
+}

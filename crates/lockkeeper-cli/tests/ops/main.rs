@@ -1,0 +1,18 @@
+//! What operators meet: settings, the service manager, completions, manual, deployment files, clients in other
+//! languages, traces.
+//!
+//! One test program, because each costs a link of the whole dependency tree.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod clients;
+mod config;
+mod deploy;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod notify;
+mod start;
+#[path = "../cli/support.rs"]
+#[allow(dead_code, reason = "shared with the tests of the verbs")]
+mod support;
+mod traces;
+mod words;

@@ -1,0 +1,121 @@
+//! Files of every version that was ever released can be read, and files of a newer one are refused by name.
+//!
+//! `tests/data/vN/` holds, for each format: `folder/`, the data folder of a stopped node (identity, log, snapshot);
+//! `backup.snapshot`; and `expected.json`, what that node showed over HTTP before it stopped. All of them are read
+//! by these tests, so adding one is all that a new version has to do:
+//!
+//! ```sh
+//! LOCKKEEPER_WRITE_DATA=v2 cargo test -p lockkeeper-server --test formats -- --ignored write
+//! git add crates/lockkeeper-server/tests/data/v2
+//! ```
+//!
+//! Do that when something is added to what is written (a new command, a new record), after teaching `scene.rs` to
+//! use it. Never write an old folder anew: it is what real disks hold.
+
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
+#[path = "../common/http.rs"]
+mod http;
+mod newer;
+mod scene;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use http::Client;
+use lockkeeper_server::{Node, NodeConfig, backup};
+use serde_json::{Value, json};
+
+/// The folders of test data, the oldest first.
+fn versions() -> Vec<PathBuf> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let mut found: Vec<_> = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    assert!(!found.is_empty(), "the test data is gone");
+    found
+}
+
+/// A copy that the test may change.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => copy(&path, &target),
+            false => drop(fs::copy(&path, &target).unwrap()),
+        }
+    }
+}
+
+async fn start(folder: &Path) -> (Node, Client) {
+    let config = NodeConfig { listen: Some("127.0.0.1:0".to_owned()), ..NodeConfig::durable(folder) };
+    let node = Node::start(config).await.expect("the node starts");
+    let address = node.address().unwrap();
+    (node, Client { address })
+}
+
+/// Whether all that is expected is there. There may be more: a newer version may have more to tell.
+fn missing(actual: &Value, expected: &Value, at: &str, found: &mut Vec<String>) {
+    match (actual, expected) {
+        (Value::Object(actual), Value::Object(expected)) => {
+            for (key, value) in expected {
+                missing(actual.get(key).unwrap_or(&Value::Null), value, &format!("{at}/{key}"), found);
+            }
+        }
+        (Value::Array(actual), Value::Array(expected)) if actual.len() == expected.len() => {
+            for (index, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+                missing(actual, expected, &format!("{at}/{index}"), found);
+            }
+        }
+        _ if actual == expected => {}
+        _ => found.push(format!("{at}: {actual} instead of {expected}")),
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn data_folders_of_all_versions_are_read_and_used_on() {
+    for version in versions() {
+        let temporary = tempfile::tempdir().unwrap();
+        copy(&version.join("folder"), temporary.path());
+        let expected: Value =
+            serde_json::from_slice(&fs::read(version.join("expected.json")).unwrap()).unwrap();
+        let (node, client) = start(temporary.path()).await;
+        let mut wrong = Vec::new();
+        missing(&scene::look(client).await, &expected["shown"], "", &mut wrong);
+        assert!(wrong.is_empty(), "{}: {wrong:#?}", version.display());
+        scene::go_on(client, &expected).await;
+        node.stop().await;
+        // What the old log and today's entries add up to can be read again.
+        let (node, client) = start(temporary.path()).await;
+        client.get("/v1/value?key=format%2Fafter").await.ok();
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn backups_of_all_versions_can_be_restored() {
+    for version in versions() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path().join("restored");
+        let restored = backup::restore(&version.join("backup.snapshot"), &folder, 1).unwrap();
+        assert!(restored.last_token > backup::TOKENS_RAISED_BY, "{restored:?}");
+        assert!(restored.locks > 0 && restored.sessions > 0 && restored.values > 0, "{restored:?}");
+        let (node, client) = start(&folder).await;
+        let session = client.session().await;
+        let token = client.take(&session, "format/new").await;
+        assert_eq!(token, restored.last_token + 1, "tokens go on above the backup");
+        let value = client.get("/v1/value?key=format%2Fvalue").await.ok();
+        assert_eq!(value["value"], json!("early"), "{value}");
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+#[ignore = "writes the test data of a new version; see the head of this file"]
+async fn write() {
+    let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v2");
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    assert!(!target.exists(), "{} is there: old data is never written anew", target.display());
+    scene::write(&target).await;
+}

@@ -1,0 +1,161 @@
+//! A node that has a little of everything in its log and in its snapshot.
+
+use std::fs;
+use std::path::Path;
+
+use lockkeeper_server::raft::log::{LogConfig, SyncMode};
+use lockkeeper_server::{Node, NodeConfig};
+use serde_json::{Value, json};
+
+use crate::http::Client;
+
+const ACQUIRE: &str = "/v1/lock/acquire";
+/// The longest there is: no session may end while the test looks.
+const TTL_MS: u64 = 86_400_000;
+
+/// What is asked of a node to see whether it is as it was.
+const LOOKS: &[&str] = &[
+    "/v1/locks?prefix=",
+    "/v1/value?key=format%2Fvalue",
+    "/v1/value?key=format%2Ffenced",
+    "/v1/value?key=format%2Flate",
+    "/v1/value?key=format%2Fbytes",
+    "/v1/election?name=format%2Felection",
+    "/v1/history?name=format%2Fexclusive",
+    "/v1/history?name=format%2Fforced",
+];
+/// What changes while one looks.
+const MOVING: &[&str] = &["held_ms", "waited_ms", "ago_ms", "closed_ms", "remaining_ms", "age_ms"];
+
+/// All that is shown and does not depend on when one looks.
+pub(crate) async fn look(client: Client) -> Value {
+    let mut shown = serde_json::Map::new();
+    for path in LOOKS {
+        let mut answer = client.get(path).await.ok();
+        still(&mut answer);
+        shown.insert((*path).to_owned(), answer);
+    }
+    // Who led differs by now, and at which address; what operators did does not.
+    let mut audit = client.get("/v1/audit").await.ok();
+    still(&mut audit);
+    let acts = audit["acts"].as_array().into_iter().flatten().filter(|act| act["what"] == "force_release");
+    shown.insert("acts".to_owned(), acts.cloned().collect());
+    Value::Object(shown)
+}
+
+fn still(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|key, _| !MOVING.contains(&key.as_str()));
+            fields.values_mut().for_each(still);
+        }
+        Value::Array(items) => items.iter_mut().for_each(still),
+        _ => {}
+    }
+}
+
+/// Makes the test data.
+pub(crate) async fn write(target: &Path) {
+    let temporary = tempfile::tempdir().unwrap();
+    let log = LogConfig {
+        segment_bytes: 16 << 10,
+        sync: SyncMode::Inline,
+        prepare_ahead: false,
+        ..LogConfig::default()
+    };
+    let config =
+        NodeConfig { listen: Some("127.0.0.1:0".to_owned()), log, ..NodeConfig::durable(temporary.path()) };
+    let node = Node::start(config).await.unwrap();
+    let client = Client { address: node.address().unwrap() };
+
+    let one = client.session_of(TTL_MS, "one@format").await;
+    let two = client.session_of(TTL_MS, "two@format").await;
+    let gone = client.session_of(TTL_MS, "gone@format").await;
+    let exclusive = client
+        .post(ACQUIRE, json!({"session": one, "lock": "format/exclusive", "request": "r-1", "scope": "work"}))
+        .await
+        .ok();
+    let token = &exclusive["token"];
+    client.post(ACQUIRE, json!({"session": one, "lock": "format/shared", "mode": "shared"})).await.ok();
+    client.post(ACQUIRE, json!({"session": two, "lock": "format/shared", "mode": "shared"})).await.ok();
+    let counted = json!({"session": two, "lock": "format/counted", "capacity": 5, "permits": 2});
+    client.post(ACQUIRE, counted).await.ok();
+    client
+        .post("/v1/lock/acquire_all", json!({"session": two, "locks": ["format/a", "format/b"]}))
+        .await
+        .ok();
+    client
+        .post(ACQUIRE, json!({"session": one, "lock": "format/shared", "request": 7}))
+        .await
+        .refused(409, "busy");
+    let delayed = json!({"session": gone, "lock": "format/delayed", "lock_delay_ms": 60_000});
+    client.post(ACQUIRE, delayed).await.ok();
+    client.post("/v1/value/put", json!({"key": "format/value", "value": "early"})).await.ok();
+    let fence = json!({"lock": "format/exclusive", "token": token});
+    client.post("/v1/value/put", json!({"key": "format/fenced", "value": "kept", "fence": fence})).await.ok();
+    client.post("/v1/value/put", json!({"key": "format/bytes", "value_base64": "AP8A/w=="})).await.ok();
+    client.post("/v1/value/put", json!({"key": "format/removed", "value": "soon gone"})).await.ok();
+    client.post("/v1/value/delete", json!({"key": "format/removed"})).await.ok();
+    let limited = json!({"limiter": "format/limiter", "rate_per_s": 1, "burst": 5, "permits": 3});
+    client.post("/v1/rate/take", limited).await.ok();
+    let campaign = json!({"session": one, "election": "format/election", "value": "10.0.0.1"});
+    client.post("/v1/election/campaign", campaign).await.ok();
+    client.take(&two, "format/forced").await;
+    let forced = json!({"lock": "format/forced", "reason": "the test wants it"});
+    client.post("/v1/lock/force_release", forced).await.ok();
+    let waiting = json!({"session": two, "lock": "format/exclusive", "request": "r-2", "wait_forever": true,
+        "scope": "other work"});
+    let early = client.post_later(ACQUIRE, waiting);
+    client.until_waiting("format/exclusive", 1).await;
+
+    fs::create_dir_all(target).unwrap();
+    let backup = client.get("/v1/snapshot").await;
+    assert_eq!(backup.status, 200);
+    fs::write(target.join("backup.snapshot"), backup.body).unwrap();
+
+    // From here on it is in the log alone.
+    client.post("/v1/session/close", json!({"session": gone})).await.ok();
+    let brief = client.take(&two, "format/brief").await;
+    client.release(&two, "format/brief", brief).await.ok();
+    let late = json!({"session": two, "lock": "format/exclusive", "request": "r-3", "wait_forever": true});
+    let late = client.post_later(ACQUIRE, late);
+    client.until_waiting("format/exclusive", 2).await;
+    client
+        .post("/v1/value/put", json!({"key": "format/value", "value": "newer", "if_version": 1}))
+        .await
+        .ok();
+    client.post("/v1/value/put", json!({"key": "format/late", "value": "late"})).await.ok();
+
+    let expected = json!({"one": one, "two": two, "token": token, "shown": look(client).await});
+    early.abort();
+    late.abort();
+    node.stop().await;
+    let text = serde_json::to_vec_pretty(&expected).unwrap();
+    fs::write(target.join("expected.json"), text).unwrap();
+    super::copy(temporary.path(), &target.join("folder"));
+    fs::remove_file(target.join("folder/lock")).unwrap();
+}
+
+/// The sessions of the old version live, their requests are remembered, and whoever waited is next.
+pub(crate) async fn go_on(client: Client, expected: &Value) {
+    let (one, two) = (&expected["one"], &expected["two"]);
+    client.post("/v1/session/keepalive", json!({"session": one})).await.ok();
+    let again = json!({"session": one, "lock": "format/exclusive", "request": "r-1", "scope": "work"});
+    assert_eq!(
+        client.post(ACQUIRE, again).await.ok()["token"],
+        expected["token"],
+        "a retry is the same request"
+    );
+    let release = json!({"session": one, "lock": "format/exclusive", "token": expected["token"]});
+    client.post("/v1/lock/release", release).await.ok();
+    let next = client
+        .post(
+            ACQUIRE,
+            json!({"session": two, "lock": "format/exclusive", "request": "r-2", "wait_forever": true,
+            "scope": "other work"}),
+        )
+        .await
+        .ok();
+    assert!(next["token"].as_u64() > expected["token"].as_u64(), "the waiter is next: {next}");
+    client.post("/v1/value/put", json!({"key": "format/after", "value": "today"})).await.ok();
+}

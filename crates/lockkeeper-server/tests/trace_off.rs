@@ -1,0 +1,33 @@
+//! While nobody collects spans, they cost nothing: logs as in production, and not one allocation more.
+
+use lockkeeper_core::{Command, LockName, SessionId, Token};
+use lockkeeper_server::callers::Caller;
+use lockkeeper_server::trace;
+use tokio::sync::oneshot;
+
+fn release() -> Command {
+    Command::Release { session: SessionId(7), lock: LockName::from("job"), token: Token(3), forget: false }
+}
+
+#[test]
+fn nothing_is_allocated_for_spans_that_nobody_wants() {
+    // As `serve` logs, unless it is told otherwise.
+    let filter = tracing_subscriber::EnvFilter::new("info,openraft=error");
+    tracing_subscriber::fmt().with_env_filter(filter).init();
+    let (command, mut callers) = (release(), Vec::with_capacity(1));
+    let mut caller = Some(Caller::Call(oneshot::channel().0));
+    let mut round = || {
+        let followed = trace::follow(&command, caller.take().expect("the caller"));
+        callers.push(followed);
+        drop(trace::batch(&callers));
+        drop(trace::http("POST", "/v1/lock/release", Some("00-1-1-01")));
+        caller = callers.pop();
+        assert!(matches!(caller, Some(Caller::Call(_))), "a caller is left as it is");
+    };
+    // The first time each place asks whether it is wanted.
+    round();
+    let began = std::time::Instant::now();
+    let counted = allocation_counter::measure(|| (0..10_000).for_each(|_| round()));
+    println!("{:?} for a request, its entry and its call", began.elapsed() / 10_000);
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+}

@@ -1,0 +1,212 @@
+// A client of Lockkeeper in Go: nothing but the standard library.
+//
+//	go run client.go http://127.0.0.1:7420
+//
+// Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// Refused holds the cell's own words. Code is stable, and made for programs.
+type Refused struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Leader  string `json:"leader"`
+}
+
+func (r *Refused) Error() string { return r.Code + ": " + r.Message }
+
+// Keeper is one session: everything that it holds ends with it.
+type Keeper struct {
+	mutex    sync.Mutex
+	urls     []string
+	deadline time.Time
+	session  string
+	ttl      time.Duration
+	closed   chan struct{}
+}
+
+type object = map[string]any
+
+// Open opens a session and keeps it alive until Close.
+func Open(urls []string, ttl time.Duration, owner string) (*Keeper, error) {
+	k := &Keeper{urls: append([]string{}, urls...), ttl: ttl, closed: make(chan struct{})}
+	sent := time.Now()
+	var opened struct{ Session string }
+	if err := k.call("session/open", object{"ttl_ms": ttl.Milliseconds(), "owner": owner}, &opened); err != nil {
+		return nil, err
+	}
+	k.session = opened.Session
+	k.renewed(sent)
+	go k.renew()
+	return k, nil
+}
+
+func (k *Keeper) renewed(sent time.Time) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	// RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows that
+	// the session is over before the cell gives its locks to others.
+	k.deadline = sent.Add(k.ttl*99/100 - 2*time.Millisecond)
+}
+
+func (k *Keeper) renew() {
+	// RULE: three times within each TTL, so that one lost answer costs nothing.
+	ticks := time.NewTicker(k.ttl / 3)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-k.closed:
+			return
+		case <-ticks.C:
+		}
+		sent := time.Now()
+		err := k.call("session/keepalive", object{"session": k.session}, nil)
+		var refused *Refused
+		switch {
+		case err == nil:
+			k.renewed(sent)
+		case errors.As(err, &refused) && refused.Code == "session_lost":
+			k.renewed(time.Time{})
+			return
+		} // Without an answer the deadline speaks, not the network.
+	}
+}
+
+// Holds says whether the work may go on. False: stop at once, somebody else may be let in.
+func (k *Keeper) Holds() bool {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	return time.Now().Before(k.deadline)
+}
+
+// call makes one call. It goes on to the next node, or to the one that leads, until somebody answers.
+func (k *Keeper) call(path string, body object, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	for giveUp := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		k.mutex.Lock()
+		url := k.urls[0]
+		k.mutex.Unlock()
+		refused, err := ask(url+"/v1/"+path, text, answer)
+		if err == nil && refused == nil {
+			return nil
+		}
+		if refused != nil && refused.Code != "unavailable" && refused.Code != "not_leader" {
+			return refused
+		}
+		if time.Now().After(giveUp) {
+			return fmt.Errorf("no node answers: %v", k.urls)
+		}
+		k.mutex.Lock()
+		if refused != nil && refused.Leader != "" {
+			k.urls = append([]string{"http://" + refused.Leader}, k.urls...)
+			k.urls = k.urls[:min(8, len(k.urls))]
+		} else {
+			k.urls = append(k.urls[1:], k.urls[0])
+		}
+		k.mutex.Unlock()
+	}
+}
+
+func ask(url string, body []byte, answer any) (*Refused, error) {
+	response, err := http.Post(url, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		var failed struct{ Error Refused }
+		err := json.NewDecoder(response.Body).Decode(&failed)
+		return &failed.Error, err
+	}
+	if answer == nil {
+		return nil, nil
+	}
+	return nil, json.NewDecoder(response.Body).Decode(answer)
+}
+
+// Lock holds the lock while work runs.
+func (k *Keeper) Lock(name string, wait time.Duration, work func(token uint64) error) error {
+	// RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+	// grant, never a second place in the queue.
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		return err
+	}
+	var grant struct{ Token uint64 }
+	request := object{"session": k.session, "lock": name, "wait_ms": wait.Milliseconds(), "request": hex.EncodeToString(id)}
+	if err := k.call("lock/acquire", request, &grant); err != nil {
+		return err
+	}
+	defer k.call("lock/release", object{"session": k.session, "lock": name, "token": grant.Token}, nil)
+	return work(grant.Token)
+}
+
+// Put writes a value. RULE: the resource checks the token. Here it is a value of the cell; for others there are gates.
+func (k *Keeper) Put(key, value, lock string, token uint64) error {
+	fence := object{"lock": lock, "token": token}
+	return k.call("value/put", object{"key": key, "value": value, "fence": fence}, nil)
+}
+
+// Close ends the session.
+func (k *Keeper) Close() error {
+	close(k.closed)
+	return k.call("session/close", object{"session": k.session}, nil)
+}
+
+func run(urls []string) error {
+	const name = "clients/go"
+	keeper, err := Open(urls, 10*time.Second, "go")
+	if err != nil {
+		return err
+	}
+	var first uint64
+	err = keeper.Lock(name, 5*time.Second, func(token uint64) error {
+		first = token
+		if !keeper.Holds() {
+			return errors.New("the session is over")
+		}
+		return keeper.Put(name, "paid", name, token)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println("written under a token")
+	err = keeper.Lock(name, 5*time.Second, func(second uint64) error {
+		var refused *Refused
+		if second <= first || !errors.As(keeper.Put(name, "too late", name, first), &refused) {
+			return errors.New("the stale token was let in")
+		}
+		fmt.Println("the older token is refused: " + refused.Code)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return keeper.Close()
+}
+
+func main() {
+	urls := os.Args[1:]
+	if len(urls) == 0 {
+		urls = []string{"http://127.0.0.1:7420"}
+	}
+	if err := run(urls); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

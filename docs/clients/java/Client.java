@@ -1,0 +1,201 @@
+// A client of Lockkeeper in Java 17: nothing but the JDK.
+//
+//   java Client.java http://127.0.0.1:7420
+//
+// Copy it, and change what you like; with a JSON library it gets shorter. The rules that keep it safe are marked with
+// RULE.
+
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
+
+/** One session: everything that it holds ends with it. */
+public final class Client implements AutoCloseable {
+    /** The cell's own words. The code is stable, and made for programs. */
+    public static final class Refused extends IOException {
+        public final String code;
+
+        Refused(String code, String answer) {
+            super(answer);
+            this.code = code;
+        }
+    }
+
+    /** What is done under a lock. */
+    public interface Work {
+        void run(long token) throws Exception;
+    }
+
+    private final HttpClient http = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+    private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor(task -> {
+        Thread thread = new Thread(task);
+        thread.setDaemon(true);
+        return thread;
+    });
+    private final List<String> urls;
+    private final long ttlMs;
+    private final String session;
+    private volatile long deadline;
+
+    public Client(List<String> urls, long ttlMs, String owner) throws IOException, InterruptedException {
+        this.urls = new ArrayList<>(urls);
+        this.ttlMs = ttlMs;
+        long sent = System.nanoTime();
+        session = text(call("session/open", "{\"ttl_ms\": %d, \"owner\": %s}".formatted(ttlMs, quoted(owner))), "session");
+        renewed(sent);
+        // RULE: three times within each TTL, so that one lost answer costs nothing.
+        timer.scheduleAtFixedRate(this::renew, ttlMs / 3, ttlMs / 3, TimeUnit.MILLISECONDS);
+    }
+
+    private void renewed(long sent) {
+        // RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows
+        // that the session is over before the cell gives its locks to others.
+        deadline = sent + ttlMs * 990_000 - 2_000_000;
+    }
+
+    private void renew() {
+        long sent = System.nanoTime();
+        try {
+            call("session/keepalive", "{\"session\": %s}".formatted(quoted(session)));
+            renewed(sent);
+        } catch (Refused refused) {
+            if (refused.code.equals("session_lost")) {
+                deadline = System.nanoTime();
+            }
+        } catch (IOException unanswered) {
+            // The deadline speaks, not the network.
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** False: stop the work at once, somebody else may be let in. */
+    public boolean holds() {
+        return System.nanoTime() - deadline < 0;
+    }
+
+    /** One call. Goes on to the next node, or to the one that leads, until somebody answers. */
+    private String call(String path, String body) throws IOException, InterruptedException {
+        long giveUp = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        while (true) {
+            String url;
+            synchronized (urls) {
+                url = urls.get(0);
+            }
+            String leader = null;
+            try {
+                HttpRequest request = HttpRequest.newBuilder(URI.create(url + "/v1/" + path))
+                        .timeout(Duration.ofSeconds(60))
+                        .POST(HttpRequest.BodyPublishers.ofString(body))
+                        .build();
+                HttpResponse<String> answer = http.send(request, HttpResponse.BodyHandlers.ofString());
+                if (answer.statusCode() == 200) {
+                    return answer.body();
+                }
+                String code = text(answer.body(), "code");
+                if (!code.equals("unavailable") && !code.equals("not_leader")) {
+                    throw new Refused(code, answer.body());
+                }
+                leader = text(answer.body(), "leader");
+            } catch (Refused refused) {
+                throw refused;
+            } catch (IOException unanswered) {
+                if (System.nanoTime() - giveUp > 0) {
+                    throw unanswered;
+                }
+            }
+            if (System.nanoTime() - giveUp > 0) {
+                throw new IOException("no node leads: " + urls);
+            }
+            synchronized (urls) {
+                if (leader != null) {
+                    urls.add(0, "http://" + leader);
+                    urls.subList(Math.min(8, urls.size()), urls.size()).clear();
+                } else {
+                    urls.add(urls.remove(0));
+                }
+            }
+            Thread.sleep(50);
+        }
+    }
+
+    /** Holds the lock while the work runs. */
+    public void lock(String name, long waitMs, Work work) throws Exception {
+        // RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+        // grant, never a second place in the queue.
+        String grant = call("lock/acquire", "{\"session\": %s, \"lock\": %s, \"wait_ms\": %d, \"request\": \"%s\"}"
+                .formatted(quoted(session), quoted(name), waitMs, UUID.randomUUID()));
+        long token = number(grant, "token");
+        try {
+            work.run(token);
+        } finally {
+            call("lock/release", "{\"session\": %s, \"lock\": %s, \"token\": %d}".formatted(quoted(session), quoted(name), token));
+        }
+    }
+
+    /** RULE: the resource checks the token. Here it is a value of the cell; for others there are gates. */
+    public void put(String key, String value, String lock, long token) throws IOException, InterruptedException {
+        call("value/put", "{\"key\": %s, \"value\": %s, \"fence\": {\"lock\": %s, \"token\": %d}}"
+                .formatted(quoted(key), quoted(value), quoted(lock), token));
+    }
+
+    @Override
+    public void close() throws IOException, InterruptedException {
+        timer.shutdownNow();
+        call("session/close", "{\"session\": %s}".formatted(quoted(session)));
+    }
+
+    // Enough JSON for these answers, which are flat and without escapes in what is read here.
+
+    private static String quoted(String text) {
+        return '"' + text.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
+    }
+
+    private static String text(String json, String name) {
+        var found = Pattern.compile('"' + name + "\"\\s*:\\s*\"([^\"]*)\"").matcher(json);
+        return found.find() ? found.group(1) : null;
+    }
+
+    private static long number(String json, String name) {
+        var found = Pattern.compile('"' + name + "\"\\s*:\\s*(\\d+)").matcher(json);
+        if (!found.find()) {
+            throw new IllegalStateException("no " + name + " in " + json);
+        }
+        return Long.parseLong(found.group(1));
+    }
+
+    public static void main(String[] words) throws Exception {
+        String name = "clients/java";
+        List<String> urls = words.length > 0 ? List.of(words) : List.of("http://127.0.0.1:7420");
+        long[] first = new long[1];
+        try (Client keeper = new Client(urls, 10_000, "java")) {
+            keeper.lock(name, 5_000, token -> {
+                first[0] = token;
+                if (!keeper.holds()) {
+                    throw new IllegalStateException("the session is over");
+                }
+                keeper.put(name, "paid", name, token);
+                System.out.println("written under a token");
+            });
+            keeper.lock(name, 5_000, second -> {
+                try {
+                    keeper.put(name, "too late", name, first[0]);
+                } catch (Refused refused) {
+                    System.out.println("the older token is refused: " + refused.code);
+                    return;
+                }
+                throw new IllegalStateException("the stale token was let in");
+            });
+        }
+    }
+}

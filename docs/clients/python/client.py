@@ -1,0 +1,125 @@
+"""A client of Lockkeeper in plain Python: nothing but the standard library.
+
+    python3 client.py http://127.0.0.1:7420
+
+Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+"""
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+
+class Refused(Exception):
+    """The cell's own words. `code` is stable, and made for programs."""
+
+    def __init__(self, error):
+        super().__init__(error["message"])
+        self.code = error["code"]
+        self.details = error
+
+
+class Keeper:
+    """One session: everything that it holds ends with it."""
+
+    def __init__(self, urls, ttl_ms=10_000, owner=socket.gethostname()):
+        self.urls = list(urls)
+        self.ttl = ttl_ms / 1000
+        sent = time.monotonic()
+        self.session = self.call("session/open", ttl_ms=ttl_ms, owner=owner)["session"]
+        self._renewed(sent)
+        self._closed = threading.Event()
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def _renewed(self, sent):
+        # RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows
+        # that the session is over before the cell gives its locks to others.
+        self.deadline = sent + self.ttl * 0.99 - 0.002
+
+    def _renew(self):
+        # RULE: three times within each TTL, so that one lost answer costs nothing.
+        while not self._closed.wait(self.ttl / 3):
+            sent = time.monotonic()
+            try:
+                self.call("session/keepalive", session=self.session)
+                self._renewed(sent)
+            except Refused as refused:
+                if refused.code == "session_lost":
+                    self.deadline = 0
+                    return
+            except OSError:
+                pass  # The deadline speaks, not the network.
+
+    def holds(self):
+        """False: stop the work at once, somebody else may be let in."""
+        return time.monotonic() < self.deadline
+
+    def call(self, path, **body):
+        """One call. Goes on to the next node, or to the one that leads, until somebody answers."""
+        give_up = time.monotonic() + 30
+        while True:
+            request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode())
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as failed:
+                error = json.load(failed)["error"]
+                if error["code"] == "not_leader" and error.get("leader"):
+                    self.urls.insert(0, f"http://{error['leader']}")
+                    del self.urls[8:]
+                elif error["code"] not in ("unavailable", "not_leader"):
+                    raise Refused(error) from None
+                else:
+                    self.urls.append(self.urls.pop(0))
+            except OSError:
+                self.urls.append(self.urls.pop(0))
+            if time.monotonic() > give_up:
+                raise OSError(f"no node answers: {self.urls}")
+            time.sleep(0.05)
+
+    @contextlib.contextmanager
+    def lock(self, name, wait_ms=0):
+        # RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a
+        # second grant, never a second place in the queue.
+        grant = self.call(
+            "lock/acquire", session=self.session, lock=name, wait_ms=wait_ms, request=str(uuid.uuid4())
+        )
+        try:
+            yield grant["token"]
+        finally:
+            with contextlib.suppress(Refused):
+                self.call("lock/release", session=self.session, lock=name, token=grant["token"])
+
+    def put(self, key, value, lock, token):
+        # RULE: the resource checks the token. Here it is a value of the cell; for others there are gates.
+        return self.call("value/put", key=key, value=value, fence={"lock": lock, "token": token})["version"]
+
+    def close(self):
+        self._closed.set()
+        self.call("session/close", session=self.session)
+
+
+def main():
+    keeper = Keeper(sys.argv[1:] or ["http://127.0.0.1:7420"])
+    with keeper.lock("clients/python", wait_ms=5_000) as first:
+        assert keeper.holds()
+        keeper.put("clients/python", "paid", "clients/python", first)
+        print("written under a token")
+    with keeper.lock("clients/python", wait_ms=5_000) as second:
+        assert second > first
+        try:
+            keeper.put("clients/python", "too late", "clients/python", first)
+            sys.exit("the stale token was let in")
+        except Refused as refused:
+            print(f"the older token is refused: {refused.code}")
+    keeper.close()
+
+
+if __name__ == "__main__":
+    main()

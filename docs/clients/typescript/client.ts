@@ -1,0 +1,143 @@
+// A client of Lockkeeper in TypeScript: nothing but what Node, Deno, Bun and browsers have built in.
+//
+//   node client.ts http://127.0.0.1:7420        Node 22.18 and newer; an older one runs what tsc makes of it
+//
+// Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+
+declare const process: { argv: string[]; exit(code: number): never };
+
+/** The cell's own words. `code` is stable, and made for programs. */
+export class Refused extends Error {
+  code: string;
+  constructor(error: { code: string; message: string }) {
+    super(error.message);
+    this.code = error.code;
+  }
+}
+
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** One session: everything that it holds ends with it. */
+export class Keeper {
+  private urls: string[];
+  private ttlMs: number;
+  private session = "";
+  private deadline = 0;
+  private timer: ReturnType<typeof setInterval> | undefined;
+
+  private constructor(urls: string[], ttlMs: number) {
+    this.urls = urls;
+    this.ttlMs = ttlMs;
+  }
+
+  static async open(urls: string[], ttlMs = 10_000, owner = "typescript"): Promise<Keeper> {
+    const keeper = new Keeper([...urls], ttlMs);
+    const sent = performance.now();
+    const opened = await keeper.call("session/open", { ttl_ms: ttlMs, owner });
+    keeper.session = opened.session as string;
+    keeper.renewed(sent);
+    // RULE: three times within each TTL, so that one lost answer costs nothing.
+    keeper.timer = setInterval(() => void keeper.renew(), ttlMs / 3);
+    return keeper;
+  }
+
+  private renewed(sent: number): void {
+    // RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows that
+    // the session is over before the cell gives its locks to others.
+    this.deadline = sent + this.ttlMs * 0.99 - 2;
+  }
+
+  private async renew(): Promise<void> {
+    const sent = performance.now();
+    try {
+      await this.call("session/keepalive", { session: this.session });
+      this.renewed(sent);
+    } catch (error) {
+      // Without an answer the deadline speaks, not the network.
+      if (error instanceof Refused && error.code === "session_lost") this.deadline = 0;
+    }
+  }
+
+  /** False: stop the work at once, somebody else may be let in. */
+  holds(): boolean {
+    return performance.now() < this.deadline;
+  }
+
+  /** One call. Goes on to the next node, or to the one that leads, until somebody answers. */
+  async call(path: string, body: object): Promise<Record<string, unknown>> {
+    const giveUp = performance.now() + 30_000;
+    for (;;) {
+      try {
+        const answer = await fetch(`${this.urls[0]}/v1/${path}`, { method: "POST", body: JSON.stringify(body) });
+        const found = await answer.json();
+        if (answer.ok) return found;
+        if (found.error.code === "not_leader" && found.error.leader) {
+          this.urls = [`http://${found.error.leader}`, ...this.urls].slice(0, 8);
+        } else if (found.error.code === "unavailable" || found.error.code === "not_leader") {
+          this.urls.push(this.urls.shift()!);
+        } else {
+          throw new Refused(found.error);
+        }
+      } catch (error) {
+        if (error instanceof Refused) throw error;
+        this.urls.push(this.urls.shift()!);
+      }
+      if (performance.now() > giveUp) throw new Error(`no node answers: ${this.urls}`);
+      await pause(50);
+    }
+  }
+
+  /** Holds the lock while `work` runs. */
+  async lock<T>(name: string, waitMs: number, work: (token: number) => Promise<T>): Promise<T> {
+    // RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+    // grant, never a second place in the queue.
+    const request = crypto.randomUUID();
+    const grant = await this.call("lock/acquire", { session: this.session, lock: name, wait_ms: waitMs, request });
+    const token = grant.token as number; // Always below 2^53: exact as a number.
+    try {
+      return await work(token);
+    } finally {
+      await this.call("lock/release", { session: this.session, lock: name, token }).catch(() => {});
+    }
+  }
+
+  /** RULE: the resource checks the token. Here it is a value of the cell; for others there are gates. */
+  async put(key: string, value: string, lock: string, token: number): Promise<number> {
+    const written = await this.call("value/put", { key, value, fence: { lock, token } });
+    return written.version as number;
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.timer);
+    await this.call("session/close", { session: this.session });
+  }
+}
+
+async function main(): Promise<void> {
+  const urls = process.argv.slice(2);
+  const keeper = await Keeper.open(urls.length > 0 ? urls : ["http://127.0.0.1:7420"]);
+  const name = "clients/typescript";
+  const first = await keeper.lock(name, 5_000, async (token) => {
+    if (!keeper.holds()) throw new Error("the session is over");
+    await keeper.put(name, "paid", name, token);
+    console.log("written under a token");
+    return token;
+  });
+  await keeper.lock(name, 5_000, async (second) => {
+    if (second <= first) throw new Error("tokens must rise");
+    try {
+      await keeper.put(name, "too late", name, first);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      console.log(`the older token is refused: ${error.code}`);
+      return;
+    }
+    throw new Error("the stale token was let in");
+  });
+  await keeper.close();
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});
