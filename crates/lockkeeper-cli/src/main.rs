@@ -16,6 +16,7 @@ mod explain;
 mod failure;
 mod force_release;
 mod history;
+mod lab;
 mod ls;
 mod member;
 mod observe;
@@ -88,6 +89,8 @@ enum Verb {
     Proxy(proxy::Proxy),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
+    /// Break things on purpose: real servers, real faults, and an exact count of what was lost
+    Lab(lab::LabVerb),
 }
 
 fn main() -> ExitCode {
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Proxy(verb) => (Output::Table, verb.run()),
         Verb::Bench(verb) => (verb.output, verb.run()),
+        Verb::Lab(verb) => (verb.output(), verb.run()),
     };
     match result {
         Ok(code) => ExitCode::from(code),
