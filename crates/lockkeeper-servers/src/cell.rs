@@ -73,7 +73,7 @@ impl Cell {
             let address = node.address;
             if let Some(process) = &mut node.process {
                 process.until(&format!("the node at {address}"), || {
-                    get(address, "/readyz?verbose").contains("\"ready\":true")
+                    get(address, "/readyz?verbose").contains("\"status\":\"ok\"")
                 })?;
             }
         }

@@ -209,9 +209,17 @@ fn history(timeline: &[Event]) -> History {
                     history.holds.push(Hold { until: at(*until_ns).max(hold.from), ..hold });
                 }
             }
+            What::Fault { text, victim: Some(victim), .. } if text == "SIGKILL" => {
+                if let Some(hold) = open.remove(victim.as_str()) {
+                    history.holds.push(Hold { until: at(event.at_ns), ..hold });
+                }
+            }
             _ => {}
         }
     }
+    // Whoever has neither lost it nor given it back is sure of it to the end.
+    let end = at(timeline.last().map_or(0, |event| event.at_ns));
+    history.holds.extend(open.into_values().map(|hold| Hold { until: end, ..hold }));
     history
 }
 

@@ -46,7 +46,10 @@ pub struct ClientOptions {
 ///
 /// In words, if it cannot go on.
 pub async fn play(options: ClientOptions) -> Result<(), String> {
-    let mut client = Client::connect(options).await?;
+    let mut client = match Client::connect(options.clone()).await {
+        Ok(client) => client,
+        Err(why) => return say(&options, What::Failed { why }),
+    };
     client.say(What::Ready)?;
     let mut steps = read_steps();
     let mut look = tokio::time::interval(LOOK);
@@ -79,6 +82,13 @@ fn read_steps() -> mpsc::Receiver<Step> {
     receiver
 }
 
+fn say(options: &ClientOptions, what: What) -> Result<(), String> {
+    let event = Event { at_ns: now_ns(), who: options.name.clone(), lock: options.lock.clone(), what };
+    let line = serde_json::to_string(&event).map_err(|error| error.to_string())?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(|error| error.to_string())
+}
+
 struct Client {
     options: ClientOptions,
     access: Access,
@@ -98,11 +108,7 @@ impl Client {
     }
 
     fn say(&self, what: What) -> Result<(), String> {
-        let event =
-            Event { at_ns: now_ns(), who: self.options.name.clone(), lock: self.options.lock.clone(), what };
-        let line = serde_json::to_string(&event).map_err(|error| error.to_string())?;
-        let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(|error| error.to_string())
+        say(&self.options, what)
     }
 
     /// Looks at the guard, as a holder does that minds its deadline.
