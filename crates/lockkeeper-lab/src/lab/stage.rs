@@ -24,6 +24,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) resource: Resource,
     pub(crate) record: Record,
     pub(crate) findings: Findings,
+    /// How many crowds there have been.
+    pub(crate) crowds: usize,
     /// Tells people how far it is.
     pub(crate) progress: &'a dyn Fn(&str),
     /// A lock name that no earlier run has used.
@@ -46,7 +48,7 @@ impl<'a> Stage<'a> {
         let resource = Resource::serve(mode == Mode::Fenced)
             .map_err(LabError::io("no port for the resource can be opened"))?;
         let (record, findings) = (Record::default(), Findings::default());
-        Ok(Stage { engine, mode, seed, yard, resource, record, findings, progress, lock })
+        Ok(Stage { engine, mode, seed, yard, resource, record, findings, crowds: 0, progress, lock })
     }
 
     pub(crate) fn say(&self, text: &str) {

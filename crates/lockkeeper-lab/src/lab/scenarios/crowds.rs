@@ -12,10 +12,11 @@ const CLIENTS: usize = 8;
 const TTL: Duration = Duration::from_secs(30);
 const EACH: Duration = Duration::from_millis(1500);
 
-/// Rounds a second of a crowd of eight.
+/// Rounds a second of a crowd of eight. Each crowd has a lock of its own: the one before was ended while it held.
 fn measure(stage: &mut Stage<'_>, name: &str, locks: usize, hold_ms: u64) -> Result<f64, LabError> {
     let url = stage.servers(Shape::Single)?.url();
-    let mut crowd = stage.client(name, &url, 1, TTL)?;
+    stage.crowds += 1;
+    let mut crowd = stage.client(name, &url, stage.crowds, TTL)?;
     let order = Crowd {
         keepers: CLIENTS,
         tasks_each: 1,

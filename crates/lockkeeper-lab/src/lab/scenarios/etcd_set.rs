@@ -12,12 +12,13 @@ use crate::lab::yard::Shape;
 
 const CLIENTS: usize = 5;
 const TTL: Duration = Duration::from_secs(2);
-const FOR: Duration = Duration::from_secs(16);
+/// Three pauses.
+const FOR: Duration = Duration::from_secs(18);
 const PAUSE_EVERY: Duration = Duration::from_secs(5);
 /// How long the work inside takes, on average.
 const INSIDE_MS: u64 = 60;
 /// Beyond the lease, so that others have been at work when it goes on.
-const BEYOND: Duration = Duration::from_millis(1000);
+const BEYOND: Duration = Duration::from_millis(2000);
 
 pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     let url = stage.servers(Shape::Single)?.url();
@@ -25,17 +26,18 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     let mut clients: Vec<Actor> = (0..CLIENTS)
         .map(|number| stage.client(&format!("C{}", number + 1), &url, 1, TTL))
         .collect::<Result<_, _>>()?;
-    for client in &mut clients {
-        client.tell(&Step::Updates { for_ms: FOR.as_millis() as u64, inside_ms: INSIDE_MS })?;
-    }
-    // Consul lets a session live for up to twice its time to live.
+    // Consul takes no lease this short, and lets one live for up to twice its time to live.
     let lease = match stage.ttl(TTL) {
         ttl if ttl > TTL => 2 * ttl,
         ttl => ttl,
     };
-    let until = Instant::now() + FOR;
+    let long = FOR.max(lease + BEYOND + PAUSE_EVERY);
+    for client in &mut clients {
+        client.tell(&Step::Updates { for_ms: long.as_millis() as u64, inside_ms: INSIDE_MS })?;
+    }
+    let until = Instant::now() + long;
     let mut next = Instant::now() + PAUSE_EVERY / 2;
-    while next + lease + BEYOND < until + BEYOND {
+    while next + lease + BEYOND < until {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         let Some(holder) = holder(stage, &mut clients, &mut random)? else { break };
         stage.say(&format!("{} is stopped", clients[holder].name));

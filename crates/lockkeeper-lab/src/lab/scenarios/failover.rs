@@ -12,7 +12,7 @@ use crate::lab::yard::{Servers, Shape};
 
 const PAIRS: usize = 3;
 /// Longer than a fail-over takes, so that a holder whose lock is remembered keeps it.
-const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(30);
 /// How long a rival may take to be let in by a server that has forgotten the holder.
 const PATIENCE: Duration = Duration::from_secs(3);
 
