@@ -53,8 +53,12 @@ impl Cell {
     ///
     /// If one cannot be started.
     pub fn restart(&mut self) -> Result<(), ServerError> {
-        let members: Vec<String> =
-            self.nodes.iter().enumerate().map(|(number, node)| format!("{}={}", number + 1, node.address)).collect();
+        let members: Vec<String> = self
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(number, node)| format!("{}={}", number + 1, node.address))
+            .collect();
         let members = members.join(",");
         for (number, node) in self.nodes.iter_mut().enumerate() {
             if node.process.is_some() {

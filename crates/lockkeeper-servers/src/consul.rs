@@ -10,8 +10,7 @@ use crate::free_address;
 use crate::http::get;
 use crate::process::{Process, Program, first_line, folder};
 
-const ADVICE: &str =
-    "it is no package of Debian: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
+const ADVICE: &str = "it is no package of Debian: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
 
 /// One Consul server.
 #[derive(Debug)]
@@ -73,7 +72,7 @@ impl Consul {
             r#"{{"server": true, "bootstrap": true, "node_name": "one", "data_dir": "{}", "bind_addr": "{host}",
                 "client_addr": "{host}", "disable_update_check": true, "log_level": "WARN",
                 "performance": {{"raft_multiplier": 1}}, "limits": {{"http_max_conns_per_client": 10000}},
-                "connect": {{"enabled": false}},
+                "connect": {{"enabled": false}}, "telemetry": {{"prometheus_retention_time": "1h"}},
                 "ports": {{"http": {port}, "server": {}, "serf_lan": {}, "serf_wan": -1, "dns": -1, "grpc": -1,
                 "grpc_tls": -1}}}}"#,
             self.folder.path().join("data").display(),
@@ -94,14 +93,11 @@ impl Consul {
         Ok(())
     }
 
-    /// How many requests of clients it has worked on. Those of the last ten seconds may be missing.
+    /// How many requests of clients it has worked on.
     pub fn requests(&self) -> Option<u64> {
-        let text = get(self.address, "/v1/agent/metrics");
-        let mut sum = 0;
-        for part in text.split("\"Name\":\"consul.api.http\"").skip(1) {
-            let count = part.split("\"Count\":").nth(1)?;
-            sum += count.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()?;
-        }
-        Some(sum)
+        let text = get(self.address, "/v1/agent/metrics?format=prometheus");
+        let counts = text.lines().filter(|line| line.starts_with("consul_api_http_count"));
+        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        (!text.is_empty()).then(|| counts.sum::<f64>() as u64)
     }
 }

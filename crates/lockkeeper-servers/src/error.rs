@@ -24,7 +24,9 @@ pub enum ServerError {
         words: String,
     },
     /// It did not get ready in time.
-    #[error("{what} was not ready within {seconds} s: look for what else keeps the machine busy, and try again; its last words:\n{words}")]
+    #[error(
+        "{what} was not ready within {seconds} s: look for what else keeps the machine busy, and try again; its last words:\n{words}"
+    )]
     Late {
         /// What was waited for.
         what: String,

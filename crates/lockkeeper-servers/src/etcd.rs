@@ -75,8 +75,11 @@ impl Etcd {
                 continue;
             }
             let data = self.folder.path().join(format!("data-{number}")).to_string_lossy().into_owned();
-            let (name, client, peer) =
-                (format!("m{number}"), format!("http://{}", member.client), format!("http://{}", member.peer));
+            let (name, client, peer) = (
+                format!("m{number}"),
+                format!("http://{}", member.client),
+                format!("http://{}", member.peer),
+            );
             // An election time-out of 500 ms instead of 1 s: leases of one second instead of two.
             let arguments = [
                 ["--name", &name],

@@ -50,8 +50,7 @@ impl PgBouncer {
             Ok(())
         };
         write().map_err(ServerError::io("the settings of PgBouncer cannot be written"))?;
-        let mut program =
-            Program::new(program, &[settings.to_string_lossy()], folder.path().join("log"));
+        let mut program = Program::new(program, &[settings.to_string_lossy()], folder.path().join("log"));
         program.user = user();
         let mut process = program.start()?;
         process.until_it_listens(address)?;

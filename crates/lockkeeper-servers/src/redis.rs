@@ -58,7 +58,9 @@ impl Redis {
     /// Its version, in its own words.
     pub fn version() -> Option<String> {
         let line = first_line(&find_program("redis-server", &[], ADVICE).ok()?, &["--version"]);
-        line.split_whitespace().find_map(|word| word.strip_prefix("v=")).map(|version| format!("Redis {version}"))
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix("v="))
+            .map(|version| format!("Redis {version}"))
     }
 
     /// Ends it with SIGKILL.
@@ -81,7 +83,9 @@ impl Redis {
         program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
         let mut process = program.start()?;
         let address = self.address;
-        process.until(&format!("Redis at {address}"), || command(address, &["PING"]).is_ok_and(|it| it == "PONG"))?;
+        process.until(&format!("Redis at {address}"), || {
+            command(address, &["PING"]).is_ok_and(|it| it == "PONG")
+        })?;
         self.process = Some(process);
         Ok(())
     }
@@ -103,7 +107,8 @@ impl Redis {
             Some(clock) => clock.forward(by),
             None => Err(ServerError::Command {
                 command: "moving the clock".to_owned(),
-                words: "this Redis has the machine's own clock: start it with one that can be moved".to_owned(),
+                words: "this Redis has the machine's own clock: start it with one that can be moved"
+                    .to_owned(),
             }),
         }
     }

@@ -117,8 +117,9 @@ impl Zookeeper {
         for member in &mut self.members {
             let address = member.client;
             if let Some(process) = &mut member.process {
-                process
-                    .until(&format!("ZooKeeper at {address}"), || command(address, "srvr").contains("Mode:"))?;
+                process.until(&format!("ZooKeeper at {address}"), || {
+                    command(address, "srvr").contains("Mode:")
+                })?;
             }
         }
         Ok(())

@@ -94,9 +94,13 @@ fn a_report_has_a_page_for_each_scenario_with_a_drawn_timeline_and_a_matrix() {
     let words = [&words[..], &[report.to_str().unwrap(), "--matrix", matrix.to_str().unwrap()]].concat();
     let output = lab(&words);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let read =
+        |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let index = read(&report.join("index.html"));
-    assert!(index.contains("href=\"wrong-release.html\"") && index.contains("href=\"clock-jump.html\""), "{index}");
+    assert!(
+        index.contains("href=\"wrong-release.html\"") && index.contains("href=\"clock-jump.html\""),
+        "{index}"
+    );
     let page = read(&report.join("wrong-release.html"));
     assert!(page.contains("<svg") && page.contains("wipes out 1 of others"), "{page}");
     let page = read(&report.join("clock-jump.html"));
@@ -105,7 +109,10 @@ fn a_report_has_a_page_for_each_scenario_with_a_drawn_timeline_and_a_matrix() {
     assert!(matrix.contains("| wrong-release | unfenced |") && matrix.contains("lost 1 of 2"), "{matrix}");
     assert!(matrix.contains("- fenced on naive: "), "the reason is missing: {matrix}");
     // People see how far it is while it runs.
-    assert!(String::from_utf8_lossy(&output.stderr).contains("[2/4] wrong-release on naive, unfenced"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("[2/4] wrong-release on naive, unfenced"),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -46,12 +46,10 @@ impl Actor {
         command.args(["--lock", &part.lock, "--resource", resource]);
         command.args(["--ttl-ms", &part.ttl.as_millis().to_string()]);
         command.env("LOCKKEEPER_LOG", "error");
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(LabError::io("a client process cannot be started (setpriv of util-linux is needed)"))?;
+        let mut process =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().map_err(
+                LabError::io("a client process cannot be started (setpriv of util-linux is needed)"),
+            )?;
         let orders = process.stdin.take();
         let place = record.place();
         if let Some(stdout) = process.stdout.take() {
@@ -67,7 +65,9 @@ impl Actor {
         match self.receive(LONG)? {
             Some(Event { what: What::Ready, .. }) => Ok(()),
             Some(event) => Err(self.failed(event.what.words())),
-            None => Err(self.failed("it did not get ready; look for what else keeps the machine busy".to_owned())),
+            None => {
+                Err(self.failed("it did not get ready; look for what else keeps the machine busy".to_owned()))
+            }
         }
     }
 
@@ -92,9 +92,7 @@ impl Actor {
             Found::Event(Event { what: What::Failed { why }, .. }) => Err(self.failed(why)),
             Found::Event(event) => Ok(Some(event)),
             Found::TimeOver => Ok(None),
-            Found::Gone => {
-                Err(self.failed("it has ended by itself; its own words are above".to_owned()))
-            }
+            Found::Gone => Err(self.failed("it has ended by itself; its own words are above".to_owned())),
         }
     }
 
@@ -114,7 +112,9 @@ impl Actor {
     /// Its next answer.
     pub(crate) fn answer(&mut self) -> Result<What, LabError> {
         let answer = self.answer_within(LONG)?;
-        answer.ok_or_else(|| self.failed("it gave no answer; look for what else keeps the machine busy".to_owned()))
+        answer.ok_or_else(|| {
+            self.failed("it gave no answer; look for what else keeps the machine busy".to_owned())
+        })
     }
 
     /// Waits until it has asked for the lock.

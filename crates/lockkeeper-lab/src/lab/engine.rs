@@ -62,9 +62,9 @@ impl EngineName {
     /// Why its grants cannot be checked by a gate, if they cannot.
     pub fn why_not_fenced(self) -> Option<&'static str> {
         match self {
-            EngineName::Redlock => {
-                Some("Redlock has no token: there is no number that its instances agree on, so a gate has nothing to check")
-            }
+            EngineName::Redlock => Some(
+                "Redlock has no token: there is no number that its instances agree on, so a gate has nothing to check",
+            ),
             EngineName::Naive => Some("the naive recipe has no token: a gate has nothing to check"),
             _ => None,
         }

@@ -127,7 +127,9 @@ impl What {
             What::Wrote { wiped } => format!("writes: accepted, wipes out {wiped} of others"),
             What::Refused { act, why } => format!("{act} refused by the gate: {why}"),
             What::Fault { text, .. } => text.clone(),
-            What::Worked { rounds, took_ns } => format!("took it {rounds} times in {} ms", took_ns / 1_000_000),
+            What::Worked { rounds, took_ns } => {
+                format!("took it {rounds} times in {} ms", took_ns / 1_000_000)
+            }
             What::Failed { why } => format!("cannot go on: {why}"),
         }
     }

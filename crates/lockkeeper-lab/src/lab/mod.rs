@@ -73,8 +73,7 @@ impl Lab {
         self.count += 1;
         // No two runs share a name: what one leaves behind must not touch the next.
         let lock = format!("{}-{}-{}", case.scenario, case.mode.name(), self.count);
-        let mut stage =
-            Stage::new((case.engine, case.mode, self.seed), lock, &mut self.yard, progress)?;
+        let mut stage = Stage::new((case.engine, case.mode, self.seed), lock, &mut self.yard, progress)?;
         scenarios::play(case.scenario, &mut stage)?;
         let (tally, timeline) = (stage.resource.tally(), stage.record.events());
         Ok(outcome::judge(case, self.seed, stage.findings, tally, timeline))

@@ -139,7 +139,13 @@ impl Findings {
 }
 
 /// Counts, and looks for broken claims.
-pub(crate) fn judge(case: Case, seed: u64, findings: Findings, tally: Tally, timeline: Vec<Event>) -> Outcome {
+pub(crate) fn judge(
+    case: Case,
+    seed: u64,
+    findings: Findings,
+    tally: Tally,
+    timeline: Vec<Event>,
+) -> Outcome {
     let history = history(&timeline);
     let double_holders = one_holder::check(&history).len() as u64;
     let mut notes = findings.notes;
@@ -173,7 +179,9 @@ fn broken(outcome: &Outcome) -> Option<String> {
         return Some(format!("{lost} acknowledged updates were lost behind a gate"));
     }
     if mode == Mode::Unfenced && lost == 0 && scenario.must_lose() {
-        return Some("nothing was lost without a gate: the fault did not bite, so the run shows nothing".to_owned());
+        return Some(
+            "nothing was lost without a gate: the fault did not bite, so the run shows nothing".to_owned(),
+        );
     }
     if scenario == Scenario::ClockJump && outcome.double_holders == 0 {
         return Some("there were no two holders: the clock did not jump where it should".to_owned());
@@ -204,7 +212,9 @@ fn history(timeline: &[Event]) -> History {
                 let token = token.unwrap_or(number as u64 + 1);
                 open.insert(&event.who, Hold { client, lock, token, from: answered, until: answered });
             }
-            What::Lost { until_ns, .. } | What::Released { until_ns } | What::NotReleased { until_ns, .. } => {
+            What::Lost { until_ns, .. }
+            | What::Released { until_ns }
+            | What::NotReleased { until_ns, .. } => {
                 if let Some(hold) = open.remove(event.who.as_str()) {
                     history.holds.push(Hold { until: at(*until_ns).max(hold.from), ..hold });
                 }

@@ -161,7 +161,12 @@ mod tests {
     fn write(shared: &Shared, token: u64, updates: &[&str], added: &str) -> Answer {
         let mut updates: BTreeSet<String> = updates.iter().map(|&update| update.to_owned()).collect();
         updates.insert(added.to_owned());
-        shared.answer(Ask::Write { key: "k".to_owned(), token: Some(token), updates, added: added.to_owned() })
+        shared.answer(Ask::Write {
+            key: "k".to_owned(),
+            token: Some(token),
+            updates,
+            added: added.to_owned(),
+        })
     }
 
     fn tally(shared: Shared) -> Tally {

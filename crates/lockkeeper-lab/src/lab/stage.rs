@@ -64,7 +64,13 @@ impl<'a> Stage<'a> {
     }
 
     /// Starts a client process for the lock of this number.
-    pub(crate) fn client(&self, name: &str, url: &str, number: usize, ttl: Duration) -> Result<Actor, LabError> {
+    pub(crate) fn client(
+        &self,
+        name: &str,
+        url: &str,
+        number: usize,
+        ttl: Duration,
+    ) -> Result<Actor, LabError> {
         let part = Part {
             name: name.to_owned(),
             url: url.to_owned(),
@@ -84,7 +90,8 @@ impl<'a> Stage<'a> {
     ) -> Result<Vec<Pair>, LabError> {
         (1..=count)
             .map(|number| {
-                let name = |letter: &str| if count == 1 { letter.to_owned() } else { format!("{letter}{number}") };
+                let name =
+                    |letter: &str| if count == 1 { letter.to_owned() } else { format!("{letter}{number}") };
                 let holder = self.client(&name("A"), holders_url, number, ttl)?;
                 let rival = self.client(&name("B"), rivals_url, number, ttl)?;
                 Ok(Pair { holder, rival })

@@ -188,12 +188,7 @@ impl Servers {
 /// The versions of all servers that are installed.
 pub(crate) fn versions() -> Vec<String> {
     let ours = format!("Lockkeeper {}", env!("CARGO_PKG_VERSION"));
-    let others = [
-        Etcd::version(),
-        Zookeeper::version(),
-        Consul::version(),
-        Postgres::version(),
-        Redis::version(),
-    ];
+    let others =
+        [Etcd::version(), Zookeeper::version(), Consul::version(), Postgres::version(), Redis::version()];
     std::iter::once(ours).chain(others.into_iter().flatten()).collect()
 }

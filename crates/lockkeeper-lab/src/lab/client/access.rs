@@ -81,7 +81,10 @@ impl Access {
                 let until = tokio::time::Instant::now() + wait;
                 loop {
                     // Through a pooler in transaction mode there are no prepared statements to rely on.
-                    let typed = [(&lock as &(dyn tokio_postgres::types::ToSql + Sync), tokio_postgres::types::Type::TEXT)];
+                    let typed = [(
+                        &lock as &(dyn tokio_postgres::types::ToSql + Sync),
+                        tokio_postgres::types::Type::TEXT,
+                    )];
                     let row = client.query_typed(sql, &typed).await;
                     let row = row.map_err(|error| postgres_words(&error))?;
                     if row.first().is_some_and(|row| row.get::<_, bool>(0)) {
@@ -104,7 +107,10 @@ impl Access {
             (Access::Naive(redis), Held::Plain) => redis.delete(lock).await,
             (Access::Advisory(client), Held::Plain) => {
                 let sql = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-                let typed = [(&lock as &(dyn tokio_postgres::types::ToSql + Sync), tokio_postgres::types::Type::TEXT)];
+                let typed = [(
+                    &lock as &(dyn tokio_postgres::types::ToSql + Sync),
+                    tokio_postgres::types::Type::TEXT,
+                )];
                 let rows = client.query_typed(sql, &typed).await.map_err(|error| postgres_words(&error))?;
                 match rows.first().map(|row| row.get::<_, bool>(0)) {
                     Some(true) => Ok(()),

@@ -66,13 +66,17 @@ pub(super) async fn run(
             let limit = Duration::from_millis(crowd.for_ms);
             // Time over is an end like another.
             let _ = tokio::time::timeout(limit, progress.done.notified()).await;
-            // Said before the others leave their queues: that is not part of what is measured.
-            let said = say(What::Worked { rounds: progress.granted.get(), took_ns: now_ns() - began });
+            say(What::Worked { rounds: progress.granted.get(), took_ns: now_ns() - began })?;
+            if progress.left.get() == 0 {
+                // The last one holds, and everybody else stays in its queue, until the process is ended: how they leave
+                // is not part of what is measured.
+                std::future::pending::<()>().await;
+            }
             tasks.iter().for_each(tokio::task::JoinHandle::abort);
             for task in tasks {
                 let _ = task.await;
             }
-            said
+            Ok(())
         })
         .await
 }
@@ -82,7 +86,8 @@ async fn open(options: &ClientOptions, crowd: &Crowd) -> Result<Vec<Access>, Str
     let mut accesses: Vec<Access> = Vec::new();
     for number in 0..crowd.keepers * crowd.tasks_each {
         // The naive recipe has one request at a time on a connection, so each waiter has its own.
-        let shared = if number % crowd.tasks_each == 0 { None } else { accesses.last().and_then(Access::again) };
+        let shared =
+            if number % crowd.tasks_each == 0 { None } else { accesses.last().and_then(Access::again) };
         let access = match shared {
             Some(access) => access,
             None => Access::open(&options.url, &format!("{}-{number}", options.name), options.ttl).await?,
@@ -99,15 +104,16 @@ async fn contend(mut access: Access, lock: String, hold: Duration, progress: Rc<
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
+        progress.granted.set(progress.granted.get() + 1);
+        progress.left.set(progress.left.get().saturating_sub(1));
+        if progress.left.get() == 0 {
+            progress.done.notify_one();
+            std::future::pending::<()>().await;
+        }
         if !hold.is_zero() {
             tokio::time::sleep(hold).await;
         }
         // A release that is not answered is repeated by the library in the background.
         let _ = access.release(&lock, held).await;
-        progress.granted.set(progress.granted.get() + 1);
-        progress.left.set(progress.left.get().saturating_sub(1));
-        if progress.left.get() == 0 {
-            progress.done.notify_one();
-        }
     }
 }

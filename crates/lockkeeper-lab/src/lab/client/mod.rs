@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub(crate) use self::crowd::Crowd;
-pub(crate) use self::step::Step;
+pub(crate) use self::step::{Step, Updates};
 
 use self::access::{Access, Held};
 use self::reader::ResourceLink;
@@ -104,7 +104,15 @@ impl Client {
     async fn connect(options: ClientOptions) -> Result<Client, String> {
         let access = Access::open(&options.url, &options.name, options.ttl).await?;
         let resource = ResourceLink::open(&options.resource).await?;
-        Ok(Client { options, access, resource, held: None, sure_until_ns: None, read: BTreeSet::new(), count: 0 })
+        Ok(Client {
+            options,
+            access,
+            resource,
+            held: None,
+            sure_until_ns: None,
+            read: BTreeSet::new(),
+            count: 0,
+        })
     }
 
     fn say(&self, what: What) -> Result<(), String> {
@@ -139,7 +147,7 @@ impl Client {
             Step::Read => self.read().await,
             Step::Write => self.write().await,
             Step::Release => self.release().await,
-            Step::Updates { for_ms, inside_ms } => self.update_for(for_ms, inside_ms).await,
+            Step::Updates(updates) => self.update_for(&updates).await,
             Step::Crowd(crowd) => crowd::run(&self.options, &crowd, |what| self.say(what)).await,
         }
     }
@@ -197,13 +205,13 @@ impl Client {
     }
 
     /// Adds to the set again and again, under the lock.
-    async fn update_for(&mut self, for_ms: u64, inside_ms: u64) -> Result<(), String> {
+    async fn update_for(&mut self, updates: &Updates) -> Result<(), String> {
         let began = now_ns();
-        let mut random = Random::new(self.options.name.bytes().map(u64::from).sum());
+        let mut random = Random::new(updates.seed);
         let mut rounds = 0;
-        while now_ns() < began + for_ms * 1_000_000 {
+        while now_ns() < began + updates.for_ms * 1_000_000 {
             self.say(What::Asks)?;
-            self.acquire(Duration::from_millis(for_ms)).await?;
+            self.acquire(Duration::from_millis(updates.for_ms)).await?;
             if self.held.is_none() {
                 // An engine that does not answer at the moment: not at once again.
                 tokio::time::sleep(LOOK).await;
@@ -211,9 +219,10 @@ impl Client {
             }
             rounds += 1;
             self.read().await?;
-            self.work(inside_ms / 2 + random.below(inside_ms)).await?;
+            self.work(updates.inside_ms / 2 + random.below(updates.inside_ms)).await?;
             self.write().await?;
             self.release().await?;
+            tokio::time::sleep(Duration::from_millis(random.below(2 * updates.outside_ms))).await;
         }
         self.say(What::Worked { rounds, took_ns: now_ns() - began })
     }

@@ -17,7 +17,20 @@ pub(crate) enum Step {
     /// Give the lock back.
     Release,
     /// Read and write under the lock, again and again.
-    Updates { for_ms: u64, inside_ms: u64 },
+    Updates(Updates),
     /// Be many at once.
     Crowd(Crowd),
+}
+
+/// How the updates go on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Updates {
+    /// For how long.
+    pub(crate) for_ms: u64,
+    /// Between the read and the write, on average.
+    pub(crate) inside_ms: u64,
+    /// Between two rounds, on average.
+    pub(crate) outside_ms: u64,
+    /// Where chance begins.
+    pub(crate) seed: u64,
 }

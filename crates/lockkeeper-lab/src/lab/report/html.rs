@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::svg::{escape, timeline};
+use super::svg::{bars, escape, timeline};
 use super::text;
 use crate::lab::engine::EngineName;
-use crate::lab::outcome::{Cell, Outcome};
+use crate::lab::outcome::{Case, Cell, Outcome};
 use crate::lab::scenario::Scenario;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#111827}\
@@ -21,7 +21,24 @@ pub fn pages(cells: &[Cell]) -> Vec<(String, String)> {
         .collect();
     let mut pages = vec![("index.html".to_owned(), index(cells, &shown))];
     pages.extend(shown.iter().map(|scenario| (format!("{scenario}.html"), scenario_page(cells, *scenario))));
+    pages.extend(cells.iter().filter_map(|cell| match cell {
+        Cell::Ran(outcome) => {
+            let Case { scenario, engine, mode } = outcome.case;
+            Some((format!("{scenario}-{engine}-{}.svg", mode.name()), picture(outcome)))
+        }
+        Cell::NotApplicable { .. } | Cell::NotRun { .. } => None,
+    }));
     pages
+}
+
+/// What happened, or what was measured where nothing happened.
+fn picture(outcome: &Outcome) -> String {
+    let case = outcome.case;
+    let title = format!("{} on {}, {}", case.scenario, case.engine, case.mode.name());
+    match case.scenario {
+        Scenario::Herd | Scenario::LongHold | Scenario::Granularity => bars(&outcome.figures, &title),
+        _ => timeline(&outcome.timeline, &title),
+    }
 }
 
 fn page(title: &str, body: &str) -> String {
@@ -45,8 +62,7 @@ fn index(cells: &[Cell], scenarios: &[Scenario]) -> String {
         let _ = write!(body, "<tr><th><a href=\"{scenario}.html\">{scenario}</a></th>");
         for engine in &engines {
             body.push_str("<td>");
-            let of_both =
-                |cell: &&Cell| cell.case().scenario == *scenario && cell.case().engine == *engine;
+            let of_both = |cell: &&Cell| cell.case().scenario == *scenario && cell.case().engine == *engine;
             for cell in cells.iter().filter(of_both) {
                 let class = class(cell);
                 let _ = write!(
@@ -103,12 +119,10 @@ fn run(body: &mut String, outcome: &Outcome) {
     for note in &outcome.notes {
         let _ = write!(body, "<p class=\"dim\">{}</p>", escape(note));
     }
-    let case = outcome.case;
-    let title = format!("{} on {}, {}", case.scenario, case.engine, case.mode.name());
     let _ = write!(
         body,
         "{}<details><summary>As text</summary><pre>{}</pre></details>",
-        timeline(&outcome.timeline, &title),
+        picture(outcome),
         escape(&text::timeline(&outcome.timeline))
     );
 }

@@ -45,7 +45,9 @@ pub fn page(cells: &[Cell], took: Duration) -> String {
 
 /// Whether the engine, not the scenario, is the reason.
 fn why_of_mode(case: Case) -> bool {
-    case.mode == Mode::Fenced && case.scenario.why_not(case.engine).is_none() && case.engine.why_not_fenced().is_some()
+    case.mode == Mode::Fenced
+        && case.scenario.why_not(case.engine).is_none()
+        && case.engine.why_not_fenced().is_some()
 }
 
 fn table(text: &mut String, cells: &[Cell]) {
@@ -57,7 +59,8 @@ fn table(text: &mut String, cells: &[Cell]) {
     text.push_str(&"---|".repeat(EngineName::ALL.len()));
     text.push('\n');
     for scenario in Scenario::ALL {
-        let modes: &[Mode] = if scenario.has_gate() { &[Mode::Unfenced, Mode::Fenced] } else { &[Mode::Either] };
+        let modes: &[Mode] =
+            if scenario.has_gate() { &[Mode::Unfenced, Mode::Fenced] } else { &[Mode::Either] };
         for mode in modes {
             let words = if *mode == Mode::Either { "" } else { mode.name() };
             let _ = write!(text, "| {scenario} | {words} |");

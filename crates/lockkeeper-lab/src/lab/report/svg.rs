@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::lab::event::{Event, Phase, What};
+use crate::lab::outcome::Figure;
 
 const LEFT: f64 = 90.0;
 const WIDTH: f64 = 880.0;
@@ -63,7 +64,10 @@ impl<'a> Picture<'a> {
 
     fn axis(&mut self, height: f64) {
         let seconds = self.span / 1e9;
-        let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0].into_iter().find(|step| seconds / step <= 12.0).unwrap_or(30.0);
+        let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .find(|step| seconds / step <= 12.0)
+            .unwrap_or(30.0);
         let mut at = 0.0;
         while at <= seconds {
             let x = LEFT + at / seconds * WIDTH;
@@ -148,7 +152,9 @@ impl<'a> Picture<'a> {
                 What::Granted { token } => {
                     open.insert(&event.who, (event.at_ns, *token));
                 }
-                What::Lost { until_ns, .. } | What::Released { until_ns } | What::NotReleased { until_ns, .. } => {
+                What::Lost { until_ns, .. }
+                | What::Released { until_ns }
+                | What::NotReleased { until_ns, .. } => {
                     if let Some((from, token)) = open.remove(event.who.as_str()) {
                         self.held(&event.who, from, *until_ns, token);
                     }
@@ -176,7 +182,7 @@ impl<'a> Picture<'a> {
             let _ = write!(
                 self.text,
                 "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"#1e3a8a\" font-size=\"10\">{token}</text>",
-                x + 4.0,
+                x + 9.0,
                 y + 30.0
             );
         }
@@ -195,19 +201,18 @@ impl<'a> Picture<'a> {
             let (x, y) = (self.x(event.at_ns), self.y(&event.who) + 26.0);
             let title = format!("{} {}", event.who, event.what.words());
             let drawn = match shape {
-                "read" => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#fff\" stroke=\"{colour}\""),
+                "read" => {
+                    format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#fff\" stroke=\"{colour}\"")
+                }
                 "wrote" => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\" fill=\"{colour}\""),
                 "refused" => format!(
                     "<path d=\"M{:.1} {:.1}l12 12m0 -12l-12 12\" stroke-width=\"3\" stroke=\"{colour}\"",
                     x - 6.0,
                     y - 6.0
                 ),
-                _ => format!(
-                    "<path d=\"M{x:.1} {:.1}l-4 -7h8z\" fill=\"{colour}\"",
-                    y - 9.0
-                ),
+                _ => format!("<path d=\"M{x:.1} {:.1}l-4 -7h8z\" fill=\"{colour}\"", y - 9.0),
             };
-            let end = if shape == "refused" { "path" } else if shape == "asks" { "path" } else { "circle" };
+            let end = if matches!(shape, "refused" | "asks") { "path" } else { "circle" };
             let _ = write!(self.text, "{drawn}><title>{}</title></{end}>", escape(&title));
         }
     }
@@ -232,6 +237,34 @@ fn legend(text: &mut String, y: f64) {
         );
         x += 40.0 + words.len() as f64 * 6.2;
     }
+}
+
+/// Figures as bars; those of one unit can be compared.
+pub(crate) fn bars(figures: &[Figure], title: &str) -> String {
+    let height = 20.0 + 30.0 * figures.len() as f64;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1000 {height}\" role=\"img\" font-family=\"system-ui, sans-serif\" \
+         font-size=\"13\"><title>{}</title><rect width=\"1000\" height=\"{height}\" fill=\"#fff\"/>",
+        escape(title)
+    );
+    for (number, figure) in figures.iter().enumerate() {
+        let of_unit = figures.iter().filter(|other| other.unit == figure.unit).map(|other| other.value);
+        let most = of_unit.fold(f64::MIN_POSITIVE, f64::max);
+        let (y, width) = (12.0 + 30.0 * number as f64, (figure.value / most * 400.0).max(1.0));
+        let _ = write!(
+            text,
+            "<text x=\"10\" y=\"{:.1}\" fill=\"#111827\">{}</text><rect x=\"200\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"20\" \
+             rx=\"3\" fill=\"#60a5fa\"/><text x=\"{:.1}\" y=\"{:.1}\" fill=\"#374151\">{} {}</text>",
+            y + 15.0,
+            escape(&figure.name),
+            208.0 + width,
+            y + 15.0,
+            figure.value,
+            escape(&figure.unit)
+        );
+    }
+    text.push_str("</svg>");
+    text
 }
 
 /// Text that may stand in HTML and SVG.

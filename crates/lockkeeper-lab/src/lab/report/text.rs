@@ -90,7 +90,9 @@ pub(crate) fn figures(outcome: &Outcome) -> String {
             parts.push(format!("refused {}", outcome.refused));
         }
     }
-    parts.extend(outcome.figures.iter().map(|figure| format!("{}: {} {}", figure.name, figure.value, figure.unit)));
+    parts.extend(
+        outcome.figures.iter().map(|figure| format!("{}: {} {}", figure.name, figure.value, figure.unit)),
+    );
     parts.join(", ")
 }
 

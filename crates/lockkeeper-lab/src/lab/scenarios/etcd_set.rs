@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::lab::actor::Actor;
-use crate::lab::client::Step;
+use crate::lab::client::{Step, Updates};
 use crate::lab::error::LabError;
 use crate::lab::event::What;
 use crate::lab::random::Random;
@@ -16,7 +16,9 @@ const TTL: Duration = Duration::from_secs(2);
 const FOR: Duration = Duration::from_secs(18);
 const PAUSE_EVERY: Duration = Duration::from_secs(5);
 /// How long the work inside takes, on average.
-const INSIDE_MS: u64 = 60;
+const INSIDE_MS: u64 = 30;
+/// And outside: somebody who is inside when a stale write strikes wipes that out in turn, so the lock must be free at times.
+const OUTSIDE_MS: u64 = 600;
 /// Beyond the lease, so that others have been at work when it goes on.
 const BEYOND: Duration = Duration::from_millis(2000);
 
@@ -33,7 +35,12 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     };
     let long = FOR.max(lease + BEYOND + PAUSE_EVERY);
     for client in &mut clients {
-        client.tell(&Step::Updates { for_ms: long.as_millis() as u64, inside_ms: INSIDE_MS })?;
+        client.tell(&Step::Updates(Updates {
+            for_ms: long.as_millis() as u64,
+            inside_ms: INSIDE_MS,
+            outside_ms: OUTSIDE_MS,
+            seed: random.next(),
+        }))?;
     }
     let until = Instant::now() + long;
     let mut next = Instant::now() + PAUSE_EVERY / 2;

@@ -59,7 +59,9 @@ fn replica_is_promoted(stage: &mut Stage<'_>) -> Result<Vec<bool>, LabError> {
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while !replica.command(&["INFO", "replication"])?.contains("master_link_status:up") {
         if std::time::Instant::now() > until {
-            return Err(LabError::NotApplicable("the replica did not get in touch with its primary: run it again"));
+            return Err(LabError::NotApplicable(
+                "the replica did not get in touch with its primary: run it again",
+            ));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -51,7 +51,11 @@ fn naive(stage: &mut Stage<'_>, url: &str) -> Result<(), LabError> {
 /// Ours refuses sessions behind such a pooler, and works at transaction level.
 fn ours(stage: &mut Stage<'_>, url: &str) -> Result<(), LabError> {
     match stage.client("session", url, 1, TTL) {
-        Ok(_) => return Err(LabError::NotApplicable("the pooler was not found out: this is a mistake, please report it")),
+        Ok(_) => {
+            return Err(LabError::NotApplicable(
+                "the pooler was not found out: this is a mistake, please report it",
+            ));
+        }
         Err(error) => stage.findings.note(format!("session level: refused. {error}")),
     }
     let url = format!("{url}?level=transaction");
@@ -65,6 +69,10 @@ fn ours(stage: &mut Stage<'_>, url: &str) -> Result<(), LabError> {
     }
     a.does(&Step::Write)?;
     a.does(&Step::Release)?;
-    stage.findings.note(if let_in { "transaction level: B was let in" } else { "transaction level: B had to wait" });
+    stage.findings.note(if let_in {
+        "transaction level: B was let in"
+    } else {
+        "transaction level: B had to wait"
+    });
     Ok(())
 }
