@@ -9,17 +9,19 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     ask(address, "GET", path, "")
 }
 
-pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> String {
+/// The same for a question with a body.
+pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
     ask(address, "POST", path, body)
 }
 
-fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+/// The same by any method.
+pub fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
         return String::new();
     };
     // One that is just starting may take the question and never answer it.
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()

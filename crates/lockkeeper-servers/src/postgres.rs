@@ -1,6 +1,7 @@
 //! A PostgreSQL of its own.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,6 +48,45 @@ fn program(name: &'static str) -> Result<PathBuf, ServerError> {
     find_program(name, ELSEWHERE, ADVICE)
 }
 
+/// A new data folder.
+fn initialise(data: &Path) -> Result<(), ServerError> {
+    let initdb = program("initdb")?;
+    let mut command = match user() {
+        Some(user) => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(initdb);
+            command
+        }
+        None => Command::new(initdb),
+    };
+    command
+        .args(["--no-sync", "--auth", "trust", "--username", "postgres", "--encoding", "UTF8", "-D"])
+        .arg(data)
+        .current_dir("/");
+    succeed(command).map(drop)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), ServerError> {
+    let mut command = Command::new("cp");
+    command.arg("-r").arg(from).arg(to);
+    succeed(command).map(drop)
+}
+
+/// Makes a data folder to be copied.
+fn keep(kept: &Path) -> Result<(), ServerError> {
+    let folder = folder()?;
+    give_to_user(folder.path())?;
+    let data = folder.path().join("data");
+    initialise(&data)?;
+    let new = kept.with_extension(std::process::id().to_string());
+    copy(&data, &new)?;
+    // Whoever comes second at the same time has the same.
+    if std::fs::rename(&new, kept).is_err() {
+        let _ = std::fs::remove_dir_all(&new);
+    }
+    Ok(())
+}
+
 impl Postgres {
     /// Makes a data folder and starts a server in it.
     ///
@@ -54,22 +94,31 @@ impl Postgres {
     ///
     /// If it cannot be started.
     pub fn start() -> Result<Postgres, ServerError> {
-        let initdb = program("initdb")?;
         let folder = folder()?;
         give_to_user(folder.path())?;
-        let mut command = match user() {
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(initdb);
-                command
-            }
-            None => Command::new(initdb),
-        };
-        command
-            .args(["--no-sync", "--auth", "trust", "--username", "postgres", "--encoding", "UTF8", "-D"])
-            .arg(folder.path().join("data"))
-            .current_dir("/");
-        succeed(command)?;
+        initialise(&folder.path().join("data"))?;
+        Postgres::in_folder(folder)
+    }
+
+    /// The same with a copy of a data folder that is kept here: to make one takes seconds.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start_from(kept: &Path) -> Result<Postgres, ServerError> {
+        if !kept.join("PG_VERSION").exists() {
+            keep(kept)?;
+        }
+        let folder = folder()?;
+        let data = folder.path().join("data");
+        copy(kept, &data)?;
+        give_to_user(folder.path())?;
+        std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))
+            .map_err(ServerError::io("the data folder of PostgreSQL cannot be closed to others"))?;
+        Postgres::in_folder(folder)
+    }
+
+    fn in_folder(folder: TempDir) -> Result<Postgres, ServerError> {
         let mut postgres = Postgres { folder, address: free_address(5432), process: None };
         postgres.restart()?;
         Ok(postgres)

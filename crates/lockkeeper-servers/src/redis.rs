@@ -83,8 +83,9 @@ impl Redis {
         program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
         let mut process = program.start()?;
         let address = self.address;
+        // With a password it says that it wants one: it is ready all the same.
         process.until(&format!("Redis at {address}"), || {
-            command(address, &["PING"]).is_ok_and(|it| it == "PONG")
+            command(address, &["PING"]).is_ok_and(|it| it == "PONG" || it.starts_with("NOAUTH"))
         })?;
         self.process = Some(process);
         Ok(())
@@ -136,7 +137,7 @@ impl Redis {
 /// If there is no answer.
 pub fn command(address: SocketAddr, words: &[&str]) -> std::io::Result<String> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut stream = BufReader::new(stream);
     let mut request = format!("*{}\r\n", words.len());
     for word in words {

@@ -106,6 +106,7 @@ impl Zookeeper {
                 "-XX:TieredStopAtLevel=1",
                 "-XX:+UseSerialGC",
                 "-Dzookeeper.forceSync=no",
+                "-Dznode.container.checkIntervalMs=1000",
                 "-cp",
                 CLASSES,
                 "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -153,7 +154,7 @@ impl Zookeeper {
 }
 
 /// One of the commands of four letters.
-fn command(address: SocketAddr, word: &str) -> String {
+pub fn command(address: SocketAddr, word: &str) -> String {
     let mut text = String::new();
     if let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
         // One that is just starting may take the question and never answer it.

@@ -8,7 +8,7 @@ use crate::lab::engine::EngineName;
 use crate::lab::outcome::{Case, Cell, Mode};
 use crate::lab::scenario::Scenario;
 
-const HEAD: &str = include_str!("head.md");
+const HEAD: &str = include_str!("head.txt");
 
 /// The whole page.
 pub fn page(cells: &[Cell], took: Duration) -> String {
