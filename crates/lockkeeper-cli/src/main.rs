@@ -19,6 +19,7 @@ mod failure;
 mod force_release;
 mod history;
 mod logging;
+mod lab;
 mod ls;
 mod man;
 mod member;
@@ -102,6 +103,8 @@ enum Verb {
     Man(man::ManVerb),
     /// Measure an engine, and this machine's own limits in the same run
     Bench(bench::Bench),
+    /// Break things on purpose: real servers, real faults, and an exact count of what was lost
+    Lab(lab::LabVerb),
 }
 
 fn main() -> ExitCode {
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         Verb::Completions(verb) => (Output::Table, verb.run(command)),
         Verb::Man(verb) => (Output::Table, verb.run(command)),
         Verb::Bench(verb) => (verb.output, verb.run()),
+        Verb::Lab(verb) => (verb.output(), verb.run()),
     };
     match result {
         Ok(code) => ExitCode::from(code),

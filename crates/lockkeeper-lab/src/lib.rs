@@ -4,3 +4,4 @@ pub mod bench;
 pub mod checkers;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+pub mod lab;

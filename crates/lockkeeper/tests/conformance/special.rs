@@ -4,11 +4,11 @@ use lockkeeper::prelude::*;
 
 use crate::cases::soon;
 use crate::child::connect;
-use crate::servers::Site;
 use crate::servers::pgbouncer::PgBouncer;
 use crate::servers::postgres::Postgres;
 use crate::servers::redis::Redis;
 use crate::servers::redlock::Redlock;
+use crate::servers::{Proxy, Site};
 
 fn codes(findings: &[lockkeeper::Finding]) -> Vec<&'static str> {
     findings.iter().map(|finding| finding.code).collect()
@@ -96,8 +96,8 @@ async fn the_doctor_finds_a_redis_without_persistence_and_with_replicas() {
     assert_eq!(codes(&connect(&safe.url()).await.0.examine().await.unwrap()), Vec::<&str>::new());
     let forgetful = Redis::with(vec!["--appendonly", "no"]);
     let replica = Redis::with(vec!["--appendonly", "yes", "--appendfsync", "always"]);
-    let port = forgetful.address.port().to_string();
-    replica.command(&["REPLICAOF", "127.0.0.1", &port]);
+    let (host, port) = (forgetful.address.ip().to_string(), forgetful.address.port().to_string());
+    replica.command(&["REPLICAOF", &host, &port]);
     let until = std::time::Instant::now() + 20.secs();
     while !forgetful.command(&["INFO", "replication"]).contains("connected_slaves:1") {
         assert!(std::time::Instant::now() < until, "the replica does not connect");
@@ -159,7 +159,9 @@ async fn redlock_of_fewer_than_three_or_of_the_same_server_is_refused_or_found()
     }
     let (keeper, _) = connect(&site.url_at(&addresses[..4])).await;
     assert_eq!(codes(&keeper.examine().await.unwrap()), ["even-number"]);
-    let same = format!("redlock://localhost:{},{},{}", addresses[0].port(), addresses[0], addresses[1]);
+    // The first one by two addresses.
+    let another_way = Proxy::to(addresses[0]).unwrap();
+    let same = format!("redlock://{},{},{}", another_way.address, addresses[0], addresses[1]);
     let (keeper, _) = connect(&same).await;
     assert_eq!(codes(&keeper.examine().await.unwrap()), ["same-server"]);
 }

@@ -3,61 +3,44 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::sync::Once;
+use std::time::Duration;
 
-use tempfile::TempDir;
+use lockkeeper_servers::consul::Consul as Server;
+use lockkeeper_servers::http;
 
-use super::{Process, Site, free_addresses};
+use super::Site;
 
 pub(crate) struct Consul {
-    folder: TempDir,
     pub(crate) address: SocketAddr,
-    ports: [u16; 2],
-    more: String,
-    pub(crate) process: Option<Process>,
+    server: Server,
 }
 
-/// The program, built once into a cache folder.
-fn program() -> &'static str {
-    static PROGRAM: OnceLock<String> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
+/// The program is built once, into a cache folder where it is found from then on.
+fn build() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/consul");
         let output = Command::new(script).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "there is no Consul to test with: {text}");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    })
+    });
 }
 
 impl Consul {
     /// With more settings: JSON that goes before the closing brace.
     pub(crate) fn with(more: &str) -> Consul {
-        let [address, server, serf] = free_addresses();
-        let (folder, ports) = (tempfile::tempdir().unwrap(), [server.port(), serf.port()]);
-        let mut consul = Consul { folder, address, ports, more: more.to_owned(), process: None };
-        consul.restart();
-        consul
+        build();
+        let server = Server::with(more).unwrap();
+        Consul { address: server.address, server }
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
-        self.ask("GET", path)
+        http::get(self.address, path)
     }
 
     pub(crate) fn put(&self, path: &str) -> String {
-        self.ask("PUT", path)
-    }
-
-    fn is_ready(&self) -> bool {
-        let leader = self.get("/v1/status/leader").contains("127.0.0.1");
-        // With access rules the catalogue is closed to us.
-        leader && (!self.more.is_empty() || self.get("/v1/catalog/node/one").contains("127.0.0.1"))
-    }
-
-    fn ask(&self, method: &str, path: &str) -> String {
-        let url = format!("http://{}{path}", self.address);
-        let output = Command::new("curl").args(["-s", "-m", "10", "-X", method, &url]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        http::ask(self.address, "PUT", path, "")
     }
 }
 
@@ -78,34 +61,11 @@ impl Site for Consul {
     }
 
     fn kill(&mut self) {
-        self.process = None;
+        self.server.kill();
     }
 
     fn restart(&mut self) {
-        let [server, serf] = self.ports;
-        let config = format!(
-            r#"{{"server": true, "bootstrap": true, "node_name": "one", "data_dir": "{}", "bind_addr": "127.0.0.1",
-                "client_addr": "127.0.0.1", "disable_update_check": true, "log_level": "WARN",
-                "performance": {{"raft_multiplier": 1}}, "limits": {{"http_max_conns_per_client": 10000}},
-                "connect": {{"enabled": false}},
-                "ports": {{"http": {}, "server": {server}, "serf_lan": {serf}, "serf_wan": -1, "dns": -1, "grpc": -1,
-                "grpc_tls": -1}} {}}}"#,
-            self.folder.path().join("data").display(),
-            self.address.port(),
-            self.more,
-        );
-        let file = self.folder.path().join("config.json");
-        std::fs::write(&file, config).unwrap();
-        let log = self.folder.path().join("log");
-        let arguments = ["agent", "-config-file", &file.to_string_lossy()];
-        let process = Process::start(program(), &arguments, &log).until_it_listens(self.address, &log);
-        self.process = Some(process);
-        let until = Instant::now() + Duration::from_secs(60);
-        // Sessions hang on a node: it must be in the catalogue.
-        while !self.is_ready() {
-            assert!(Instant::now() < until, "{}", std::fs::read_to_string(&log).unwrap_or_default());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.server.restart().unwrap();
     }
 
     /// Sessions, and keys that are locked: the keys of locks stay, with their counters.

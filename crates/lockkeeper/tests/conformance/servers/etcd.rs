@@ -1,37 +1,28 @@
 //! One etcd member that keeps everything on disk.
 
 use std::net::SocketAddr;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use lockkeeper_servers::etcd::Etcd as Server;
+use lockkeeper_servers::http;
 
-use super::{Process, Site, find_program, free_addresses};
+use super::Site;
 
 pub(crate) struct Etcd {
-    folder: TempDir,
     pub(crate) address: SocketAddr,
-    peers: SocketAddr,
-    pub(crate) process: Option<Process>,
+    server: Server,
 }
 
 impl Etcd {
     /// The JSON gateway of etcd: what our client is not needed for is asked without it.
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
-        let output = Command::new("curl")
-            .args(["-s", "-m", "10", "-d", body, &format!("http://{}{path}", self.address)])
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        http::post(self.address, path, body)
     }
 }
 
 impl Site for Etcd {
     fn start() -> Etcd {
-        let (folder, [address, peers]) = (tempfile::tempdir().unwrap(), free_addresses());
-        let mut etcd = Etcd { folder, address, peers, process: None };
-        etcd.restart();
-        etcd
+        let server = Server::start(1).unwrap();
+        Etcd { address: server.addresses()[0], server }
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -43,45 +34,11 @@ impl Site for Etcd {
     }
 
     fn kill(&mut self) {
-        self.process = None;
+        self.server.kill();
     }
 
     fn restart(&mut self) {
-        let data = self.folder.path().join("data").to_string_lossy().into_owned();
-        let (client, peer) = (format!("http://{}", self.address), format!("http://{}", self.peers));
-        let cluster = format!("one={peer}");
-        let arguments = [
-            "--name",
-            "one",
-            "--data-dir",
-            &data,
-            "--log-level",
-            "warn",
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-            "--initial-cluster",
-            &cluster,
-            // Leases of one second instead of two.
-            "--heartbeat-interval",
-            "50",
-            "--election-timeout",
-            "500",
-        ];
-        let log = self.folder.path().join("log");
-        let program = find_program("etcd", &[]);
-        let process = Process::start(&program, &arguments, &log).until_it_listens(self.address, &log);
-        self.process = Some(process);
-        let until = Instant::now() + Duration::from_secs(30);
-        while !self.post("/v3/kv/range", r#"{"key": "YQ=="}"#).contains("revision") {
-            assert!(Instant::now() < until, "{}", std::fs::read_to_string(&log).unwrap_or_default());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.server.restart().unwrap();
     }
 
     /// Keys and leases.

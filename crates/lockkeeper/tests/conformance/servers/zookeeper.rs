@@ -1,53 +1,27 @@
 //! One ZooKeeper server that keeps everything on disk.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
 
-use tempfile::TempDir;
+use lockkeeper_servers::zookeeper::{self, Zookeeper as Server};
 
-use super::{Process, Site, find_program, free_address};
-
-/// Where the packages of Debian put the parts of the server.
-const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
+use super::Site;
 
 pub(crate) struct Zookeeper {
-    folder: TempDir,
     pub(crate) address: SocketAddr,
-    pub(crate) process: Option<Process>,
+    server: Server,
 }
 
 impl Zookeeper {
     /// One of the commands of four letters.
     pub(crate) fn command(&self, word: &str) -> String {
-        let mut text = String::new();
-        if let Ok(mut stream) = TcpStream::connect(self.address) {
-            // One that is just starting may take the question and never answer it.
-            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-            let _ = stream.write_all(word.as_bytes());
-            let _ = stream.read_to_string(&mut text);
-        }
-        text
-    }
-
-    fn log(&self) -> std::path::PathBuf {
-        self.folder.path().join("log")
+        zookeeper::command(self.address, word)
     }
 }
 
 impl Site for Zookeeper {
     fn start() -> Zookeeper {
-        let (folder, address) = (tempfile::tempdir().unwrap(), free_address());
-        let config = format!(
-            "tickTime=500\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
-             admin.enableServer=false\n4lw.commands.whitelist=*\n",
-            folder.path().join("data").display(),
-            address.port()
-        );
-        std::fs::write(folder.path().join("zoo.cfg"), config).unwrap();
-        let mut zookeeper = Zookeeper { folder, address, process: None };
-        zookeeper.restart();
-        zookeeper
+        let server = Server::start(1).unwrap();
+        Zookeeper { address: server.addresses()[0], server }
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -59,31 +33,11 @@ impl Site for Zookeeper {
     }
 
     fn kill(&mut self) {
-        self.process = None;
+        self.server.kill();
     }
 
     fn restart(&mut self) {
-        let config = self.folder.path().join("zoo.cfg").to_string_lossy().into_owned();
-        let arguments = [
-            "-Xmx128m",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "-Dzookeeper.forceSync=no",
-            "-Dznode.container.checkIntervalMs=1000",
-            "-cp",
-            CLASSES,
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            &config,
-        ];
-        let log = self.log();
-        let java = find_program("java", &[]);
-        let process = Process::start(&java, &arguments, &log).until_it_listens(self.address, &log);
-        self.process = Some(process);
-        let until = Instant::now() + Duration::from_secs(30);
-        while !self.command("srvr").contains("Mode:") {
-            assert!(Instant::now() < until, "{}", std::fs::read_to_string(&log).unwrap_or_default());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.server.restart().unwrap();
     }
 
     fn connections(&self) -> Option<usize> {

@@ -1,0 +1,87 @@
+//! The engines that are examined.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What decides who holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineName {
+    /// Our own.
+    Cell,
+    /// etcd.
+    Etcd,
+    /// ZooKeeper.
+    Zookeeper,
+    /// Consul.
+    Consul,
+    /// Advisory locks of PostgreSQL.
+    Postgres,
+    /// One Redis, through the library.
+    Redis,
+    /// Five Redis, through the library.
+    Redlock,
+    /// One Redis with `SET NX PX` and `DEL`, as in countless blog posts: the control.
+    Naive,
+}
+
+impl EngineName {
+    /// All, in the order of the matrix.
+    pub const ALL: [EngineName; 8] = [
+        EngineName::Cell,
+        EngineName::Etcd,
+        EngineName::Zookeeper,
+        EngineName::Consul,
+        EngineName::Postgres,
+        EngineName::Redis,
+        EngineName::Redlock,
+        EngineName::Naive,
+    ];
+
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineName::Cell => "cell",
+            EngineName::Etcd => "etcd",
+            EngineName::Zookeeper => "zookeeper",
+            EngineName::Consul => "consul",
+            EngineName::Postgres => "postgres",
+            EngineName::Redis => "redis",
+            EngineName::Redlock => "redlock",
+            EngineName::Naive => "naive",
+        }
+    }
+
+    /// By its name.
+    pub fn parse(text: &str) -> Option<EngineName> {
+        EngineName::ALL.into_iter().find(|engine| engine.name() == text)
+    }
+
+    /// Why its grants cannot be checked by a gate, if they cannot.
+    pub fn why_not_fenced(self) -> Option<&'static str> {
+        match self {
+            EngineName::Redlock => Some(
+                "Redlock has no token: there is no number that its instances agree on, so a gate has nothing to check",
+            ),
+            EngineName::Naive => Some("the naive recipe has no token: a gate has nothing to check"),
+            _ => None,
+        }
+    }
+
+    /// The shortest lease that it is fit for, at least this long.
+    pub(crate) fn ttl(self, wanted: Duration) -> Duration {
+        match self {
+            // Consul takes no shorter one, and lets it live for up to twice as long.
+            EngineName::Consul => wanted.max(Duration::from_secs(10)),
+            _ => wanted,
+        }
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,14 @@
+//! Addresses that nobody else uses.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A host of its own on the loopback for each server: while it is down, no outgoing connection of anybody can take its
+/// port. Which host follows from our process id, so that two labs do not meet.
+pub fn free_address(port: u16) -> SocketAddr {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let process = std::process::id() % 30_000;
+    let octets = [127, 130 + (process / 250) as u8, (process % 250) as u8, 1 + (count % 250) as u8];
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(octets), port + (count / 250) as u16 * 10))
+}

@@ -1,0 +1,116 @@
+//! One Consul server that keeps everything on disk.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::error::ServerError;
+use crate::free_address;
+use crate::http::get;
+use crate::process::{Process, Program, first_line, folder};
+
+const ADVICE: &str = "it is no package of Debian: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
+
+/// One Consul server.
+#[derive(Debug)]
+pub struct Consul {
+    folder: TempDir,
+    /// Where clients go.
+    pub address: SocketAddr,
+    settings: String,
+    process: Option<Process>,
+}
+
+/// On the PATH, or where `scripts/consul` has put it.
+fn program() -> Result<PathBuf, ServerError> {
+    let cache = std::env::var_os("LOCKKEEPER_CACHE").map(PathBuf::from).or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        cache.map(|cache| cache.join("lockkeeper"))
+    });
+    let entries = cache.and_then(|cache| std::fs::read_dir(cache).ok());
+    let mut built: Vec<PathBuf> =
+        entries.into_iter().flatten().flatten().map(|entry| entry.path().join("consul")).collect();
+    built.retain(|path| path.exists());
+    built.sort();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|place| place.join("consul")).find(|path| path.exists());
+    on_path.or_else(|| built.pop()).ok_or(ServerError::Missing { program: "Consul", advice: ADVICE })
+}
+
+impl Consul {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start() -> Result<Consul, ServerError> {
+        Consul::with("")
+    }
+
+    /// With more settings: JSON that goes before the closing brace, so it begins with a comma.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn with(settings: &str) -> Result<Consul, ServerError> {
+        let (folder, address) = (folder()?, free_address(8500));
+        let mut consul = Consul { folder, address, settings: settings.to_owned(), process: None };
+        consul.restart()?;
+        Ok(consul)
+    }
+
+    /// Its version, in its own words.
+    pub fn version() -> Option<String> {
+        let line = first_line(&program().ok()?, &["version"]);
+        (!line.is_empty()).then(|| line.replace(" v", " "))
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it, with what it kept on disk.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn restart(&mut self) -> Result<(), ServerError> {
+        let (host, port) = (self.address.ip(), self.address.port());
+        let config = format!(
+            r#"{{"server": true, "bootstrap": true, "node_name": "one", "data_dir": "{}", "bind_addr": "{host}",
+                "client_addr": "{host}", "disable_update_check": true, "log_level": "WARN",
+                "performance": {{"raft_multiplier": 1}}, "limits": {{"http_max_conns_per_client": 10000}},
+                "connect": {{"enabled": false}}, "telemetry": {{"prometheus_retention_time": "1h"}},
+                "ports": {{"http": {port}, "server": {}, "serf_lan": {}, "serf_wan": -1, "dns": -1, "grpc": -1,
+                "grpc_tls": -1}} {}}}"#,
+            self.folder.path().join("data").display(),
+            port + 1,
+            port + 2,
+            self.settings,
+        );
+        let file = self.folder.path().join("config.json");
+        std::fs::write(&file, config).map_err(ServerError::io("the settings of Consul cannot be written"))?;
+        let arguments = ["agent", "-config-file", &file.to_string_lossy()];
+        let mut process = Program::new(program()?, &arguments, self.folder.path().join("log")).start()?;
+        let address = self.address;
+        // Sessions hang on a node: it must be in the catalogue. With access rules that is closed to us.
+        let is_open = self.settings.is_empty();
+        process.until(&format!("Consul at {address}"), || {
+            get(address, "/v1/status/leader").contains(':')
+                && (!is_open || get(address, "/v1/catalog/node/one").contains("\"Address\""))
+        })?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// How many requests of clients it has worked on.
+    pub fn requests(&self) -> Option<u64> {
+        let text = get(self.address, "/v1/agent/metrics?format=prometheus");
+        let counts = text.lines().filter(|line| line.starts_with("consul_api_http_count"));
+        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        (!text.is_empty()).then(|| counts.sum::<f64>() as u64)
+    }
+}

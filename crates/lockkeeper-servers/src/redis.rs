@@ -1,0 +1,170 @@
+//! One Redis.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::clock::MovedClock;
+use crate::error::ServerError;
+use crate::process::{Process, Program, find_program, first_line, folder};
+use crate::{Signal, free_address};
+
+const ADVICE: &str = "apt-get install redis-server";
+
+/// Settings with which nothing acknowledged is lost by a crash.
+pub const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+/// One Redis.
+#[derive(Debug)]
+pub struct Redis {
+    folder: TempDir,
+    /// Where it listens.
+    pub address: SocketAddr,
+    settings: Vec<String>,
+    clock: Option<MovedClock>,
+    process: Option<Process>,
+}
+
+impl Redis {
+    /// Starts one with these settings; it keeps nothing on disk unless they say so.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn with(settings: &[&str]) -> Result<Redis, ServerError> {
+        Redis::build(settings, false)
+    }
+
+    /// The same with a wall clock that can be moved.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started, or libfaketime is missing.
+    pub fn with_moved_clock(settings: &[&str]) -> Result<Redis, ServerError> {
+        Redis::build(settings, true)
+    }
+
+    fn build(settings: &[&str], has_clock: bool) -> Result<Redis, ServerError> {
+        let folder = folder()?;
+        let clock = if has_clock { Some(MovedClock::new(folder.path())?) } else { None };
+        let settings = settings.iter().map(|&word| word.to_owned()).collect();
+        let mut redis = Redis { folder, address: free_address(6379), settings, clock, process: None };
+        redis.restart()?;
+        Ok(redis)
+    }
+
+    /// Its version, in its own words.
+    pub fn version() -> Option<String> {
+        let line = first_line(&find_program("redis-server", &[], ADVICE).ok()?, &["--version"]);
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix("v="))
+            .map(|version| format!("Redis {version}"))
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it, with what it kept on disk.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn restart(&mut self) -> Result<(), ServerError> {
+        let path = find_program("redis-server", &[], ADVICE)?;
+        let (port, host) = (self.address.port().to_string(), self.address.ip().to_string());
+        let folder = self.folder.path().to_string_lossy().into_owned();
+        let mut arguments = vec!["--port", &port, "--bind", &host, "--dir", &folder, "--save", ""];
+        arguments.extend(self.settings.iter().map(String::as_str));
+        let mut program = Program::new(path, &arguments, self.folder.path().join("log"));
+        program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
+        let mut process = program.start()?;
+        let address = self.address;
+        // With a password it says that it wants one: it is ready all the same.
+        process.until(&format!("Redis at {address}"), || {
+            command(address, &["PING"]).is_ok_and(|it| it == "PONG" || it.starts_with("NOAUTH"))
+        })?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+
+    /// Sets its wall clock ahead.
+    ///
+    /// # Errors
+    ///
+    /// If it was started without a clock that can be moved.
+    pub fn move_clock(&self, by: Duration) -> Result<(), ServerError> {
+        match &self.clock {
+            Some(clock) => clock.forward(by),
+            None => Err(ServerError::Command {
+                command: "moving the clock".to_owned(),
+                words: "this Redis has the machine's own clock: start it with one that can be moved"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// One command.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer.
+    pub fn command(&self, words: &[&str]) -> Result<String, ServerError> {
+        command(self.address, words).map_err(ServerError::io("Redis does not answer"))
+    }
+
+    /// How many commands it has worked on.
+    pub fn requests(&self) -> Option<u64> {
+        let info = self.command(&["INFO", "stats"]).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"))?.trim().parse().ok()
+    }
+}
+
+/// One command on a connection of its own, straight on the protocol; the answer as text, an array as its parts in lines.
+///
+/// # Errors
+///
+/// If there is no answer.
+pub fn command(address: SocketAddr, words: &[&str]) -> std::io::Result<String> {
+    let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut stream = BufReader::new(stream);
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.get_mut().write_all(request.as_bytes())?;
+    answer(&mut stream)
+}
+
+fn answer(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
+    let nonsense = || std::io::Error::other("Redis answered with something that is not its protocol");
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(nonsense)?;
+    match (kind, rest) {
+        ("$", "-1") => Ok(String::new()),
+        ("$", length) => {
+            let length: usize = length.parse().ok().filter(|it| *it < 64 << 20).ok_or_else(nonsense)?;
+            let mut text = vec![0; length + 2];
+            stream.read_exact(&mut text)?;
+            Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+        }
+        ("*", count) => {
+            let count: usize = count.parse().map_err(|_| nonsense())?;
+            let parts: Result<Vec<String>, _> = (0..count).map(|_| answer(stream)).collect();
+            Ok(parts?.join("\n"))
+        }
+        (_, text) => Ok(text.to_owned()),
+    }
+}
