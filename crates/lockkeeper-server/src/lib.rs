@@ -11,6 +11,7 @@
 //! shared    replies to callers, grants to waiters, events to streams, session timers
 //! ```
 
+mod access;
 mod addresses;
 mod admin;
 pub mod backup;
@@ -32,6 +33,7 @@ pub mod observers;
 pub mod office;
 pub mod proposer;
 pub mod raft;
+pub mod security;
 pub mod session;
 pub mod shared;
 pub mod slow;
@@ -40,3 +42,4 @@ pub mod wire;
 
 pub use config::NodeConfig;
 pub use node::{Node, StartError};
+pub use security::{KeyPair, Security};

@@ -56,6 +56,7 @@ impl LockTable {
                 limits::LOCKS_MAX
             )));
         }
+        self.check_lock_quota(&request.locks)?;
         if let Some(blocked) = blocked {
             return self.wait_or_refuse(request, demand, waits, blocked, extra);
         }
@@ -171,6 +172,7 @@ impl LockTable {
                 limits::WAITERS_PER_LOCK_MAX
             )));
         }
+        request.locks.as_slice().iter().try_for_each(|name| self.access.check_waiter(name))?;
         self.open_all(&request.locks, demand);
         let ticket = self.enqueue(Waiter {
             session: request.session,

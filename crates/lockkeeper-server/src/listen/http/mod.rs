@@ -4,6 +4,7 @@
 //! Strict in what it reads: an unknown field, a wrong type or a repeated key is refused with a message that
 //! names it, because a lock taken with a misspelt option is worse than none.
 
+mod access;
 mod base64;
 mod body;
 mod console;
@@ -13,6 +14,7 @@ mod lock;
 mod member;
 mod metrics;
 mod observe;
+mod on_behalf;
 mod openapi;
 mod origin;
 mod query;
@@ -32,6 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any};
 
 use crate::calls::Calls;
+use crate::failure::Failure;
 use error::Error;
 
 /// The HTTP API of a node.
@@ -50,6 +53,11 @@ pub fn router(calls: Calls) -> Router {
         .layer(from_fn(origin::refuse_other_sites))
         .layer(map_response(add_headers))
         .with_state(calls)
+}
+
+/// A refusal before any handler was asked.
+pub(super) fn refuse(failure: Failure) -> Response {
+    Error::from(failure).into_response()
 }
 
 /// One call. Each path has one method.
@@ -93,6 +101,12 @@ fn routes() -> Vec<Route> {
         post("/v1/member/add", member::add),
         post("/v1/member/remove", member::remove),
         get("/v1/snapshot", snapshot::save),
+        get("/v1/access", access::list),
+        post("/v1/access/grant", access::grant),
+        post("/v1/access/revoke", access::revoke),
+        post("/v1/access/token/create", access::create_token),
+        post("/v1/access/token/revoke", access::revoke_token),
+        post("/v1/access/quota", access::quota),
         get("/livez", status::alive),
         get("/readyz", status::ready),
         get("/health", status::ready),
