@@ -144,10 +144,6 @@ impl Access {
         self.check(key, "values", |quota| quota.values, |usage| usage.values + 1)
     }
 
-    pub(crate) fn check_waiter(&self, name: &str) -> Result<(), Refusal> {
-        self.check(name, "waiting requests", |quota| quota.waiters, |usage| usage.waiters + 1)
-    }
-
     fn check(
         &self,
         name: &str,
@@ -167,6 +163,15 @@ impl Access {
 }
 
 impl LockTable {
+    /// Whether one more request may wait for all these locks.
+    pub(crate) fn check_waiter_quota(&self, locks: &Locks) -> Result<(), Refusal> {
+        if !self.access.counts() {
+            return Ok(());
+        }
+        let names: Vec<&LockName> = locks.as_slice().iter().collect();
+        self.check_all(&names, "waiting requests", |quota| quota.waiters, |usage| usage.waiters)
+    }
+
     /// Whether all these locks may be in use at once.
     pub(crate) fn check_lock_quota(&self, locks: &Locks) -> Result<(), Refusal> {
         if !self.access.counts() {
@@ -174,9 +179,20 @@ impl LockTable {
         }
         let is_new = |name: &LockName| self.locks.get(name).is_none_or(|lock| lock.freed.is_some());
         let fresh: Vec<&LockName> = locks.as_slice().iter().filter(|name| is_new(name)).collect();
-        for name in &fresh {
-            let of_same = fresh.iter().filter(|other| namespace(other) == namespace(name)).count() as u64;
-            self.access.check(name, "locks in use", |quota| quota.locks, |usage| usage.locks + of_same)?;
+        self.check_all(&fresh, "locks in use", |quota| quota.locks, |usage| usage.locks)
+    }
+
+    /// Whether each namespace has room for all its names among these.
+    fn check_all(
+        &self,
+        names: &[&LockName],
+        what: &str,
+        bound: impl Fn(&Quota) -> Option<u64> + Copy,
+        used: impl Fn(Usage) -> u64 + Copy,
+    ) -> Result<(), Refusal> {
+        for name in names {
+            let of_same = names.iter().filter(|other| namespace(other) == namespace(name)).count() as u64;
+            self.access.check(name, what, bound, |usage| used(usage) + of_same)?;
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ pub mod election;
 pub mod expiry;
 pub mod failure;
 pub mod formation;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod lately;
 mod leadership;
 pub mod listen;

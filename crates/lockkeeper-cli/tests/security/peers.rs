@@ -194,8 +194,8 @@ async fn strangers_stay_outside(trio: &Trio) {
     let outside = [
         ("no certificate", at(None)),
         ("a client's", at(Some(trio.clients_ca.issue("ada", &[])))),
-        ("the wrong authority", at(Some(strangers.issue("node-1", &[])))),
-        ("expired", at(Some(trio.members_ca.issue_expired("node-1", &[])))),
+        ("the wrong authority", at(Some(strangers.issue("stranger", &[])))),
+        ("expired", at(Some(trio.members_ca.issue_expired("late", &[])))),
         ("the root token", at(None).token(ROOT_TOKEN)),
     ];
     for (what, caller) in &outside {

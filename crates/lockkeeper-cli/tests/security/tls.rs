@@ -77,7 +77,7 @@ async fn no_certificate_a_wrong_authority_and_an_expired_one_stay_outside() {
     let ada = stage.certified("ada");
     // No rules yet: whoever has a certificate may do everything.
     let keeper = ada.keeper().await.unwrap();
-    keeper.lock("a").acquire().await.unwrap();
+    keeper.lock("a").acquire().await.unwrap().release().await.unwrap();
     assert!(ada.cli(&["who", "a"]).await.status.success());
 }
 
@@ -94,7 +94,7 @@ async fn a_certificate_s_name_is_an_identity() {
     // A certificate named like the root is not the root.
     stage.certified("root").read("/v1/access").await.refused(401, "unauthenticated");
     let keeper = ada.keeper().await.unwrap();
-    keeper.lock("orders/3").acquire().await.unwrap();
+    drop(keeper.lock("orders/3").acquire().await.unwrap());
     let refused = keeper.lock("bills/3").acquire().await;
     assert!(matches!(refused, Err(Error::Forbidden(_))), "{refused:?}");
 }

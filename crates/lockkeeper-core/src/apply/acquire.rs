@@ -172,7 +172,7 @@ impl LockTable {
                 limits::WAITERS_PER_LOCK_MAX
             )));
         }
-        request.locks.as_slice().iter().try_for_each(|name| self.access.check_waiter(name))?;
+        self.check_waiter_quota(&request.locks)?;
         self.open_all(&request.locks, demand);
         let ticket = self.enqueue(Waiter {
             session: request.session,

@@ -5,6 +5,7 @@ mod direct;
 mod grpc;
 pub mod http;
 mod reception;
+mod seldom;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 
 use self::crowd::{Crowd, Seat};
 use self::reception::Reception;
+use self::seldom::Seldom;
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
 use crate::security::doors::Members;
@@ -86,7 +88,11 @@ impl Listener {
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
         let tls = doors.clients.clone();
-        self.accept(Port { router, calls, tls, members: doors.members, frames: true }, &doors).await;
+        self.accept(
+            Port { router, calls, tls, members: doors.members, frames: true, seldom: Arc::default() },
+            &doors,
+        )
+        .await;
     }
 
     /// Serves members alone.
@@ -94,7 +100,11 @@ impl Listener {
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
         let tls = doors.peers.clone();
-        self.accept(Port { router, calls, tls, members: doors.members, frames: false }, &doors).await;
+        self.accept(
+            Port { router, calls, tls, members: doors.members, frames: false, seldom: Arc::default() },
+            &doors,
+        )
+        .await;
     }
 
     async fn accept(mut self, port: Port, doors: &Doors) {
@@ -131,6 +141,7 @@ struct Port {
     members: Members,
     /// Whether our own frames are spoken here.
     frames: bool,
+    seldom: Arc<Seldom>,
 }
 
 fn address_of(stream: &Stream) -> Option<IpAddr> {
@@ -159,7 +170,12 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
             Ok(Err(error)) => {
                 // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
                 match error.kind() {
-                    io::ErrorKind::InvalidData => tracing::info!(%error, "a handshake has failed"),
+                    io::ErrorKind::InvalidData => {
+                        port.calls.shared().metrics.turned_away("handshake");
+                        if port.seldom.now() {
+                            tracing::warn!(%error, "a handshake has failed");
+                        }
+                    }
                     _ => tracing::debug!(%error, "a connection ended before its first byte"),
                 }
                 return;
@@ -193,8 +209,8 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         .keep_alive_interval(HTTP2_PING_EVERY)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let Port { router, calls, members, .. } = port;
-    let reception = Reception { router, calls, visitor: Arc::new(visitor), members };
+    let Port { router, calls, members, seldom, .. } = port;
+    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom };
     let service = TowerToHyperService::new(reception);
     if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended");

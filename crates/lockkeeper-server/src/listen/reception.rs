@@ -14,6 +14,7 @@ use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
+use super::seldom::Seldom;
 use super::{grpc, http};
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -30,6 +31,7 @@ pub(super) struct Reception {
     pub(super) calls: Calls,
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
+    pub(super) seldom: Arc<Seldom>,
 }
 
 impl Reception {
@@ -44,7 +46,9 @@ impl Reception {
                 true => Ok(Who::Nobody),
                 false => {
                     self.calls.shared().metrics.turned_away("not_a_member");
-                    tracing::warn!("somebody without a member's certificate asked as if it were one");
+                    if self.seldom.now() {
+                        tracing::warn!("somebody without a member's certificate asks as if it were one");
+                    }
                     Err(Failure::Forbidden(
                         "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
                          names"

@@ -55,6 +55,30 @@ pub fn router(calls: Calls) -> Router {
         .with_state(calls)
 }
 
+/// Bodies and queries, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(data: &[u8]) {
+    fn one<T: serde::de::DeserializeOwned>(data: &[u8]) {
+        drop(body::parse::<T>(data, data.len() % 2 == 0));
+    }
+    one::<lock::AcquireOne>(data);
+    one::<lock::AcquireAll>(data);
+    one::<lock::Release>(data);
+    one::<session::Open>(data);
+    one::<value::Put>(data);
+    one::<election::Campaign>(data);
+    one::<rate::Take>(data);
+    one::<token::Check>(data);
+    one::<access::Rule>(data);
+    one::<access::QuotaWish>(data);
+    if let Ok(text) = std::str::from_utf8(data) {
+        if let Some(decoded) = base64::decode(text) {
+            assert_eq!(base64::decode(&base64::encode(&decoded)), Some(decoded));
+        }
+        query::fuzz(text);
+    }
+}
+
 /// A refusal before any handler was asked.
 pub(super) fn refuse(failure: Failure) -> Response {
     Error::from(failure).into_response()

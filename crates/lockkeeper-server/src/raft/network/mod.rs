@@ -6,6 +6,8 @@
 mod client;
 mod codec;
 mod dial;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod hello;
 mod service;
 mod transfer;
