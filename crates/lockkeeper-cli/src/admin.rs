@@ -1,12 +1,24 @@
 //! Calls that only a cell has: its members and its backups. They go to the node that can answer.
 
 use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use lockkeeper_proto::credentials::Credentials;
+use lockkeeper_proto::net::Stream;
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use tower_service::Service;
 
 use crate::client::Client;
 use crate::failure::{Failure, OTHER, UNAVAILABLE, USAGE};
@@ -18,7 +30,42 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 const DEFAULT_PORT: u16 = 7420;
 
 /// A node of the cell.
-pub(crate) type Admin = LockkeeperClient<Channel>;
+pub(crate) type Admin = LockkeeperClient<InterceptedService<Channel, ShowToken>>;
+
+/// Puts the access token on each call.
+#[derive(Clone)]
+pub(crate) struct ShowToken(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for ShowToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Opens connections as the environment says: under TLS, or not.
+#[derive(Clone)]
+struct Dialer(Arc<Credentials>);
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        let credentials = self.0.clone();
+        Box::pin(async move {
+            let address = target.authority().map(ToString::to_string).unwrap_or_default();
+            credentials.connect(&address, Some("h2"), |_| Ok(())).await.map(TokioIo::new)
+        })
+    }
+}
 
 /// Makes a call on one node after the other until one of them answers for the cell.
 pub(crate) async fn call<T, Answer>(
@@ -85,10 +132,18 @@ async fn connect(client: &Client, host: &str) -> Result<Admin, Status> {
              --engine"
         ))
     };
+    let credentials =
+        Credentials::from_environment().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let token = credentials.access_token().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let shown = token.map(|token| format!("Bearer {token}").parse()).transpose();
+    let shown =
+        shown.map_err(|_| Status::invalid_argument("the access token has characters that none has"))?;
     let endpoint = Endpoint::from_shared(format!("http://{host}"))
         .map_err(|error| Status::invalid_argument(format!("{host} is no address: {error}")))?
         .connect_timeout(client.connect_timeout);
-    Ok(LockkeeperClient::new(endpoint.connect().await.map_err(|error| absent(innermost(&error)))?))
+    let dialer = Dialer(Arc::new(credentials));
+    let channel = endpoint.connect_with_connector(dialer).await.map_err(|error| absent(innermost(&error)))?;
+    Ok(LockkeeperClient::with_interceptor(channel, ShowToken(shown)))
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {
@@ -103,6 +158,8 @@ fn failure(status: &Status) -> Failure {
     let (code, exit) = match status.code() {
         Code::InvalidArgument => ("invalid", USAGE),
         Code::Unavailable | Code::ResourceExhausted => ("unavailable", UNAVAILABLE),
+        Code::Unauthenticated => ("unauthenticated", OTHER),
+        Code::PermissionDenied => ("forbidden", OTHER),
         Code::Unimplemented => ("unsupported", OTHER),
         _ => ("fatal", OTHER),
     };

@@ -110,7 +110,7 @@ fn table(events: &[LockEvent]) -> Table {
 }
 
 fn audit(acts: &[AuditAct]) -> Table {
-    let mut table = Table::new(&["NUMBER", "WHEN", "WHAT", "WHY"]);
+    let mut table = Table::new(&["NUMBER", "WHEN", "WHO", "WHAT", "WHY"]);
     for act in acts {
         let what = match (act.what.as_str(), &act.lock, &act.members) {
             ("force_release", Some(lock), _) => format!(
@@ -118,6 +118,7 @@ fn audit(acts: &[AuditAct]) -> Table {
                 act.released.unwrap_or(0),
                 act.last_token.unwrap_or(0)
             ),
+            ("access" | "note", ..) => act.change.clone().unwrap_or_default(),
             ("members", _, Some(members)) => format!("the members are now {members}"),
             ("restored", ..) => {
                 format!("made from a backup: tokens go on above {}", act.last_token.unwrap_or(0))
@@ -127,6 +128,7 @@ fn audit(acts: &[AuditAct]) -> Table {
         table.row([
             act.number.to_string(),
             format!("{} ago", words(act.ago)),
+            act.by.clone().unwrap_or_else(|| "-".to_owned()),
             what,
             act.reason.clone().unwrap_or_default(),
         ]);

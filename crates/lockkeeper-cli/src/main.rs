@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod access;
 mod admin;
 mod bench;
 mod child;
@@ -18,8 +19,8 @@ mod explain;
 mod failure;
 mod force_release;
 mod history;
-mod logging;
 mod lab;
+mod logging;
 mod ls;
 mod man;
 mod member;
@@ -89,6 +90,8 @@ enum Verb {
     ForceRelease(force_release::ForceRelease),
     /// Show, add and remove the members of a cell
     Member(member::MemberVerb),
+    /// Say who may do what: rules, access tokens and quotas
+    Access(access::AccessVerb),
     /// Save the whole state of a cell, and make a new cell from it
     Snapshot(snapshot::SnapshotVerb),
     /// Say what an engine can promise, and look for what is unsafe in its set-up
@@ -147,6 +150,7 @@ fn main() -> ExitCode {
         Verb::Status(verb) => (verb.client.output, verb.run()),
         Verb::ForceRelease(verb) => (verb.client.output, verb.run()),
         Verb::Member(verb) => (verb.output(), verb.run()),
+        Verb::Access(verb) => (verb.output(), verb.run()),
         Verb::Snapshot(verb) => (verb.output(), verb.run()),
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Proxy(verb) => (Output::Table, verb.run()),

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use lockkeeper_server::{Node, NodeConfig, StartError};
+use lockkeeper_server::security::CrowdLimits;
+use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client;
@@ -19,12 +20,13 @@ use crate::notify::Notify;
 #[command(after_help = "\
 Examples:
   lockkeeper serve                       a cell of one, data in ./lockkeeper-data
-  lockkeeper serve --listen 0.0.0.0:7420 --data-dir /var/lib/lockkeeper
+  lockkeeper serve --listen 0.0.0.0:7420 --data-dir /var/lib/lockkeeper \\
+      --tls-cert node.pem --tls-key node.key --root-token-file root.token
   LOCKKEEPER_LOG=debug lockkeeper serve --log-format json
 
 A cell of three, which goes on when one node is lost; the same list on each machine,
 in any order:
-  lockkeeper serve --node-id 1 --listen 0.0.0.0:7420 \\
+  lockkeeper serve --node-id 1 --listen 10.0.0.1:7420 --insecure \\
       --cell 1=10.0.0.1:7420,2=10.0.0.2:7420,3=10.0.0.3:7420
 The first time, all of them must be there. Afterwards members are changed with
 `lockkeeper member`, and --cell may be left out.
@@ -40,7 +42,8 @@ prints a file to begin with. Under systemd (Type=notify) it says when it is read
 
 It does not start (exit code 1, the reason on stderr) if the data folder is in
 use by another process, cannot be written, belongs to another node or is damaged,
-or if the address is in use.")]
+or if the address is in use. An address that other machines can reach needs TLS and
+something by which callers are known, or --insecure.")]
 pub(crate) struct Serve {
     /// Address for clients: gRPC, HTTP and the console
     #[arg(long, default_value = "127.0.0.1:7420")]
@@ -63,6 +66,8 @@ pub(crate) struct Serve {
     /// What is logged: a level, or levels of parts
     #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter)]
     log: String,
+    #[command(flatten)]
+    security: SecurityArguments,
     /// Logs as text or as JSON
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -97,12 +102,14 @@ impl Serve {
         if members.len() < self.cell.len() {
             return Err("--cell names a node twice: each id has one address".to_owned());
         }
+        raise_open_files();
         let config = NodeConfig {
             node_id: self.node_id,
             listen: Some(self.listen.clone()),
             peer_listen: self.peer_listen.clone(),
             members,
             slow_acquire: self.slow_acquire,
+            security: self.security.settings()?,
             ..NodeConfig::durable(&self.data_dir)
         };
         let node = Node::open(config).await.map_err(words)?;
@@ -114,10 +121,11 @@ impl Serve {
         }
         let notify = Notify::from_environment();
         notify.ready(&address);
+        let scheme = if self.security.tls_cert.is_some() { "https" } else { "http" };
         // That nobody reads it is no reason not to serve.
         let _ = writeln!(
             std::io::stdout(),
-            "lockkeeper serves on {address} (console: http://{address}/, data: {})\n\
+            "lockkeeper serves on {address} (console: {scheme}://{address}/, data: {})\n\
              try: lockkeeper run demo --engine lockkeeper://{address} -- sh -c 'echo my token is $LOCKKEEPER_TOKEN'",
             self.data_dir.display()
         );
@@ -131,5 +139,79 @@ impl Serve {
         notify.stopping();
         node.stop().await;
         Ok(())
+    }
+}
+
+/// Who may come in. Secrets are in files: a command line can be read by every user of the machine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Security (docs/security.md)")]
+struct SecurityArguments {
+    /// The node's certificate with its chain (PEM): clients are served under TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authority of clients' certificates (PEM): the name in a certificate is who the client is. Without
+    /// --root-token-file everybody must have one
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// The authority of the members' certificates (PEM): only who has one can vote and append
+    #[arg(long, value_name = "FILE")]
+    peer_ca: Option<PathBuf>,
+    /// What this node shows to the other members [default: --tls-cert]
+    #[arg(long, value_name = "FILE", requires = "peer_key")]
+    peer_cert: Option<PathBuf>,
+    /// The key of that certificate [default: --tls-key]
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_key: Option<PathBuf>,
+    /// A file with the token of the identity that may do everything, the same on all nodes; everybody else may do what
+    /// `lockkeeper access` allows
+    #[arg(long, value_name = "FILE")]
+    root_token_file: Option<PathBuf>,
+    /// The name in the client certificate of an identity that may do everything
+    #[arg(long, value_name = "NAME")]
+    root_name: Option<String>,
+    /// Serve other machines although nobody is asked who they are, or everybody on the way can read along
+    #[arg(long)]
+    insecure: bool,
+    /// Most connections that are served at once
+    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().connections_max)]
+    connections_max: usize,
+    /// Most connections from one address
+    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().per_address_max)]
+    connections_per_address_max: usize,
+}
+
+impl SecurityArguments {
+    fn settings(&self) -> Result<Security, String> {
+        let pair = |certificate: &Option<PathBuf>, key: &Option<PathBuf>| {
+            Some(KeyPair { certificate: certificate.clone()?, key: key.clone()? })
+        };
+        Ok(Security {
+            tls: pair(&self.tls_cert, &self.tls_key),
+            client_ca: self.client_ca.clone(),
+            peer_ca: self.peer_ca.clone(),
+            peer: pair(&self.peer_cert, &self.peer_key),
+            root_token_file: self.root_token_file.clone(),
+            root_name: self.root_name.clone(),
+            insecure: self.insecure,
+            crowd: CrowdLimits {
+                connections_max: self.connections_max,
+                per_address_max: self.connections_per_address_max,
+                ..CrowdLimits::default()
+            },
+        })
+    }
+}
+
+/// Each connection is an open file, and the usual limit is meant for programs with few. The system's own bound stays.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::debug!(%error, "the number of open files stays limited");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::access::AccessChange;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::limiter::TakeRate;
 use crate::scope::Policy;
@@ -105,6 +106,56 @@ pub enum Command {
     TakeRate(TakeRate),
     /// Nothing but time: ends waits and lock-delays that are due, and takes back what ended sessions held.
     Tick,
+    /// What is done in somebody's name.
+    Signed(Box<Signed>),
+}
+
+/// Something that an identity does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Signed {
+    /// Who. The node has made sure of it before the command was queued; empty if nobody is known.
+    pub by: SmolStr,
+    /// What.
+    pub what: SignedWhat,
+}
+
+/// What identities do that has to be remembered with their name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum SignedWhat {
+    /// Open a session that belongs to the identity: nobody else can speak for it.
+    OpenSession {
+        /// The new session's id.
+        session: SessionId,
+        /// How long it lives without a renewal.
+        ttl_ms: u64,
+        /// Who it is, for people.
+        owner: SmolStr,
+    },
+    /// As [`Command::ForceRelease`].
+    ForceRelease {
+        /// The lock.
+        lock: LockName,
+        /// Why, in the operator's words.
+        reason: SmolStr,
+    },
+    /// Change rules, tokens or quotas.
+    Access(AccessChange),
+    /// Something that was done elsewhere, for the audit trail.
+    Note(SmolStr),
+}
+
+impl Command {
+    /// The session that it opens.
+    pub fn opens(&self) -> Option<SessionId> {
+        match self {
+            Command::OpenSession { session, .. } => Some(*session),
+            Command::Signed(signed) => match &signed.what {
+                SignedWhat::OpenSession { session, .. } => Some(*session),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// A request for one lock, or for several all or nothing.

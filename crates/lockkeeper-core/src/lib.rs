@@ -21,6 +21,7 @@
 //! # Ok::<(), lockkeeper_core::TableError>(())
 //! ```
 
+pub mod access;
 mod apply;
 pub mod command;
 pub mod deadlock;
@@ -34,6 +35,7 @@ mod lock;
 pub mod mutation;
 pub mod percent;
 mod queue;
+pub mod quota;
 pub mod refusal;
 pub mod scope;
 pub mod sequencer;
@@ -44,11 +46,13 @@ pub mod top;
 pub mod value;
 pub mod view;
 
-pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
+pub use access::{Access, AccessChange, AccessToken, Right, Rights};
+pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Signed, SignedWhat, Wait, Waiting};
 pub use deadlock::CycleStep;
 pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
 pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 pub use limiter::TakeRate;
+pub use quota::{Quota, Usage};
 pub use refusal::Refusal;
 pub use scope::Policy;
 pub use sequencer::Sequencer;

@@ -1,7 +1,7 @@
 //! Every bound of the lock table in one place (S11). At a bound the answer is a clear refusal, and
 //! releases and keep-alives still work.
 
-use crate::command::{Command, Fence, Waiting};
+use crate::command::{Command, Fence, SignedWhat, Waiting};
 use crate::refusal::Refusal;
 
 /// Longest name of a lock or key of a value, in bytes.
@@ -61,6 +61,19 @@ pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 /// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
 pub const REAPED_PER_ENTRY_MAX: usize = 512;
 
+/// Longest name of an identity, in bytes.
+pub const IDENTITY_BYTES_MAX: usize = 256;
+/// Longest change of the access rules, in bytes.
+const CHANGE_BYTES_MAX: usize = 2 * 1024;
+/// Most access rules.
+pub const RULES_MAX: usize = 10_000;
+/// Most access rules of one identity: every request looks at them.
+pub const RULES_PER_IDENTITY_MAX: usize = 256;
+/// Most access tokens.
+pub const TOKENS_MAX: usize = 100_000;
+/// Most namespaces, and most identities, with quotas of their own.
+pub const QUOTAS_MAX: usize = 10_000;
+
 /// Everything in a command that has a length. The node asks before the command is queued, so that nothing
 /// oversized reaches the log; the table asks again when it applies it.
 pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
@@ -104,6 +117,18 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
         Command::HandOver { lock, to, .. } => {
             check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
             check_length("candidate", to.len(), CANDIDATE_BYTES_MAX)
+        }
+        Command::Signed(signed) => {
+            check_length("identity", signed.by.len(), IDENTITY_BYTES_MAX)?;
+            match &signed.what {
+                SignedWhat::OpenSession { owner, .. } => check_length("owner", owner.len(), OWNER_BYTES_MAX),
+                SignedWhat::ForceRelease { lock, reason } => {
+                    check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
+                    check_length("reason", reason.len(), REASON_BYTES_MAX)
+                }
+                SignedWhat::Access(change) => check_length("change", change.bytes(), CHANGE_BYTES_MAX),
+                SignedWhat::Note(text) => check_length("note", text.len(), REASON_BYTES_MAX),
+            }
         }
         Command::TakeRate(take) => check_length("name of the limiter", take.limiter.len(), NAME_BYTES_MAX),
         Command::Cancel { what: Waiting::Ticket(_), .. }

@@ -10,6 +10,7 @@ use crate::effect::{Effect, Grant};
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Held;
 use crate::mutation::{self, Mutation};
+use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::scope::{Extra, scope_of};
 use crate::session::Remembered;
@@ -55,6 +56,7 @@ impl LockTable {
     pub(crate) fn enqueue_as(&mut self, ticket: Ticket, waiter: Waiter) {
         for name in waiter.locks.as_slice() {
             self.queues.insert((name.clone(), ticket));
+            self.access.add(name, Counted::Waiter);
             if let Some(lock) = self.locks.get_mut(name) {
                 lock.waiting += 1;
             }
@@ -80,6 +82,7 @@ impl LockTable {
         let waiter = self.waiters.remove(&ticket)?;
         for name in waiter.locks.as_slice() {
             self.queues.remove(&(name.clone(), ticket));
+            self.access.remove(name, Counted::Waiter);
             if let Some(lock) = self.locks.get_mut(name) {
                 lock.waiting -= 1;
             }

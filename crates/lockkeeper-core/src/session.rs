@@ -27,11 +27,25 @@ pub struct Session {
     // Its settled requests are numbered from `settled_first` (still remembered) to `settled_next`.
     pub(crate) settled_first: u64,
     pub(crate) settled_next: u64,
+    /// Whose it is; nobody else can speak for it. In a snapshot it is a record of its own, so that older ones can be
+    /// read.
+    #[serde(skip)]
+    pub identity: Option<SmolStr>,
 }
 
 impl Session {
     pub(crate) fn new(ttl_ms: u64, owner: SmolStr, opened: CellTime) -> Session {
-        Session { ttl_ms, owner, opened, version: 1, grants: 0, waits: 0, settled_first: 0, settled_next: 0 }
+        Session {
+            ttl_ms,
+            owner,
+            opened,
+            version: 1,
+            grants: 0,
+            waits: 0,
+            settled_first: 0,
+            settled_next: 0,
+            identity: None,
+        }
     }
 
     /// How many locks-at-once it holds.

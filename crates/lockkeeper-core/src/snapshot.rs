@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::access::AccessRecord;
 use crate::effect::SessionEnd;
 use crate::history::HistoryRecord;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
@@ -95,7 +96,13 @@ struct Head {
 enum Record {
     Head(Head),
     Session(SessionId, Session),
-    Lock { name: LockName, capacity: u32, last_token: Token, closed_until: CellTime, freed: Option<u64> },
+    Lock {
+        name: LockName,
+        capacity: u32,
+        last_token: Token,
+        closed_until: CellTime,
+        freed: Option<u64>,
+    },
     Grant(SessionId, Token, Held),
     Waiter(Ticket, Waiter),
     Request(SessionId, RequestId, Remembered),
@@ -104,8 +111,13 @@ enum Record {
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
-    End { records: u64 },
+    End {
+        records: u64,
+    },
     History(HistoryRecord),
+    /// Whose a session is.
+    Identity(SessionId, SmolStr),
+    Access(AccessRecord),
 }
 
 impl LockTable {
@@ -121,7 +133,9 @@ impl LockTable {
             + self.values.len()
             + self.scopes.all.len()
             + self.limiters.len()
-            + self.history.records_len()) as u64;
+            + self.history.records_len()
+            + self.access.sessions.values().map(|count| *count as usize).sum::<usize>()
+            + self.access.records_len()) as u64;
         let head = Record::Head(Head {
             applied: self.applied,
             now: self.now,
@@ -159,6 +173,10 @@ impl LockTable {
         let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
         let scopes = self.scopes.all.iter().map(|(no, scope)| Record::Scope(*no, scope.clone()));
         let limiters = self.limiters.iter().map(|(name, full)| Record::Limiter(name.clone(), *full));
+        let identities = self
+            .sessions
+            .iter()
+            .filter_map(|(id, session)| Some(Record::Identity(*id, session.identity.clone()?)));
         let all = std::iter::once(head)
             .chain(sessions)
             .chain(locks)
@@ -171,6 +189,8 @@ impl LockTable {
             .chain(scopes)
             .chain(limiters)
             .chain(self.history.records().map(Record::History))
+            .chain(identities)
+            .chain(self.access.records().map(Record::Access))
             .chain(std::iter::once(Record::End { records }));
         Chunks { records: all, started: false, crc: 0 }
     }
@@ -358,6 +378,16 @@ impl Restore {
                 table.limiters.insert(name, full);
             }
             Record::History(record) => table.history.take(record),
+            Record::Identity(id, identity) => {
+                let Some(session) = table.sessions.get_mut(&id) else {
+                    return Err(self.damaged("an identity belongs to a session that is not there"));
+                };
+                if session.identity.replace(identity.clone()).is_some() {
+                    return Err(self.damaged("a session has two identities"));
+                }
+                table.access.session_opened(&identity);
+            }
+            Record::Access(record) => table.access.take(record),
             Record::End { records } => {
                 if Some(records) != self.expected {
                     return Err(self.damaged("its head and its end do not belong together"));
@@ -413,6 +443,7 @@ impl Restore {
                 timers.insert((until, Timer::WaitEnds(*ticket)));
             }
         }
+        self.table.count_usage();
         Ok(())
     }
 }

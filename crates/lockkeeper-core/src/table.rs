@@ -4,12 +4,14 @@ use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::access::Access;
 use crate::command::{Batch, Command};
 use crate::effect::{Answer, Applied, Effect, SessionEnd};
 use crate::history::History;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
+use crate::quota::Counted;
 use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
@@ -56,6 +58,8 @@ pub struct LockTable {
     pub(crate) doomed: Vec<ScopeNo>,
     /// What happened lately, for people.
     pub(crate) history: History,
+    /// Who may do what, and how much.
+    pub(crate) access: Access,
     /// Collected while an entry is applied; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
@@ -131,6 +135,17 @@ impl LockTable {
         self.applied
     }
 
+    /// Rules, tokens and quotas.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Whether an identity, or nobody known, may speak for a session. What is not there belongs to nobody, and
+    /// whoever asks in its name is told that it is lost.
+    pub fn belongs_to(&self, session: SessionId, identity: Option<&str>) -> bool {
+        self.sessions.get(&session).is_none_or(|alive| alive.identity.as_deref() == identity)
+    }
+
     /// The cell time of the last entry.
     pub fn now(&self) -> CellTime {
         self.now
@@ -158,6 +173,7 @@ impl LockTable {
         }
         lock.capacity = crate::lock::UNCOUNTED;
         lock.freed = Some(self.free_next);
+        self.access.remove(name, Counted::Lock);
         self.free.insert(self.free_next, name.clone());
         self.free_next += 1;
         if self.free.len() > crate::limits::FREE_LOCKS_REMEMBERED_MAX {
@@ -175,6 +191,9 @@ impl LockTable {
 
     /// The lock under this name, made if there is none, and no longer counted among the free ones.
     pub(crate) fn open_lock(&mut self, name: &LockName) -> &mut Lock {
+        if self.access.counts() && self.locks.get(name).is_none_or(|lock| lock.freed.is_some()) {
+            self.access.add(name, Counted::Lock);
+        }
         let forgotten = self.forgotten;
         let lock = self.locks.entry(name.clone()).or_insert_with(|| Lock::new(forgotten));
         if let Some(number) = lock.freed.take() {
@@ -236,6 +255,7 @@ impl PartialEq for LockTable {
             limiters_due,
             doomed: _,
             history,
+            access,
             effects: _,
         } = self;
         *applied == other.applied
@@ -262,5 +282,6 @@ impl PartialEq for LockTable {
             && *limiters == other.limiters
             && *limiters_due == other.limiters_due
             && *history == other.history
+            && *access == other.access
     }
 }

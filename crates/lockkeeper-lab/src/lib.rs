@@ -2,6 +2,6 @@
 
 pub mod bench;
 pub mod checkers;
+pub mod lab;
 #[cfg(feature = "simulation")]
 pub mod simulation;
-pub mod lab;

@@ -2,10 +2,14 @@
 //! This crate alone knows the encoding.
 
 pub mod chance;
+#[cfg(feature = "tls")]
+pub mod credentials;
 pub mod frame;
 pub mod net;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 /// The generated messages and services.
 #[allow(missing_docs, clippy::all)]

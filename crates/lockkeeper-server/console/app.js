@@ -2,6 +2,7 @@
 
 import { say } from "./dom.js";
 import { nodeLink, setClock, tick } from "./format.js";
+import { askForToken } from "./token.js";
 import { watch } from "./stream.js";
 import { cell } from "./cell.js";
 import { locks } from "./locks.js";
@@ -35,7 +36,12 @@ function showState(around) {
   }
 }
 
-function lost() {
+function lost(refusal) {
+  if (refusal) {
+    say(state, refusal, "bad");
+    askForToken(refusal);
+    return;
+  }
   say(state, "This node does not answer. Trying again… ", "bad");
   if (others.length > 0 && !state.querySelector("a")) {
     state.append("Others: ", ...others.flatMap((other) => [nodeLink(other.address, `node ${other.node_id}`, location.hash), " "]));

@@ -10,11 +10,11 @@ function told(act) {
   }
   if (act.what === "members") return `the members are now ${act.members}`;
   if (act.what === "restored") return `the cell was made from a backup; its tokens go on above ${count(act.last_token)}`;
-  return act.what;
+  return act.change ?? act.what;
 }
 
 export function audit() {
-  const rows = table("", ["#Number", "What", "Why", "#When"]);
+  const rows = table("", ["#Number", "Who", "What", "Why", "#When"]);
   const root = h("section", {}, h("h2", {}, "What operators did"), rows.whole);
   return {
     root,
@@ -23,7 +23,7 @@ export function audit() {
     update(data) {
       rows.title.textContent = data.acts.length === 0 ? "Nothing yet" : "The newest first";
       list(rows.body, data.acts, (act) => act.number, (act) => h("tr", { "data-what": act.what },
-        figure("Number", act.number), td("What", told(act)), td("Why", act.reason || h("span", { class: "soft" }, "–")),
+        figure("Number", act.number), td("Who", act.by || h("span", { class: "soft" }, "–")), td("What", told(act)), td("Why", act.reason || h("span", { class: "soft" }, "–")),
         figure("When", since(act.at_ms, " ago"))));
     },
   };

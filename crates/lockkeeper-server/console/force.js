@@ -1,6 +1,7 @@
 // Freeing a lock by force: who loses it, why, and a second thought.
 
 import { nodeLink, lockAddress, who } from "./format.js";
+import { askForToken, tokenHeader } from "./token.js";
 
 const dialog = document.getElementById("force");
 const form = document.getElementById("force-form");
@@ -31,7 +32,7 @@ form.addEventListener("submit", async (event) => {
   try {
     const answer = await fetch("/v1/lock/force_release", {
       method: "POST",
-      headers: { "content-type": "application/json" },
+      headers: { "content-type": "application/json", ...tokenHeader() },
       body: JSON.stringify({ lock: name, reason: reason.value }),
       signal: AbortSignal.timeout(10000),
     });
@@ -41,6 +42,7 @@ form.addEventListener("submit", async (event) => {
       return;
     }
     error.append(body.error.message + " ");
+    if (answer.status === 401 || answer.status === 403) askForToken(body.error.message);
     if (body.error.leader) error.append(nodeLink(body.error.leader, "Open the leader's console", lockAddress(name)));
   } catch (failure) {
     error.append("The node did not answer (" + failure.message + "). Look at the lock before you try again.");

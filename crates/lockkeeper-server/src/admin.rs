@@ -4,6 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lockkeeper_core::{Command, Right, Signed, SignedWhat};
 use lockkeeper_proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -33,10 +34,12 @@ pub struct Backup {
 impl Calls {
     /// Adds a node that runs with an empty folder: it learns everything, and then votes.
     pub async fn add_member(&self, node_id: u64, address: &str) -> Result<Vec<v1::Member>, Failure> {
+        self.may_all(Right::Admin, "")?;
         self.shared().office.now()?;
         let own = self.home().identity();
         let introduction = Introduction { node_id: own.node_id, cell: Some(own.cell.clone()) };
-        let node = hello(address, &introduction, ANSWER_WITHIN).await.map_err(|why| {
+        let dialer = self.consensus().dialer();
+        let node = hello(dialer, address, &introduction, ANSWER_WITHIN).await.map_err(|why| {
             Failure::Unavailable(format!(
                 "no node answers at {address} ({why}): start it first, with an empty folder: lockkeeper serve \
                  --node-id {node_id} --listen {address} --cell {}",
@@ -54,19 +57,33 @@ impl Calls {
                 "the node at {address} belongs to another cell ({theirs}): start it with an empty folder"
             )));
         }
+        self.note(format!("member {node_id}={address} is added")).await?;
         self.consensus().add_member(node_id, node.member).await?;
         Ok(self.status().members)
     }
 
     /// Removes a member for good. A leader that is to be removed hands over first; the new one is to be asked then.
     pub async fn remove_member(&self, node_id: u64) -> Result<Vec<v1::Member>, Failure> {
+        self.may_all(Right::Admin, "")?;
         self.shared().office.now()?;
         if node_id == self.home().identity().node_id && !self.consensus().is_alone() {
             leadership::hand_over(self.shared(), self.consensus()).await?;
             return Err(Failure::NotLeader { leader: self.consensus().status().leader_address });
         }
+        self.note(format!("member {node_id} is removed")).await?;
         self.consensus().remove_member(node_id).await?;
         Ok(self.status().members)
+    }
+
+    /// Remembers who does what, if it is known who they are.
+    async fn note(&self, text: String) -> Result<(), Failure> {
+        match self.signature() {
+            by if by.is_empty() => Ok(()),
+            by => {
+                let signed = Signed { by, what: SignedWhat::Note(text.into()) };
+                self.command(Command::Signed(Box::new(signed))).await.map(|_| ())
+            }
+        }
     }
 
     /// The list for `--cell` with one more member.
@@ -86,6 +103,7 @@ impl Calls {
 
     /// The whole state at one moment, with all that this node had applied when it was asked.
     pub async fn backup(&self) -> Result<Backup, Failure> {
+        self.may_all(Right::Admin, "")?;
         if let Some(why) = self.consensus().status().stopped {
             return Err(Failure::Unavailable(why));
         }

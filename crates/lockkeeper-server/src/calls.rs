@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{
-    Acquire, CellTime, Command, Grant, LockName, LockView, Refusal, Reply, Sequencer, SessionId, Token, Wait,
-    Waiting,
+    Acquire, CellTime, Command, Grant, LockName, LockView, Refusal, Reply, Right, Sequencer, SessionId,
+    Token, Wait, Waiting,
 };
 use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
@@ -18,6 +18,7 @@ use crate::data_dir::DataDir;
 use crate::failure::{Failure, Outcome};
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
+use crate::security::{Guard, Rates, Who};
 use crate::session::connection::Connection;
 use crate::shared::Shared;
 use crate::wire;
@@ -37,6 +38,8 @@ pub(crate) const OWN_REQUEST_PREFIX: &str = "~";
 #[derive(Clone)]
 pub struct Calls {
     inner: Arc<Inner>,
+    /// In whose name.
+    who: Who,
 }
 
 struct Inner {
@@ -45,6 +48,8 @@ struct Inner {
     home: Arc<DataDir>,
     snapshots: SnapshotStore,
     requests: AtomicU64,
+    guard: Arc<Guard>,
+    rates: Rates,
 }
 
 impl Calls {
@@ -53,9 +58,50 @@ impl Calls {
         consensus: Consensus,
         home: Arc<DataDir>,
         snapshots: SnapshotStore,
+        guard: Arc<Guard>,
     ) -> Calls {
-        let requests = AtomicU64::new(0);
-        Calls { inner: Arc::new(Inner { shared, consensus, home, snapshots, requests }) }
+        let (requests, rates) = (AtomicU64::new(0), Rates::default());
+        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates });
+        Calls { inner, who: Who::Process }
+    }
+
+    /// The same operations in the name of somebody else.
+    pub(crate) fn on_behalf_of(&self, who: Who) -> Calls {
+        Calls { inner: self.inner.clone(), who }
+    }
+
+    /// The same in the name of whoever has this token.
+    pub(crate) fn with_token(&self, token: &str) -> Result<Calls, Failure> {
+        let found = self.inner.guard.by_token(token, self.inner.shared.table().access());
+        match found {
+            Ok(who) => Ok(self.on_behalf_of(who)),
+            // It may be so new that this node has not heard of it.
+            Err(_) => {
+                self.inner.shared.office.now()?;
+                self.inner.shared.metrics.turned_away("unauthenticated");
+                Err(crate::security::admission::unknown_token())
+            }
+        }
+    }
+
+    pub(crate) fn who(&self) -> &Who {
+        &self.who
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.inner.guard
+    }
+
+    pub(crate) fn rates(&self) -> &Rates {
+        &self.inner.rates
+    }
+
+    /// Queues a command, if the caller may ask for it.
+    pub(crate) fn submit(&self, command: Command, caller: Caller) {
+        match self.admit(command) {
+            Ok(command) => self.inner.shared.submit(command, caller),
+            Err(failure) => drop(caller.deliver(Err(failure))),
+        }
     }
 
     /// Whether this node may answer for the cell from what it knows.
@@ -100,7 +146,7 @@ impl Calls {
     /// Sends a command through the log and waits for its answer.
     pub async fn command(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
-        self.inner.shared.submit(command, Caller::Call(sender));
+        self.submit(command, Caller::Call(sender));
         answer.await.unwrap_or_else(|_| Err(Failure::Unknown("the node is stopping".to_owned())))
     }
 
@@ -132,6 +178,10 @@ impl Calls {
             true => self.inner.shared.office.now()?,
             false => self.now()?,
         };
+        match self.must_own(session) {
+            Err(Failure::Refused(Refusal::SessionLost)) => return Ok(None),
+            owned => owned?,
+        }
         let shared = &self.inner.shared;
         let renewed = shared.expiry.renew(session);
         if renewed.is_some() {
@@ -189,6 +239,7 @@ impl Calls {
     /// One lock.
     pub fn lock(&self, name: &str) -> Result<LockView, Failure> {
         lockkeeper_core::limits::check_name("name of the lock", name)?;
+        self.may(Right::Read, name)?;
         let now = self.now()?;
         Ok(self.inner.shared.table().lock_view(&LockName::from(name), now, SHOWN_OF_ONE_MAX))
     }
@@ -199,6 +250,7 @@ impl Calls {
             0 => PAGE_DEFAULT,
             limit => (limit as usize).min(PAGE_MAX),
         };
+        self.may_all(Right::Read, prefix)?;
         let now = self.now()?;
         let table = self.inner.shared.table();
         let mut page: Vec<LockView> =
@@ -218,6 +270,7 @@ impl Calls {
             (sequencer.lock, sequencer.token)
         };
         lockkeeper_core::limits::check_name("name of the lock", &lock)?;
+        self.may(Right::Read, &lock)?;
         self.now()?;
         let table = self.inner.shared.table();
         Ok(v1::CheckTokenResponse {
@@ -229,6 +282,7 @@ impl Calls {
     /// A value; version 0 if there is none.
     pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
         lockkeeper_core::limits::check_name("key", key)?;
+        self.may(Right::Read, key)?;
         if !mutation::is_on(Mutation::ReadWithoutLease) {
             self.now()?;
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::raft::Timing;
 use crate::raft::log::{Disk, LogConfig};
 use crate::raft::snapshot::COMMANDS_BETWEEN;
+use crate::security::Security;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
 const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
@@ -39,6 +40,8 @@ pub struct NodeConfig {
     pub entries_behind_snapshot: u64,
     /// A request that was granted after a wait of this length is worth a line in the log; zero: none is.
     pub slow_acquire: Duration,
+    /// Who may come in.
+    pub security: Security,
 }
 
 impl NodeConfig {
@@ -56,6 +59,7 @@ impl NodeConfig {
             commands_between_snapshots: COMMANDS_BETWEEN,
             entries_behind_snapshot: ENTRIES_BEHIND_SNAPSHOT,
             slow_acquire: SLOW_ACQUIRE,
+            security: Security::default(),
         }
     }
 

@@ -35,6 +35,12 @@ pub enum Failure {
     /// Something in the request is too large.
     #[error("{0}")]
     TooLarge(String),
+    /// Nobody knows who asks.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// It is known who asks, and it is not allowed.
+    #[error("{0}")]
+    Forbidden(String),
 }
 
 fn where_to(leader: &Option<String>) -> String {
@@ -79,6 +85,8 @@ impl Failure {
             Failure::Unsupported(_) => "unsupported",
             Failure::Invalid(_) => "invalid",
             Failure::TooLarge(_) => "too_large",
+            Failure::Unauthenticated(_) => "unauthenticated",
+            Failure::Forbidden(_) => "forbidden",
         }
     }
 
@@ -93,6 +101,8 @@ impl Failure {
             "invalid" => 400,
             "too_large" => 413,
             "limit" => 429,
+            "unauthenticated" => 401,
+            "forbidden" => 403,
             "not_leader" => 421,
             _ => 503,
         }

@@ -224,8 +224,8 @@ impl Formation {
             Introduction { node_id: own.node_id, cell: Some(own.cell).filter(|cell| !cell.is_empty()) };
         let others = self.given.iter().filter(|(id, _)| **id != own.node_id);
         join_all(others.map(|(id, address)| {
-            let introduction = &introduction;
-            async move { (*id, address.clone(), hello(address, introduction, ANSWER_WITHIN).await) }
+            let (introduction, dialer) = (&introduction, self.consensus.dialer());
+            async move { (*id, address.clone(), hello(dialer, address, introduction, ANSWER_WITHIN).await) }
         }))
         .await
     }

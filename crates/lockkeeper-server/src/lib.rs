@@ -11,6 +11,7 @@
 //! shared    replies to callers, grants to waiters, events to streams, session timers
 //! ```
 
+mod access;
 mod addresses;
 mod admin;
 pub mod backup;
@@ -23,6 +24,8 @@ pub mod election;
 pub mod expiry;
 pub mod failure;
 pub mod formation;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod lately;
 mod leadership;
 pub mod listen;
@@ -33,6 +36,7 @@ pub mod observers;
 pub mod office;
 pub mod proposer;
 pub mod raft;
+pub mod security;
 pub mod session;
 pub mod shared;
 pub mod slow;
@@ -42,3 +46,4 @@ pub mod wire;
 
 pub use config::NodeConfig;
 pub use node::{Node, StartError};
+pub use security::{KeyPair, Security};

@@ -45,6 +45,7 @@ pub struct Metrics {
     wait_shared: Histogram,
     hold_seconds: Histogram,
     refused: Family<Why, Counter>,
+    turned_away: Family<Why, Counter>,
     lost: Family<Why, Counter>,
     sessions_ended: Family<Why, Counter>,
     stale_writes: Counter,
@@ -131,6 +132,7 @@ impl Metrics {
             wait_shared: in_mode(Mode::Shared),
             hold_seconds: seconds(),
             refused: Family::default(),
+            turned_away: Family::default(),
             lost: Family::default(),
             sessions_ended: Family::default(),
             stale_writes: Counter::default(),
@@ -162,6 +164,11 @@ impl Metrics {
         );
         r.register("lock_hold_seconds", "How long locks were held, in cell time", self.hold_seconds.clone());
         r.register("lock_refused", "Acquires that were not granted", self.refused.clone());
+        r.register(
+            "turned_away",
+            "Requests and connections refused for who they are",
+            self.turned_away.clone(),
+        );
         r.register("lock_lost", "Grants that were taken from their holder", self.lost.clone());
         r.register(
             "lock_slow_acquires",
@@ -199,6 +206,11 @@ impl Metrics {
             Mode::Shared => &self.wait_shared,
         };
         histogram.observe(waited_ms as f64 / 1_000.0);
+    }
+
+    /// A request or a connection was refused for who it is, or because there are too many.
+    pub fn turned_away(&self, reason: &'static str) {
+        self.turned_away.get_or_create(&Why { reason }).inc();
     }
 
     /// A request was not granted.

@@ -22,10 +22,11 @@ use crate::listen::{ListenError, Listener};
 use crate::metrics::Metrics;
 use crate::proposer::Proposer;
 use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
-use crate::raft::network::PeerService;
+use crate::raft::network::{Dialer, PeerService};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::{Member, SnapshotMeta};
 use crate::raft::{Consensus, Start};
+use crate::security::{Doors, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
 use crate::slow::Slow;
@@ -65,6 +66,9 @@ pub enum StartError {
         /// The node.
         node_id: u64,
     },
+    /// Others could come in without being asked, or certificates cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// No random bytes.
     #[error("the system gives no random bytes: {0}")]
     Random(lockkeeper_proto::chance::NoChance),
@@ -75,6 +79,7 @@ pub struct Node {
     calls: Calls,
     consensus: Consensus,
     peers: PeerService,
+    doors: Doors,
     ended: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
     address: Option<SocketAddr>,
@@ -123,10 +128,18 @@ impl Node {
         if !config.members.is_empty() && !config.members.contains_key(&node_id) {
             return Err(StartError::NotAMember { node_id });
         }
+        let doors = Doors::open(&config.security)?;
         // A port that is in use is found before anything is written.
         let listener = bind(config.listen.as_deref()).await?;
         let peer_listener = bind(config.peer_listen.as_deref()).await?;
         let address = listener.as_ref().map(Listener::address);
+        for address in listener.iter().map(Listener::address) {
+            doors.may_serve(address)?;
+            doors.may_serve_members(address)?;
+        }
+        for address in peer_listener.iter().map(Listener::address) {
+            doors.may_serve_members(address)?;
+        }
         let own = addresses::own(
             config.members.get(&node_id).map(String::as_str),
             address,
@@ -136,6 +149,7 @@ impl Node {
             true => BTreeMap::from([(node_id, own.peer.clone())]),
             false => config.members.clone(),
         };
+        doors.may_have_members(given.len().max(home.identity().given.len()))?;
         if home.identity().given.is_empty() {
             let path = config.data_dir.clone().unwrap_or_default();
             home.remember_given(&given).map_err(|error| DataDirError::Io { path, error })?;
@@ -160,9 +174,11 @@ impl Node {
             shared: shared.clone(),
             own: own.clone(),
             given: given.iter().map(as_member).collect(),
+            dialer: Dialer::new(doors.dialing.clone()),
         })
         .await?;
-        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone());
+        let guard = doors.guard.clone();
+        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), guard);
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
@@ -178,10 +194,10 @@ impl Node {
         };
         tasks.spawn(lead);
         if let Some(listener) = listener {
-            tasks.spawn(listener.serve(calls.clone(), peers.clone()));
+            tasks.spawn(listener.serve(calls.clone(), peers.clone(), doors.clone()));
         }
         if let Some(listener) = peer_listener {
-            tasks.spawn(listener.serve_peers(peers.clone()));
+            tasks.spawn(listener.serve_peers(peers.clone(), doors.clone(), calls.clone()));
         }
         let folder = FolderLock(home.clone());
         let formation = Formation { home, consensus: consensus.clone(), given, own };
@@ -194,7 +210,7 @@ impl Node {
             };
             end.send_replace(Some(why));
         });
-        Ok(Node { calls, consensus, peers, ended, tasks, address, _folder: folder })
+        Ok(Node { calls, consensus, peers, doors, ended, tasks, address, _folder: folder })
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {
@@ -234,7 +250,9 @@ impl Node {
     pub async fn listen(&mut self, address: &str) -> Result<SocketAddr, StartError> {
         let listener = Listener::bind(address).await?;
         let bound = listener.address();
-        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone()));
+        self.doors.may_serve(bound)?;
+        self.doors.may_serve_members(bound)?;
+        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.doors.clone()));
         Ok(bound)
     }
 

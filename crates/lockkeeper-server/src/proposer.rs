@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{Batch, Command};
+use lockkeeper_core::{Batch, Command, SignedWhat};
 use smol_str::SmolStr;
 use tokio::sync::Notify;
 
@@ -261,6 +261,15 @@ fn bytes_of(command: &Command) -> usize {
             Command::DeleteValue { key, .. } => key.len(),
             Command::HandOver { lock, to, .. } => lock.len() + to.len(),
             Command::TakeRate(take) => take.limiter.len(),
+            Command::Signed(signed) => {
+                signed.by.len()
+                    + match &signed.what {
+                        SignedWhat::OpenSession { owner, .. } => owner.len(),
+                        SignedWhat::ForceRelease { lock, reason } => lock.len() + reason.len(),
+                        SignedWhat::Access(change) => change.bytes(),
+                        SignedWhat::Note(text) => text.len(),
+                    }
+            }
             Command::CloseSession { .. }
             | Command::ExpireSession { .. }
             | Command::Cancel { .. }
@@ -279,6 +288,7 @@ fn frees(command: &Command) -> bool {
         | Command::DeleteValue { .. }
         | Command::HandOver { .. }
         | Command::Tick => true,
+        Command::Signed(signed) => !matches!(signed.what, SignedWhat::OpenSession { .. }),
         Command::OpenSession { .. }
         | Command::Acquire(_)
         | Command::PutValue { .. }

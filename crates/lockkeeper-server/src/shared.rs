@@ -154,11 +154,11 @@ impl Shared {
 
     fn note(&self, now: CellTime, command: &Command, answer: &lockkeeper_core::Answer) {
         match (command, answer) {
-            (Command::OpenSession { session, .. }, Ok(Reply::SessionOpened { ttl_ms, .. }))
-                if self.office.term().is_some() =>
-            {
-                self.expiry.start(*session, *ttl_ms);
-                self.timers_changed.notify_one();
+            (command, Ok(Reply::SessionOpened { ttl_ms, .. })) if self.office.term().is_some() => {
+                if let Some(session) = command.opens() {
+                    self.expiry.start(session, *ttl_ms);
+                    self.timers_changed.notify_one();
+                }
             }
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
             (Command::Acquire(_), Ok(Reply::Granted(grant))) => {

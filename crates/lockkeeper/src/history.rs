@@ -43,7 +43,7 @@ pub struct LockEvent {
 pub struct AuditAct {
     /// Counts all acts of the cell.
     pub number: u64,
-    /// `force_release`, `members` or `restored`.
+    /// `force_release`, `members`, `restored`, `access` or `note`.
     pub what: String,
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "as_ms")]
@@ -58,6 +58,10 @@ pub struct AuditAct {
     pub last_token: Option<u64>,
     /// The members since then.
     pub members: Option<String>,
+    /// Who did it, if the cell asks who its callers are.
+    pub by: Option<String>,
+    /// What was changed or done, in a line.
+    pub change: Option<String>,
 }
 
 /// Where to look first.

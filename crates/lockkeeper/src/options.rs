@@ -1,6 +1,11 @@
 //! How a keeper behaves, and the builder that sets it.
 
+#[cfg(feature = "cell")]
+use std::path::PathBuf;
 use std::time::Duration;
+
+#[cfg(feature = "cell")]
+use lockkeeper_proto::tls::KeyPair;
 
 use crate::engines;
 use crate::error::Error;
@@ -16,6 +21,61 @@ pub(crate) struct Options {
     pub(crate) request_timeout: Duration,
     pub(crate) grace: Duration,
     pub(crate) accepts_volatile_tokens: bool,
+    #[cfg(feature = "cell")]
+    pub(crate) credentials: Credentials,
+}
+
+/// What the keeper shows to a cell, as far as the builder was told.
+#[cfg(feature = "cell")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Credentials {
+    ca: Option<PathBuf>,
+    own: Option<KeyPair>,
+    token_file: Option<PathBuf>,
+    token: Option<Secret>,
+}
+
+/// A text that is never shown.
+#[cfg(feature = "cell")]
+#[derive(Clone)]
+struct Secret(String);
+
+#[cfg(feature = "cell")]
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+#[cfg(feature = "cell")]
+impl Credentials {
+    /// Reads the files. What the builder was not told comes from the environment.
+    pub(crate) fn load(&self) -> Result<lockkeeper_proto::credentials::Credentials, Error> {
+        use lockkeeper_proto::credentials::{self, Credentials as Loaded};
+        let failed = |error: lockkeeper_proto::tls::TlsError| Error::invalid(error.to_string());
+        let mut loaded = Loaded::default();
+        match (&self.ca, &self.own) {
+            (Some(ca), own) => loaded = loaded.tls(ca, own.clone()).map_err(failed)?,
+            (None, Some(_)) => {
+                return Err(Error::invalid(
+                    "a client certificate is for TLS: name the nodes' authority with tls_ca(..)",
+                ));
+            }
+            (None, None) => {}
+        }
+        if let Some(file) = &self.token_file {
+            loaded = loaded.token_file(file);
+        } else if let Some(Secret(token)) = &self.token {
+            loaded = loaded.token(token);
+        }
+        loaded
+            .or_environment(|name| match (name, &self.token) {
+                // Told by the builder: the environment has nothing to add.
+                (credentials::TOKEN | credentials::TOKEN_FILE, Some(_)) => None,
+                (name, _) => std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from),
+            })
+            .map_err(failed)
+    }
 }
 
 impl Default for Options {
@@ -28,6 +88,8 @@ impl Default for Options {
             // Chubby's.
             grace: Duration::from_secs(45),
             accepts_volatile_tokens: false,
+            #[cfg(feature = "cell")]
+            credentials: Credentials::default(),
         }
     }
 }
@@ -77,6 +139,37 @@ impl KeeperBuilder {
     /// by their gates, or a stale one passes. With other engines this changes nothing.
     pub fn accept_volatile_tokens(mut self) -> Self {
         self.options.accepts_volatile_tokens = true;
+        self
+    }
+
+    /// Speaks TLS with a cell, and trusts nodes whose certificates this authority (PEM) has signed. Without it, the
+    /// environment decides (`LOCKKEEPER_CA`); without that, TLS is not spoken.
+    #[cfg(feature = "cell")]
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.options.credentials.ca = Some(file.into());
+        self
+    }
+
+    /// Shows this certificate (PEM, with its key) to the nodes of a cell: its name is who we are. Without it, the
+    /// environment decides (`LOCKKEEPER_CERT`, `LOCKKEEPER_KEY`). Renewed files are read without a restart.
+    #[cfg(feature = "cell")]
+    pub fn tls_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.options.credentials.own = Some(KeyPair { certificate: certificate.into(), key: key.into() });
+        self
+    }
+
+    /// Shows this access token to a cell. Without it, the environment decides (`LOCKKEEPER_AUTH_TOKEN`, or a file named
+    /// by `LOCKKEEPER_AUTH_TOKEN_FILE`).
+    #[cfg(feature = "cell")]
+    pub fn access_token(mut self, token: impl Into<String>) -> Self {
+        self.options.credentials.token = Some(Secret(token.into()));
+        self
+    }
+
+    /// Shows the access token in this file, which is read again for each connection.
+    #[cfg(feature = "cell")]
+    pub fn access_token_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.options.credentials.token_file = Some(file.into());
         self
     }
 

@@ -104,6 +104,11 @@ impl Browser {
         answer["result"].clone()
     }
 
+    /// Opens an address and waits for nothing.
+    pub async fn visit(&self, address: &str) {
+        self.call("Page.navigate", json!({"url": address})).await;
+    }
+
     /// Opens an address and waits until the first view is there. Says how long that took.
     pub async fn open(&self, address: &str) -> Duration {
         self.call("Page.navigate", json!({"url": "about:blank"})).await;

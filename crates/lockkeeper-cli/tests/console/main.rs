@@ -15,5 +15,6 @@ mod harness;
 mod browser;
 mod many;
 mod scene;
+mod token;
 mod views;
 mod watching;

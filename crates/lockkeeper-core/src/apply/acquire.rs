@@ -57,6 +57,7 @@ impl LockTable {
                 limits::LOCKS_MAX
             )));
         }
+        self.check_lock_quota(&request.locks)?;
         if let Some(blocked) = blocked {
             return self.wait_or_refuse(request, demand, waits, blocked, extra);
         }
@@ -175,6 +176,7 @@ impl LockTable {
                 limits::WAITERS_PER_LOCK_MAX
             )));
         }
+        self.check_waiter_quota(&request.locks)?;
         self.open_all(&request.locks, demand);
         let ticket = self.enqueue(Waiter {
             session: request.session,

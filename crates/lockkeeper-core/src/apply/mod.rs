@@ -5,6 +5,7 @@ mod force_release;
 mod hand_over;
 mod release;
 mod session;
+mod signed;
 mod tick;
 mod value;
 
@@ -33,6 +34,7 @@ impl LockTable {
             }
             Command::HandOver { session, lock, token, to } => self.hand_over(*session, lock, *token, to),
             Command::TakeRate(take) => self.take_rate(take),
+            Command::Signed(signed) => self.signed(signed),
             Command::Tick => Ok(crate::effect::Reply::Done),
         }
     }

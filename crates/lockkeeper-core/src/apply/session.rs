@@ -56,7 +56,9 @@ impl LockTable {
     /// From here on nothing can be asked in the session's name. What it holds is taken back in slices (see
     /// `reap`); until then it stays held by nobody, which is late but never wrong.
     fn end_session(&mut self, session: SessionId, why: SessionEnd) {
-        self.sessions.remove(&session);
+        if let Some(identity) = self.sessions.remove(&session).and_then(|ended| ended.identity) {
+            self.access.session_ended(&identity);
+        }
         if self.has_remains(session) {
             self.ending.insert(self.ending_next, (session, why));
             self.ending_next += 1;

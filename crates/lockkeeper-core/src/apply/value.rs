@@ -9,6 +9,7 @@ use crate::effect::{Answer, Reply};
 use crate::id::Token;
 use crate::limits;
 use crate::mutation::{self, Mutation};
+use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::value::StoredValue;
@@ -32,7 +33,11 @@ impl LockTable {
                     limits::VALUES_MAX
                 )));
             }
-            None => self.removed_version + 1,
+            None => {
+                self.access.check_value(key)?;
+                self.access.add(key, Counted::Value);
+                self.removed_version + 1
+            }
         };
         self.values.insert(key.clone(), StoredValue { bytes: value.clone(), version, token: highest });
         Ok(Reply::Put { version })
@@ -47,6 +52,7 @@ impl LockTable {
         limits::check_name("key", key)?;
         self.check_write(key, fence, if_version)?;
         if let Some(removed) = self.values.remove(key) {
+            self.access.remove(key, Counted::Value);
             self.removed_version = self.removed_version.max(removed.version);
         }
         Ok(Reply::Done)

@@ -142,15 +142,44 @@ pub enum Deed {
         /// The last token since then.
         last_token: Token,
     },
+    /// Rules, tokens or quotas were changed.
+    Access {
+        /// Who did it; empty if nobody is known.
+        by: SmolStr,
+        /// How, in a line.
+        change: SmolStr,
+    },
+    /// Something that was done outside the table.
+    Note {
+        /// Who did it; empty if nobody is known.
+        by: SmolStr,
+        /// What, in a line.
+        text: SmolStr,
+    },
+    /// A lock was freed by force, by somebody who is known.
+    ForceReleaseBy {
+        /// Who did it.
+        by: SmolStr,
+        /// The lock.
+        lock: LockName,
+        /// Why, in the operator's words.
+        reason: SmolStr,
+        /// How many grants were taken away.
+        released: u32,
+        /// The lock's last token afterwards.
+        last_token: Token,
+    },
 }
 
 impl Deed {
     /// The word used in the API.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Deed::ForceRelease { .. } => "force_release",
+            Deed::ForceRelease { .. } | Deed::ForceReleaseBy { .. } => "force_release",
             Deed::Members { .. } => "members",
             Deed::Restored { .. } => "restored",
+            Deed::Access { .. } => "access",
+            Deed::Note { .. } => "note",
         }
     }
 }

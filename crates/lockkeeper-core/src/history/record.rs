@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use smol_str::SmolStr;
 
 use super::{Deed, LEFT_MAX, Leader, LockEvent, ShortSession, What};
-use crate::command::Command;
+use crate::command::{Command, Signed, SignedWhat};
 use crate::effect::{Answer, Effect, Freed, Grant, Reply};
 use crate::id::{SessionId, Token};
 use crate::table::LockTable;
@@ -35,6 +35,10 @@ impl LockTable {
         let no_reason = SmolStr::default();
         let reason = match command {
             Command::ForceRelease { reason, .. } => reason,
+            Command::Signed(signed) => match &signed.what {
+                SignedWhat::ForceRelease { reason, .. } => reason,
+                _ => &no_reason,
+            },
             _ => &no_reason,
         };
         self.remember_effects(before.effects, reason);
@@ -48,8 +52,23 @@ impl LockTable {
                 let deed = Deed::ForceRelease { lock, reason, released: *released, last_token: *last_token };
                 self.history.act(self.now, deed);
             }
+            (Command::Signed(signed), Ok(reply)) => self.remember_signed(signed, reply),
             _ => {}
         }
+    }
+
+    fn remember_signed(&mut self, signed: &Signed, reply: &Reply) {
+        let by = signed.by.clone();
+        let deed = match (&signed.what, reply) {
+            (SignedWhat::ForceRelease { lock, reason }, Reply::Forced { released, last_token }) => {
+                let (lock, reason) = (lock.clone(), reason.clone());
+                Deed::ForceReleaseBy { by, lock, reason, released: *released, last_token: *last_token }
+            }
+            (SignedWhat::Access(change), _) => Deed::Access { by, change: change.in_words() },
+            (SignedWhat::Note(text), _) => Deed::Note { by, text: text.clone() },
+            _ => return,
+        };
+        self.history.act(self.now, deed);
     }
 
     /// Remembers what time alone has brought about.

@@ -154,6 +154,7 @@ impl Naive {
             }
             // Scopes, hand-overs and rates have models of their own.
             Command::HandOver { .. } | Command::TakeRate(_) => unreachable!("no history has them"),
+            Command::Signed(_) => unreachable!("no history has them"),
             Command::Tick => Ok(Reply::Done),
         }
     }

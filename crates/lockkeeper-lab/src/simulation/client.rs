@@ -214,19 +214,28 @@ impl Worker {
     async fn write(&mut self, keeper: &Keeper, guard: &Guard, lock: &str, token: u64, hold: &Holding) {
         let asked = true_now();
         let value = format!("v{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
+        // In the history before it is made: whoever is killed in the middle may have written all the same.
+        let write = Write { key: lock.to_owned(), value, token, version: None, asked, answered: Duration::MAX };
+        let (place, value) = self.work.recorder.note(|history| {
+            history.writes.push(write.clone());
+            (history.writes.len() - 1, write.value)
+        });
         let put = keeper.value(lock).fence(guard).put(value.clone().into_bytes()).await;
-        let version = match put {
-            Ok(version) => Some(version),
-            Err(Error::Unknown(_)) => None,
+        let answered = true_now();
+        match put {
+            Ok(version) => {
+                self.work.recorder.tell(answered, &format!("worker {} wrote {value} as {version}", self.number));
+                self.work.recorder.note(|history| {
+                    let write = &mut history.writes[place];
+                    (write.version, write.answered) = (Some(version), answered);
+                });
+            }
+            Err(Error::Unknown(_)) => {}
             Err(error) => {
                 self.work.recorder.count(&format!("writes {}", error.code()));
-                return hold.lost(&error);
+                hold.lost(&error);
             }
-        };
-        let answered = true_now();
-        self.work.recorder.tell(answered, &format!("worker {} wrote {value} as {version:?}", self.number));
-        let write = Write { key: lock.to_owned(), value, token, version, asked, answered };
-        self.work.recorder.note(|history| history.writes.push(write));
+        }
     }
 }
 

@@ -45,6 +45,9 @@ const LAST: MachineId = 99;
 /// When everything is whole again, the cell must be empty and answer within this time.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 
+/// Before that, somebody must have looked at all that is there.
+const LOOKS_WITHIN: Duration = Duration::from_secs(10);
+
 /// How a run is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
@@ -304,7 +307,7 @@ impl World {
         let machine = Machine::new(LAST, &self.network, self.random.fork(), 1.0, self.now)?;
         let (url, recorder) = (self.work.url.clone(), self.recorder.clone());
         let ends = self.now + RECOVERS_WITHIN;
-        machine.spawn(look_at_the_end(url, recorder, ends - self.step * 20, done.clone()));
+        machine.spawn(look_at_the_end(url, recorder, ends - LOOKS_WITHIN, done.clone()));
         self.clients.push(Client { id: LAST, machine, rate: 1.0, workers: 0 });
         while !done.load(Ordering::Relaxed) && self.now < ends {
             self.step()?;

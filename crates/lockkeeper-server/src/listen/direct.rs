@@ -1,8 +1,10 @@
 //! Frames straight on TCP: what our own library speaks. One task for each connection, one read and one
 //! write for each frame.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,12 +16,18 @@ use lockkeeper_proto::v1;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::Sleep;
 
 use crate::calls::Calls;
+use crate::session::connection::Connection;
 use crate::session::stream::ClientStream;
 
 /// Largest frame that is taken in.
 const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Largest frame of somebody who has still to say who it is.
+const UNKNOWN_FRAME_BYTES_MAX: usize = 64 * 1024;
+/// A frame that has begun must be there within this time.
+const FRAME_WITHIN: Duration = Duration::from_secs(10);
 /// What is read at once.
 const READ_BYTES: usize = 8 * 1024;
 
@@ -90,8 +98,10 @@ async fn exchange(
     reader.read_exact(&mut greeting).await?;
     writer.write_all(GREETING).await?;
     writer.flush().await?;
-    let inbound = Inbound { reader, buffer: BytesMut::with_capacity(READ_BYTES) };
-    let mut frames = ClientStream::new(inbound, calls);
+    let connection = Arc::new(Connection::default());
+    let buffer = BytesMut::with_capacity(READ_BYTES);
+    let inbound = Inbound { reader, buffer, connection: connection.clone(), late: None };
+    let mut frames = ClientStream::on(connection, inbound, calls);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
         frame::encode(&frame, &mut out);
@@ -137,6 +147,23 @@ impl Readable for ReadHalf<Box<dyn Duplex>> {
 struct Inbound<R> {
     reader: R,
     buffer: BytesMut,
+    connection: Arc<Connection>,
+    /// When the frame that is coming in must be there.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl<R> Inbound<R> {
+    /// Whoever has begun a frame must go on with it: memory that waits for the rest would be anybody's to take.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.buffer.is_empty() {
+            self.late = None;
+            return Poll::Pending;
+        }
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FRAME_WITHIN)));
+        ready!(late.as_mut().poll(context));
+        tracing::info!("a client began a frame and did not end it, and was cut off");
+        Poll::Ready(io::ErrorKind::TimedOut.into())
+    }
 }
 
 impl<R: Readable> futures_util::Stream for Inbound<R> {
@@ -145,8 +172,15 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            match frame::decode(&mut this.buffer, FRAME_BYTES_MAX) {
-                Ok(Some(frame)) => return Poll::Ready(Some(Ok(frame))),
+            let bytes_max = match this.connection.is_known() {
+                true => FRAME_BYTES_MAX,
+                false => UNKNOWN_FRAME_BYTES_MAX,
+            };
+            match frame::decode(&mut this.buffer, bytes_max) {
+                Ok(Some(frame)) => {
+                    this.late = None;
+                    return Poll::Ready(Some(Ok(frame)));
+                }
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(not_a_frame(error)))),
             }
@@ -155,7 +189,7 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
                 Poll::Ready(Ok(0)) => return Poll::Ready(None),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return this.poll_late(context).map(|error| Some(Err(error))),
             }
         }
     }

@@ -12,6 +12,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::raft::network::PeerService;
+use crate::security::Who;
 use crate::session::stream::ClientStream;
 use crate::wire;
 
@@ -42,7 +43,7 @@ struct Service {
 }
 
 /// The failure as a gRPC status; the code of the contract travels in the header `lockkeeper-code`.
-fn status(failure: Failure) -> Status {
+pub(super) fn status(failure: Failure) -> Status {
     let code = match failure.code() {
         "busy" | "not_held" | "stale_token" | "version_mismatch" => Code::FailedPrecondition,
         "deadlock" | "died" | "wounded" => Code::Aborted,
@@ -51,6 +52,8 @@ fn status(failure: Failure) -> Status {
         "unsupported" => Code::Unimplemented,
         "invalid" | "too_large" => Code::InvalidArgument,
         "limit" => Code::ResourceExhausted,
+        "unauthenticated" => Code::Unauthenticated,
+        "forbidden" => Code::PermissionDenied,
         // Many clients repeat UNAVAILABLE by themselves, which is wrong for what may have happened.
         _ if failure.may_have_happened() => Code::Unknown,
         _ => Code::Unavailable,
@@ -76,17 +79,24 @@ fn number(value: u64) -> String {
 }
 
 impl Service {
-    async fn command(&self, command: Command) -> Result<Reply, Status> {
-        self.calls.command(command).await.map_err(status)
+    /// The operations in the name of whoever asks.
+    fn by<T>(&self, request: &Request<T>) -> Calls {
+        // The reception has put it there; whoever came another way has shown nothing.
+        let who = request.extensions().get::<Who>().cloned().unwrap_or(Who::Nobody);
+        self.calls.on_behalf_of(who)
     }
+}
 
-    async fn grant(&self, command: Command) -> Result<Response<v1::Grant>, Status> {
-        let Command::Acquire(request) = command else {
-            return Err(status(Failure::Invalid("this is not an acquire".to_owned())));
-        };
-        let grant = self.calls.acquire(request).await.map_err(status)?;
-        Ok(Response::new(wire::grant(&grant)))
-    }
+async fn command(calls: &Calls, command: Command) -> Result<Reply, Status> {
+    calls.command(command).await.map_err(status)
+}
+
+async fn grant(calls: &Calls, command: Command) -> Result<Response<v1::Grant>, Status> {
+    let Command::Acquire(request) = command else {
+        return Err(status(Failure::Invalid("this is not an acquire".to_owned())));
+    };
+    let grant = calls.acquire(request).await.map_err(status)?;
+    Ok(Response::new(wire::grant(&grant)))
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -97,15 +107,17 @@ impl Lockkeeper for Service {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Answer<v1::OpenSessionResponse> {
+        let calls = self.by(&request);
         let request = request.into_inner();
         let (session, ttl_ms) =
-            self.calls.open_session(request.ttl_ms, request.owner.into()).await.map_err(status)?;
+            calls.open_session(request.ttl_ms, request.owner.into()).await.map_err(status)?;
         Ok(Response::new(v1::OpenSessionResponse { session: session.to_string(), ttl_ms }))
     }
 
     async fn keep_alive(&self, request: Request<v1::KeepAliveRequest>) -> Answer<v1::KeepAliveResponse> {
+        let calls = self.by(&request);
         let session = wire::session(&request.into_inner().session).map_err(status)?;
-        match self.calls.keep_alive(session).map_err(status)? {
+        match calls.keep_alive(session).map_err(status)? {
             Some(ttl_ms) => Ok(Response::new(v1::KeepAliveResponse { ttl_ms })),
             None => Err(status(Failure::Refused(lockkeeper_core::Refusal::SessionLost))),
         }
@@ -115,50 +127,58 @@ impl Lockkeeper for Service {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Answer<v1::CloseSessionResponse> {
+        let calls = self.by(&request);
         let session = wire::session(&request.into_inner().session).map_err(status)?;
-        self.command(Command::CloseSession { session }).await?;
+        command(&calls, Command::CloseSession { session }).await?;
         Ok(Response::new(v1::CloseSessionResponse {}))
     }
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Answer<v1::Grant> {
-        self.grant(wire::acquire_command(request.into_inner()).map_err(status)?).await
+        let calls = self.by(&request);
+        grant(&calls, wire::acquire_command(request.into_inner()).map_err(status)?).await
     }
 
     async fn acquire_all(&self, request: Request<v1::AcquireAllRequest>) -> Answer<v1::Grant> {
-        self.grant(wire::acquire_all_command(request.into_inner()).map_err(status)?).await
+        let calls = self.by(&request);
+        grant(&calls, wire::acquire_all_command(request.into_inner()).map_err(status)?).await
     }
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Answer<v1::ReleaseResponse> {
-        self.command(wire::release_command(request.into_inner()).map_err(status)?).await?;
+        let calls = self.by(&request);
+        command(&calls, wire::release_command(request.into_inner()).map_err(status)?).await?;
         Ok(Response::new(v1::ReleaseResponse {}))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelResponse> {
-        self.command(wire::cancel_command(request.into_inner()).map_err(status)?).await?;
+        let calls = self.by(&request);
+        command(&calls, wire::cancel_command(request.into_inner()).map_err(status)?).await?;
         Ok(Response::new(v1::CancelResponse {}))
     }
 
     async fn get_lock(&self, request: Request<v1::GetLockRequest>) -> Answer<v1::LockState> {
-        let view = self.calls.lock(&request.into_inner().lock).map_err(status)?;
+        let calls = self.by(&request);
+        let view = calls.lock(&request.into_inner().lock).map_err(status)?;
         Ok(Response::new(wire::lock_state(&view)))
     }
 
     async fn list_locks(&self, request: Request<v1::ListLocksRequest>) -> Answer<v1::ListLocksResponse> {
+        let calls = self.by(&request);
         let request = request.into_inner();
-        let (locks, more) =
-            self.calls.locks(&request.prefix, &request.after, request.limit).map_err(status)?;
+        let (locks, more) = calls.locks(&request.prefix, &request.after, request.limit).map_err(status)?;
         Ok(Response::new(v1::ListLocksResponse { locks: locks.iter().map(wire::lock_state).collect(), more }))
     }
 
     async fn check_token(&self, request: Request<v1::CheckTokenRequest>) -> Answer<v1::CheckTokenResponse> {
-        self.calls.check_token(&request.into_inner()).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.check_token(&request.into_inner()).map(Response::new).map_err(status)
     }
 
     async fn force_release(
         &self,
         request: Request<v1::ForceReleaseRequest>,
     ) -> Answer<v1::ForceReleaseResponse> {
-        match self.command(wire::force_release_command(request.into_inner())).await? {
+        let calls = self.by(&request);
+        match command(&calls, wire::force_release_command(request.into_inner())).await? {
             Reply::Forced { released, last_token } => {
                 Ok(Response::new(v1::ForceReleaseResponse { released, last_token: last_token.0 }))
             }
@@ -167,62 +187,73 @@ impl Lockkeeper for Service {
     }
 
     async fn get_history(&self, request: Request<v1::GetHistoryRequest>) -> Answer<v1::LockHistory> {
-        self.calls.history(&request.into_inner()).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.history(&request.into_inner()).map(Response::new).map_err(status)
     }
 
     async fn get_audit(&self, request: Request<v1::GetAuditRequest>) -> Answer<v1::Audit> {
-        self.calls.audit(&request.into_inner()).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.audit(&request.into_inner()).map(Response::new).map_err(status)
     }
 
     async fn get_top(&self, request: Request<v1::GetTopRequest>) -> Answer<v1::Top> {
-        self.calls.top(&request.into_inner()).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.top(&request.into_inner()).map(Response::new).map_err(status)
     }
 
     async fn get_wait_graph(&self, request: Request<v1::GetWaitGraphRequest>) -> Answer<v1::WaitGraph> {
-        self.calls.wait_graph(&request.into_inner()).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.wait_graph(&request.into_inner()).map(Response::new).map_err(status)
     }
 
     async fn put_value(&self, request: Request<v1::PutValueRequest>) -> Answer<v1::PutValueResponse> {
-        match self.command(wire::put_value_command(request.into_inner())).await? {
+        let calls = self.by(&request);
+        match command(&calls, wire::put_value_command(request.into_inner())).await? {
             Reply::Put { version } => Ok(Response::new(v1::PutValueResponse { version })),
             other => Err(Status::internal(format!("{other:?}"))),
         }
     }
 
     async fn get_value(&self, request: Request<v1::GetValueRequest>) -> Answer<v1::Value> {
-        self.calls.value(&request.into_inner().key).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.value(&request.into_inner().key).map(Response::new).map_err(status)
     }
 
     async fn delete_value(
         &self,
         request: Request<v1::DeleteValueRequest>,
     ) -> Answer<v1::DeleteValueResponse> {
-        self.command(wire::delete_value_command(request.into_inner())).await?;
+        let calls = self.by(&request);
+        command(&calls, wire::delete_value_command(request.into_inner())).await?;
         Ok(Response::new(v1::DeleteValueResponse {}))
     }
 
     async fn campaign(&self, request: Request<v1::CampaignRequest>) -> Answer<v1::CampaignResponse> {
+        let calls = self.by(&request);
         let request = request.into_inner();
         let candidate = wire::candidate(&request).map_err(status)?;
         let epoch =
-            self.calls.campaign(&request.election, request.value.into(), candidate).await.map_err(status)?;
+            calls.campaign(&request.election, request.value.into(), candidate).await.map_err(status)?;
         Ok(Response::new(v1::CampaignResponse { epoch: epoch.0 }))
     }
 
     async fn resign(&self, request: Request<v1::ResignRequest>) -> Answer<v1::ResignResponse> {
+        let calls = self.by(&request);
         let request = request.into_inner();
         let session = wire::session(&request.session).map_err(status)?;
-        self.calls.resign(session, &request.election, Token(request.epoch)).await.map_err(status)?;
+        calls.resign(session, &request.election, Token(request.epoch)).await.map_err(status)?;
         Ok(Response::new(v1::ResignResponse {}))
     }
 
     async fn hand_over(&self, request: Request<v1::HandOverRequest>) -> Answer<v1::HandOverResponse> {
-        self.calls.hand_over(request.into_inner()).await.map_err(status)?;
+        let calls = self.by(&request);
+        calls.hand_over(request.into_inner()).await.map_err(status)?;
         Ok(Response::new(v1::HandOverResponse {}))
     }
 
     async fn get_election(&self, request: Request<v1::GetElectionRequest>) -> Answer<v1::Election> {
-        self.calls.election(&request.into_inner().election).map(Response::new).map_err(status)
+        let calls = self.by(&request);
+        calls.election(&request.into_inner().election).map(Response::new).map_err(status)
     }
 
     type ObserveElectionStream = Pin<Box<dyn Stream<Item = Result<v1::Election, Status>> + Send>>;
@@ -231,14 +262,16 @@ impl Lockkeeper for Service {
         &self,
         request: Request<v1::ObserveElectionRequest>,
     ) -> Answer<Self::ObserveElectionStream> {
+        let calls = self.by(&request);
         let election = request.into_inner().election;
-        self.calls.election(&election).map_err(status)?;
-        let seen = self.calls.observe(election).map(|seen| seen.map_err(status));
+        calls.election(&election).map_err(status)?;
+        let seen = calls.observe(election).map(|seen| seen.map_err(status));
         Ok(Response::new(Box::pin(seen)))
     }
 
     async fn take_rate(&self, request: Request<v1::TakeRateRequest>) -> Answer<v1::TakeRateResponse> {
-        match self.command(wire::take_rate_command(request.into_inner()).map_err(status)?).await? {
+        let calls = self.by(&request);
+        match command(&calls, wire::take_rate_command(request.into_inner()).map_err(status)?).await? {
             Reply::Rate { allowed, retry_after_ms } => {
                 Ok(Response::new(v1::TakeRateResponse { allowed, retry_after_ms }))
             }
@@ -246,29 +279,75 @@ impl Lockkeeper for Service {
         }
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        Ok(Response::new(self.calls.status()))
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+        let calls = self.by(&request);
+        calls.must_be_known().map_err(status)?;
+        Ok(Response::new(calls.status()))
     }
 
-    async fn list_members(&self, _: Request<v1::ListMembersRequest>) -> Answer<v1::MembersResponse> {
-        Ok(Response::new(v1::MembersResponse { members: self.calls.status().members }))
+    async fn list_members(&self, request: Request<v1::ListMembersRequest>) -> Answer<v1::MembersResponse> {
+        let calls = self.by(&request);
+        calls.must_be_known().map_err(status)?;
+        Ok(Response::new(v1::MembersResponse { members: calls.status().members }))
     }
 
     async fn add_member(&self, request: Request<v1::AddMemberRequest>) -> Answer<v1::MembersResponse> {
+        let calls = self.by(&request);
         let request = request.into_inner();
-        let members = self.calls.add_member(request.node_id, &request.address).await.map_err(status)?;
+        let members = calls.add_member(request.node_id, &request.address).await.map_err(status)?;
         Ok(Response::new(v1::MembersResponse { members }))
     }
 
     async fn remove_member(&self, request: Request<v1::RemoveMemberRequest>) -> Answer<v1::MembersResponse> {
-        let members = self.calls.remove_member(request.into_inner().node_id).await.map_err(status)?;
+        let calls = self.by(&request);
+        let members = calls.remove_member(request.into_inner().node_id).await.map_err(status)?;
         Ok(Response::new(v1::MembersResponse { members }))
+    }
+
+    async fn get_access(&self, request: Request<v1::GetAccessRequest>) -> Answer<v1::AccessState> {
+        self.by(&request).access().map(Response::new).map_err(status)
+    }
+
+    async fn grant_access(&self, request: Request<v1::GrantAccessRequest>) -> Answer<v1::AccessDone> {
+        self.by(&request).grant_access(request.into_inner()).await.map_err(status)?;
+        Ok(Response::new(v1::AccessDone {}))
+    }
+
+    async fn revoke_access(&self, request: Request<v1::RevokeAccessRequest>) -> Answer<v1::AccessDone> {
+        self.by(&request).revoke_access(request.into_inner()).await.map_err(status)?;
+        Ok(Response::new(v1::AccessDone {}))
+    }
+
+    async fn create_access_token(
+        &self,
+        request: Request<v1::CreateAccessTokenRequest>,
+    ) -> Answer<v1::NewAccessToken> {
+        let made = self.by(&request).create_token(&request.into_inner().identity).await.map_err(status)?;
+        Ok(Response::new(made))
+    }
+
+    async fn revoke_access_token(
+        &self,
+        request: Request<v1::RevokeAccessTokenRequest>,
+    ) -> Answer<v1::AccessDone> {
+        self.by(&request).revoke_token(&request.into_inner().id).await.map_err(status)?;
+        Ok(Response::new(v1::AccessDone {}))
+    }
+
+    async fn set_quota(&self, request: Request<v1::SetQuotaRequest>) -> Answer<v1::AccessDone> {
+        let calls = self.by(&request);
+        calls.set_quota(request.into_inner().quota.unwrap_or_default()).await.map_err(status)?;
+        Ok(Response::new(v1::AccessDone {}))
     }
 
     type SaveSnapshotStream = Pin<Box<dyn Stream<Item = Result<v1::SnapshotChunk, Status>> + Send>>;
 
-    async fn save_snapshot(&self, _: Request<v1::SaveSnapshotRequest>) -> Answer<Self::SaveSnapshotStream> {
-        let backup = self.calls.backup().await.map_err(status)?;
+    async fn save_snapshot(
+        &self,
+        request: Request<v1::SaveSnapshotRequest>,
+    ) -> Answer<Self::SaveSnapshotStream> {
+        let calls = self.by(&request);
+        let backup = calls.backup().await.map_err(status)?;
         let (total_bytes, index) = (backup.bytes, backup.through);
         let chunks = backup.chunks.map(move |data| match data {
             Ok(data) => Ok(v1::SnapshotChunk { data: data.into(), total_bytes, index }),
@@ -280,7 +359,8 @@ impl Lockkeeper for Service {
     type StreamStream = Pin<Box<dyn Stream<Item = Result<v1::ServerFrame, Status>> + Send>>;
 
     async fn stream(&self, request: Request<Streaming<v1::ClientFrame>>) -> Answer<Self::StreamStream> {
-        let stream = ClientStream::new(request.into_inner(), self.calls.clone());
+        let calls = self.by(&request);
+        let stream = ClientStream::new(request.into_inner(), calls);
         Ok(Response::new(Box::pin(stream.map(Ok))))
     }
 }

@@ -1,24 +1,34 @@
 //! The port: gRPC and HTTP side by side.
 
+mod crowd;
 mod direct;
 mod grpc;
 pub mod http;
+mod reception;
+mod seldom;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use lockkeeper_proto::net::{self, Stream};
+use lockkeeper_proto::tls::{ServerTls, Visitor};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::crowd::{Crowd, Seat};
+use self::reception::Reception;
+use self::seldom::Seldom;
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
+use crate::security::doors::Members;
+use crate::security::{Doors, Who};
 
 /// A client must say something, and finish its HTTP headers, within this time.
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
@@ -73,17 +83,32 @@ impl Listener {
     }
 
     /// Serves clients and members until the node stops; then their connections end with it.
-    pub(crate) async fn serve(self, calls: Calls, peers: PeerService) {
+    pub(crate) async fn serve(self, calls: Calls, peers: PeerService, doors: Doors) {
+        // What comes in by a port is in nobody's name, until it is known who it is.
+        let calls = calls.on_behalf_of(Who::Nobody);
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
-        self.accept(router, Some(calls)).await;
+        let tls = doors.clients.clone();
+        self.accept(
+            Port { router, calls, tls, members: doors.members, frames: true, seldom: Arc::default() },
+            &doors,
+        )
+        .await;
     }
 
     /// Serves members alone.
-    pub(crate) async fn serve_peers(self, peers: PeerService) {
-        self.accept(tonic::service::Routes::new(peers.server()).into_axum_router(), None).await;
+    pub(crate) async fn serve_peers(self, peers: PeerService, doors: Doors, calls: Calls) {
+        let calls = calls.on_behalf_of(Who::Nobody);
+        let router = tonic::service::Routes::new(peers.server()).into_axum_router();
+        let tls = doors.peers.clone();
+        self.accept(
+            Port { router, calls, tls, members: doors.members, frames: false, seldom: Arc::default() },
+            &doors,
+        )
+        .await;
     }
 
-    async fn accept(mut self, router: axum::Router, calls: Option<Calls>) {
+    async fn accept(mut self, port: Port, doors: &Doors) {
+        let crowd = Crowd::new(doors.crowd);
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -92,9 +117,11 @@ impl Listener {
                 Some(_) = connections.join_next() => continue,
             };
             match accepted {
-                Ok(stream) => {
-                    connections.spawn(connection(stream, calls.clone(), router.clone()));
-                }
+                Ok(stream) => match crowd.enter(address_of(&stream)) {
+                    Ok(seat) => drop(connections.spawn(connection(stream, port.clone(), seat))),
+                    // Closed without a word: whoever is in is served, and a word to each would be work as well.
+                    Err(why) => port.calls.shared().metrics.turned_away(why),
+                },
                 Err(error) => {
                     // Too many open files, most likely: those that are open are served on.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -105,32 +132,88 @@ impl Listener {
     }
 }
 
+/// What is behind a port.
+#[derive(Clone)]
+struct Port {
+    router: axum::Router,
+    calls: Calls,
+    tls: Option<ServerTls>,
+    members: Members,
+    /// Whether our own frames are spoken here.
+    frames: bool,
+    seldom: Arc<Seldom>,
+}
+
+fn address_of(stream: &Stream) -> Option<IpAddr> {
+    match stream {
+        Stream::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+        Stream::Other(_) => None,
+    }
+}
+
 /// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
-async fn connection(stream: Stream, calls: Option<Calls>, router: axum::Router) {
+async fn connection(stream: Stream, port: Port, mut seat: Seat) {
     if let Stream::Tcp(stream) = &stream {
         prepare(stream);
     }
-    match timeout(FIRST_BYTES_WITHIN, direct::is_greeting(stream)).await {
-        Ok(Ok((stream, true))) => match calls {
-            Some(calls) => direct::serve(stream, calls).await,
-            None => tracing::debug!("a client came to the port of the members"),
-        },
-        Ok(Ok((stream, false))) => {
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
-            builder
-                .http2()
-                .timer(TokioTimer::new())
-                .keep_alive_interval(HTTP2_PING_EVERY)
-                .initial_stream_window_size(WINDOW_BYTES)
-                .initial_connection_window_size(WINDOW_BYTES);
-            let service = TowerToHyperService::new(router);
-            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-                tracing::debug!(%error, "a connection ended");
+    let first = async {
+        let (stream, visitor) = match &port.tls {
+            None => (stream, Visitor::default()),
+            Some(tls) => tls.accept(stream).await?,
+        };
+        let (stream, greets) = direct::is_greeting(stream).await?;
+        io::Result::Ok((stream, visitor, greets))
+    };
+    let (stream, visitor, greets) = tokio::select! {
+        first = timeout(FIRST_BYTES_WITHIN, first) => match first {
+            Ok(Ok(first)) => first,
+            Ok(Err(error)) => {
+                // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
+                match error.kind() {
+                    io::ErrorKind::InvalidData => {
+                        port.calls.shared().metrics.turned_away("handshake");
+                        if port.seldom.now() {
+                            tracing::warn!(%error, "a handshake has failed");
+                        }
+                    }
+                    _ => tracing::debug!(%error, "a connection ended before its first byte"),
+                }
+                return;
             }
+            Err(_) => {
+                tracing::debug!("a connection sent nothing and was closed");
+                return;
+            }
+        },
+        _ = &mut seat.pushed_out => {
+            port.calls.shared().metrics.turned_away("unheard");
+            return;
         }
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),
-        Err(_) => tracing::debug!("a connection sent nothing and was closed"),
+    };
+    seat.heard();
+    if greets {
+        match port.frames {
+            true => {
+                let who = port.calls.guard().by_certificate(&visitor);
+                direct::serve(stream, port.calls.on_behalf_of(who)).await;
+            }
+            false => tracing::debug!("a client came to the port of the members"),
+        }
+        return;
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HTTP2_PING_EVERY)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES);
+    let Port { router, calls, members, seldom, .. } = port;
+    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom };
+    let service = TowerToHyperService::new(reception);
+    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a connection ended");
     }
 }
 

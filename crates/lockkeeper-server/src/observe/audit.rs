@@ -23,7 +23,7 @@ pub struct Audit {
 pub struct AuditAct {
     /// Counts all acts of the cell.
     pub number: u64,
-    /// `force_release`, `members` or `restored`.
+    /// `force_release`, `members`, `restored`, `access` or `note`.
     pub what: &'static str,
     /// When, in cell time.
     pub at_ms: u64,
@@ -39,6 +39,10 @@ pub struct AuditAct {
     pub last_token: Option<u64>,
     /// The members since then.
     pub members: Option<String>,
+    /// Who did it, if it is known.
+    pub by: Option<String>,
+    /// What was changed or done, in a line.
+    pub change: Option<String>,
 }
 
 /// A node came to lead the cell.
@@ -85,13 +89,31 @@ impl Look<'_> {
             released: None,
             last_token: None,
             members: None,
+            by: None,
+            change: None,
         };
+        let known = |by: &str| (!by.is_empty()).then(|| by.to_owned());
         match &act.deed {
             Deed::ForceRelease { lock, reason, released, last_token } => {
                 shown.lock = Some(lock.to_string());
                 shown.reason = Some(reason.to_string());
                 shown.released = Some(*released);
                 shown.last_token = Some(last_token.0);
+            }
+            Deed::ForceReleaseBy { by, lock, reason, released, last_token } => {
+                shown.by = known(by);
+                shown.lock = Some(lock.to_string());
+                shown.reason = Some(reason.to_string());
+                shown.released = Some(*released);
+                shown.last_token = Some(last_token.0);
+            }
+            Deed::Access { by, change } => {
+                shown.by = known(by);
+                shown.change = Some(change.to_string());
+            }
+            Deed::Note { by, text } => {
+                shown.by = known(by);
+                shown.change = Some(text.to_string());
             }
             Deed::Members { members } => shown.members = Some(members.to_string()),
             Deed::Restored { last_token } => shown.last_token = Some(last_token.0),
@@ -112,6 +134,8 @@ impl From<Audit> for v1::Audit {
             released: act.released,
             last_token: act.last_token,
             members: act.members.unwrap_or_default(),
+            by: act.by.unwrap_or_default(),
+            change: act.change.unwrap_or_default(),
         });
         let leaders = audit.leaders.into_iter().map(|leader| v1::LeaderChange {
             at_ms: leader.at_ms,

@@ -17,7 +17,7 @@ pub mod top;
 
 use std::sync::MutexGuard;
 
-use lockkeeper_core::{CellTime, LockTable};
+use lockkeeper_core::{CellTime, LockTable, Right};
 use lockkeeper_proto::v1;
 
 use crate::calls::Calls;
@@ -40,21 +40,25 @@ impl Calls {
 
     /// The last events of a lock, on the wire.
     pub fn history(&self, request: &v1::GetHistoryRequest) -> Result<v1::LockHistory, Failure> {
+        self.may(Right::Read, &request.lock)?;
         Ok(self.look()?.history(&request.lock, request.limit as usize)?.into())
     }
 
     /// What operators did, on the wire.
     pub fn audit(&self, request: &v1::GetAuditRequest) -> Result<v1::Audit, Failure> {
+        self.may_all(Right::Read, "")?;
         Ok(self.look()?.audit(request.limit as usize).into())
     }
 
     /// Where to look first, on the wire.
     pub fn top(&self, request: &v1::GetTopRequest) -> Result<v1::Top, Failure> {
+        self.may_all(Right::Read, "")?;
         Ok(self.look()?.top(&self.shared().lately, request.limit as usize).into())
     }
 
     /// Who waits for whom, on the wire.
     pub fn wait_graph(&self, request: &v1::GetWaitGraphRequest) -> Result<v1::WaitGraph, Failure> {
+        self.may_all(Right::Read, "")?;
         let lock = (!request.lock.is_empty()).then_some(request.lock.as_str());
         Ok(self.look()?.graph(lock)?.into())
     }

@@ -26,7 +26,7 @@ use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
-use self::network::{Network, PeerService};
+use self::network::{Dialer, Network, PeerService};
 use self::snapshot::SnapshotStore;
 pub use self::status::{MemberStatus, RaftStatus};
 use self::types::{Member, Proposal, TypeConfig};
@@ -48,6 +48,7 @@ pub struct Consensus {
     node_id: u64,
     lease: Arc<Lease>,
     heard: Arc<Heard>,
+    dialer: Dialer,
 }
 
 /// How fast an absent leader is noticed. A member stands for election after a silence of `election_max` and
@@ -88,6 +89,8 @@ pub(crate) struct Start {
     pub(crate) own: Member,
     /// The members it was started with.
     pub(crate) given: Vec<(u64, Member)>,
+    /// How other members are reached.
+    pub(crate) dialer: Dialer,
 }
 
 impl Consensus {
@@ -103,6 +106,7 @@ impl Consensus {
             shared,
             own,
             given,
+            dialer,
         } = start;
         let node_id = home.identity().node_id;
         let config = Config {
@@ -124,12 +128,13 @@ impl Consensus {
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
         let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
-        let raft = Raft::new(node_id, Arc::new(config), Network::new(home.clone()), log, machine)
-            .await
-            .map_err(|f| stopped(&f))?;
+        let raft =
+            Raft::new(node_id, Arc::new(config), Network::new(home.clone(), dialer.clone()), log, machine)
+                .await
+                .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), timing.election_max));
         let heard = Arc::new(Heard::default());
-        let consensus = Consensus { raft, node_id, lease, heard: heard.clone() };
+        let consensus = Consensus { raft, node_id, lease, heard: heard.clone(), dialer };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
@@ -145,6 +150,11 @@ impl Consensus {
         let service =
             PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, heard, silent_for);
         Ok((consensus, service))
+    }
+
+    /// How other members are reached.
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     /// Whether this node is the only one that votes.

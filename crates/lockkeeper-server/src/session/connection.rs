@@ -34,12 +34,24 @@ struct Inner {
     closed: bool,
     /// Nothing more is read; when all that has gathered is written, it is closed.
     ending: bool,
+    /// Whether it is known who the client is, or nobody asks.
+    known: bool,
     waker: Option<Waker>,
 }
 
 impl Connection {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is known who the client is, or nobody asks.
+    pub fn recognise(&self) {
+        self.inner().known = true;
+    }
+
+    /// Whether it is known who the client is, or nobody asks.
+    pub fn is_known(&self) -> bool {
+        self.inner().known
     }
 
     /// An operation has come in. False if too many wait for their answer already.

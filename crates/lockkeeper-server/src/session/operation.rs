@@ -20,7 +20,7 @@ const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
 /// Carries out all operations of a frame.
-pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
+pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
     if frame.operations.len() > OPERATIONS_PER_FRAME_MAX {
         tracing::warn!(
             operations = frame.operations.len(),
@@ -46,6 +46,17 @@ pub(super) fn carry_out(calls: &Calls, connection: &Arc<Connection>, frame: v1::
             );
             continue;
         };
+        if let operation::Kind::Authenticate(request) = kind {
+            match calls.with_token(&request.token) {
+                Ok(known) => {
+                    *calls = known;
+                    connection.recognise();
+                    connection.send(id, answer::Kind::Done(v1::Done {}));
+                }
+                Err(failure) => connection.fail(id, &failure),
+            }
+            continue;
+        }
         if let Err(failure) = run(calls, connection, id, kind) {
             connection.fail(id, &failure);
         }
@@ -63,6 +74,7 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
         | Kind::Attach(_)
         | Kind::ForceRelease(_)
         | Kind::HandOver(_)
+        | Kind::Authenticate(_)
         | Kind::DeleteValue(_) => false,
         Kind::OpenSession(_)
         | Kind::Acquire(_)
@@ -88,7 +100,7 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
         Kind::OpenSession(request) => {
             let (session, command) = calls.open_session_command(request.ttl_ms, request.owner.into())?;
             let caller = Caller::Stream { connection: connection.clone(), id, opens: Some(session) };
-            calls.shared().submit(command, caller);
+            calls.submit(command, caller);
             return Ok(());
         }
         Kind::Acquire(request) => wire::acquire_command(request).and_then(with_request_id)?,
@@ -111,7 +123,7 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
         }
     };
     let caller = Caller::Stream { connection: connection.clone(), id, opens: None };
-    calls.shared().submit(command, caller);
+    calls.submit(command, caller);
     Ok(())
 }
 
@@ -194,7 +206,10 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         }
         Kind::CheckToken(request) => answer::Kind::CheckToken(calls.check_token(&request)?),
         Kind::GetValue(request) => answer::Kind::Value(calls.value(&request.key)?),
-        Kind::Status(_) => answer::Kind::Status(calls.status()),
+        Kind::Status(_) => {
+            calls.must_be_known()?;
+            answer::Kind::Status(calls.status())
+        }
         Kind::GetHistory(request) => answer::Kind::History(calls.history(&request)?),
         Kind::GetAudit(request) => answer::Kind::Audit(calls.audit(&request)?),
         Kind::GetTop(request) => answer::Kind::Top(calls.top(&request)?),
@@ -210,6 +225,7 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
         | Kind::HandOver(_)
         | Kind::TakeRate(_)
         | Kind::ObserveElection(_)
+        | Kind::Authenticate(_)
         | Kind::DeleteValue(_) => {
             return Err(Failure::Invalid("this operation goes through the log".to_owned()));
         }

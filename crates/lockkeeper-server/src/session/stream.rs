@@ -10,6 +10,7 @@ use lockkeeper_proto::v1;
 
 use super::connection::Connection;
 use crate::calls::Calls;
+use crate::security::Who;
 
 /// Frames taken in one go before others get their turn.
 const FRAMES_PER_TURN: usize = 32;
@@ -24,7 +25,14 @@ pub struct ClientStream<Inbound> {
 impl<Inbound> ClientStream<Inbound> {
     /// Serves a client whose frames come from `inbound`.
     pub fn new(inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
-        let connection = Arc::new(Connection::default());
+        ClientStream::on(Arc::new(Connection::default()), inbound, calls)
+    }
+
+    /// The same for a connection that somebody else looks at too.
+    pub(crate) fn on(connection: Arc<Connection>, inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
+        if *calls.who() != Who::Nobody || !calls.guard().is_strict() {
+            connection.recognise();
+        }
         connection.welcome(calls.home().identity().node_id);
         ClientStream { inbound, connection, calls }
     }
@@ -51,7 +59,7 @@ where
             }
             match Pin::new(&mut this.inbound).poll_next(context) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    super::operation::carry_out(&this.calls, &this.connection, frame)
+                    super::operation::carry_out(&mut this.calls, &this.connection, frame)
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
                 Poll::Pending => break,

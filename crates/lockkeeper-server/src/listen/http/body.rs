@@ -86,7 +86,7 @@ async fn read(request: Request) -> Result<Bytes, Error> {
     Ok(bytes.into())
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8], is_form: bool) -> Result<T, Error> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], is_form: bool) -> Result<T, Error> {
     if bytes.trim_ascii().is_empty() {
         return Err(Error::invalid("the body is empty: send a JSON object"));
     }

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt};
 use lockkeeper_core::{Acquire, Locks, Token};
@@ -15,8 +14,8 @@ use smol_str::SmolStr;
 use super::body::Body;
 use super::error::{self, Error};
 use super::lock::{RequestWord, wait};
+use super::on_behalf::OnBehalf;
 use super::query::Query;
-use crate::calls::Calls;
 use crate::wire;
 
 /// An observer that has gone is noticed after this time at the latest.
@@ -39,7 +38,7 @@ pub(super) struct Elected {
 }
 
 pub(super) async fn campaign(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Campaign>,
 ) -> Result<Json<Elected>, Error> {
     let candidate = Acquire {
@@ -63,7 +62,7 @@ pub(super) struct Resign {
 pub(super) struct Done {}
 
 pub(super) async fn resign(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Resign>,
 ) -> Result<Json<Done>, Error> {
     let session = wire::session(&asked.session)?;
@@ -81,7 +80,7 @@ pub(super) struct HandOver {
 }
 
 pub(super) async fn hand_over(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<HandOver>,
 ) -> Result<Json<Done>, Error> {
     let HandOver { session, election, epoch, to } = asked;
@@ -117,7 +116,7 @@ impl From<v1::Election> for Election {
 }
 
 pub(super) async fn one(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<ByName>,
 ) -> Result<Json<Election>, Error> {
     Ok(Json(calls.election(&asked.name)?.into()))
@@ -125,7 +124,7 @@ pub(super) async fn one(
 
 /// Events named `leader`, the first at once; then, if this node can no longer know, one named `error`, and the end.
 pub(super) async fn observe(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<ByName>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     // What is wrong from the start is a plain answer.

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use axum::Json;
-use axum::extract::State;
 use lockkeeper_core::{
     Acquire, Command, Grant, HolderView, LockView, Locks, Mode, Policy, Reply, Sequencer, Token, Wait,
     WaiterView, Waiting,
@@ -14,8 +13,8 @@ use smol_str::{SmolStr, ToSmolStr};
 
 use super::body::Body;
 use super::error::Error;
+use super::on_behalf::OnBehalf;
 use super::query::Query;
-use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::wire;
 
@@ -117,9 +116,9 @@ pub(super) struct Granted {
 }
 
 /// If the caller goes away while it waits, this future is dropped, and with it its place in the queue
-/// (see [`Calls::acquire`]).
+/// (see [`crate::calls::Calls::acquire`]).
 pub(super) async fn acquire(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<AcquireOne>,
 ) -> Result<Json<Granted>, Error> {
     let mode = asked.mode.map(Mode::from);
@@ -180,7 +179,7 @@ impl From<Grant> for GrantedAll {
 }
 
 pub(super) async fn acquire_all(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<AcquireAll>,
 ) -> Result<Json<GrantedAll>, Error> {
     let session = wire::session(&asked.session)?;
@@ -212,7 +211,7 @@ pub(super) struct Released {
 }
 
 pub(super) async fn release(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Release>,
 ) -> Result<Json<Released>, Error> {
     let session = wire::session(&asked.session)?;
@@ -233,7 +232,7 @@ pub(super) struct Cancel {
 pub(super) struct Cancelled {}
 
 pub(super) async fn cancel(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Cancel>,
 ) -> Result<Json<Cancelled>, Error> {
     let RequestWord(id) = asked.request;
@@ -260,7 +259,7 @@ pub(super) struct Forced {
 }
 
 pub(super) async fn force_release(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<ForceRelease>,
 ) -> Result<Json<Forced>, Error> {
     let command = Command::ForceRelease { lock: asked.lock.into(), reason: asked.reason.into() };
@@ -363,10 +362,7 @@ pub(super) struct ByName {
     name: String,
 }
 
-pub(super) async fn one(
-    State(calls): State<Calls>,
-    Query(asked): Query<ByName>,
-) -> Result<Json<Lock>, Error> {
+pub(super) async fn one(OnBehalf(calls): OnBehalf, Query(asked): Query<ByName>) -> Result<Json<Lock>, Error> {
     Ok(Json(calls.lock(&asked.name)?.into()))
 }
 
@@ -389,7 +385,7 @@ pub(super) struct Locked {
 }
 
 pub(super) async fn page(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<Page>,
 ) -> Result<Json<Locked>, Error> {
     let limit = match asked.limit.as_str() {

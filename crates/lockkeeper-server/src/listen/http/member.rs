@@ -1,13 +1,12 @@
 //! The members of the cell.
 
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::error::Error;
+use super::on_behalf::OnBehalf;
 use super::status::Member;
-use crate::calls::Calls;
 
 #[derive(Serialize)]
 pub(super) struct Members {
@@ -20,8 +19,9 @@ impl From<Vec<lockkeeper_proto::v1::Member>> for Members {
     }
 }
 
-pub(super) async fn list(State(calls): State<Calls>) -> Json<Members> {
-    Json(calls.status().members.into())
+pub(super) async fn list(OnBehalf(calls): OnBehalf) -> Result<Json<Members>, Error> {
+    calls.must_be_known()?;
+    Ok(Json(calls.status().members.into()))
 }
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct Add {
     address: String,
 }
 
-pub(super) async fn add(State(calls): State<Calls>, Body(asked): Body<Add>) -> Result<Json<Members>, Error> {
+pub(super) async fn add(OnBehalf(calls): OnBehalf, Body(asked): Body<Add>) -> Result<Json<Members>, Error> {
     Ok(Json(calls.add_member(asked.node_id, &asked.address).await?.into()))
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Remove {
 }
 
 pub(super) async fn remove(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Remove>,
 ) -> Result<Json<Members>, Error> {
     Ok(Json(calls.remove_member(asked.node_id).await?.into()))

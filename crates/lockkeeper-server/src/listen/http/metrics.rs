@@ -1,23 +1,26 @@
 //! The metrics: OpenMetrics for whoever asks for it, as Prometheus does, and the older text for everybody else.
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 
-use crate::calls::Calls;
+use super::error::Error;
+use super::on_behalf::OnBehalf;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const OLDER_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn metrics(State(calls): State<Calls>, headers: HeaderMap) -> impl IntoResponse {
+pub(super) async fn metrics(
+    OnBehalf(calls): OnBehalf,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Error> {
+    calls.must_be_known()?;
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let text = calls.metrics();
-    if accepts.contains("application/openmetrics-text") {
-        ([(CONTENT_TYPE, OPEN_METRICS)], text)
-    } else {
-        ([(CONTENT_TYPE, OLDER_TEXT)], older_text(&text))
-    }
+    Ok(match accepts.contains("application/openmetrics-text") {
+        true => ([(CONTENT_TYPE, OPEN_METRICS)], text),
+        false => ([(CONTENT_TYPE, OLDER_TEXT)], older_text(&text)),
+    })
 }
 
 /// In the older format the name in `# TYPE` is that of the samples, there is no type `info`, and there is no

@@ -4,6 +4,7 @@
 //! Strict in what it reads: an unknown field, a wrong type or a repeated key is refused with a message that
 //! names it, because a lock taken with a misspelt option is worse than none.
 
+mod access;
 mod base64;
 mod body;
 mod console;
@@ -13,6 +14,7 @@ mod lock;
 mod member;
 mod metrics;
 mod observe;
+mod on_behalf;
 mod openapi;
 mod origin;
 mod query;
@@ -35,6 +37,7 @@ use axum::routing::{MethodRouter, any};
 use tracing::{Instrument, Span};
 
 use crate::calls::Calls;
+use crate::failure::Failure;
 use crate::trace;
 use error::Error;
 
@@ -54,6 +57,35 @@ pub fn router(calls: Calls) -> Router {
         .layer(from_fn(enter))
         .layer(map_response(add_headers))
         .with_state(calls)
+}
+
+/// Bodies and queries, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(data: &[u8]) {
+    fn one<T: serde::de::DeserializeOwned>(data: &[u8]) {
+        drop(body::parse::<T>(data, data.len() % 2 == 0));
+    }
+    one::<lock::AcquireOne>(data);
+    one::<lock::AcquireAll>(data);
+    one::<lock::Release>(data);
+    one::<session::Open>(data);
+    one::<value::Put>(data);
+    one::<election::Campaign>(data);
+    one::<rate::Take>(data);
+    one::<token::Check>(data);
+    one::<access::Rule>(data);
+    one::<access::QuotaWish>(data);
+    if let Ok(text) = std::str::from_utf8(data) {
+        if let Some(decoded) = base64::decode(text) {
+            assert_eq!(base64::decode(&base64::encode(&decoded)), Some(decoded));
+        }
+        query::fuzz(text);
+    }
+}
+
+/// A refusal before any handler was asked.
+pub(super) fn refuse(failure: Failure) -> Response {
+    Error::from(failure).into_response()
 }
 
 /// One call. Each path has one method.
@@ -97,6 +129,12 @@ fn routes() -> Vec<Route> {
         post("/v1/member/add", member::add),
         post("/v1/member/remove", member::remove),
         get("/v1/snapshot", snapshot::save),
+        get("/v1/access", access::list),
+        post("/v1/access/grant", access::grant),
+        post("/v1/access/revoke", access::revoke),
+        post("/v1/access/token/create", access::create_token),
+        post("/v1/access/token/revoke", access::revoke_token),
+        post("/v1/access/quota", access::quota),
         get("/livez", status::alive),
         get("/readyz", status::ready),
         get("/health", status::ready),

@@ -1,12 +1,12 @@
 //! What happened and where it is crowded, asked of the leader.
 
 use axum::Json;
-use axum::extract::State;
+use lockkeeper_core::Right;
 use serde::Deserialize;
 
 use super::error::Error;
+use super::on_behalf::OnBehalf;
 use super::query::Query;
-use crate::calls::Calls;
 use crate::observe::audit::Audit;
 use crate::observe::graph::Graph;
 use crate::observe::history::LockHistory;
@@ -32,10 +32,11 @@ pub(super) struct OfLock {
 }
 
 pub(super) async fn history(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<OfLock>,
 ) -> Result<Json<LockHistory>, Error> {
     let limit = number("limit", &asked.limit)?;
+    calls.may(Right::Read, &asked.name)?;
     Ok(Json(calls.look()?.history(&asked.name, limit)?))
 }
 
@@ -47,15 +48,17 @@ pub(super) struct Limit {
 }
 
 pub(super) async fn audit(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<Limit>,
 ) -> Result<Json<Audit>, Error> {
     let limit = number("limit", &asked.limit)?;
+    calls.may_all(Right::Read, "")?;
     Ok(Json(calls.look()?.audit(limit)))
 }
 
-pub(super) async fn top(State(calls): State<Calls>, Query(asked): Query<Limit>) -> Result<Json<Top>, Error> {
+pub(super) async fn top(OnBehalf(calls): OnBehalf, Query(asked): Query<Limit>) -> Result<Json<Top>, Error> {
     let limit = number("limit", &asked.limit)?;
+    calls.may_all(Right::Read, "")?;
     Ok(Json(calls.look()?.top(&calls.shared().lately, limit)))
 }
 
@@ -67,10 +70,11 @@ pub(super) struct OfLockOrAll {
 }
 
 pub(super) async fn graph(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<OfLockOrAll>,
 ) -> Result<Json<Graph>, Error> {
     let lock = (!asked.name.is_empty()).then_some(asked.name.as_str());
+    calls.may_all(Right::Read, "")?;
     Ok(Json(calls.look()?.graph(lock)?))
 }
 
@@ -86,10 +90,11 @@ pub(super) struct Sessions {
 }
 
 pub(super) async fn sessions(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<Sessions>,
 ) -> Result<Json<SessionPage>, Error> {
     let limit = number("limit", &asked.limit)?;
     let wanted = Wanted { after: Wanted::behind(&asked.after)?, owner: asked.owner, limit };
+    calls.may_all(Right::Read, "")?;
     Ok(Json(calls.look()?.sessions(&calls.shared().expiry, &wanted)))
 }

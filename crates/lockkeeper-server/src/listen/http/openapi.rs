@@ -1,11 +1,11 @@
-//! The description of the API, written by hand in `openapi.json` and, for what is looked at, `openapi_observe.json`,
-//! and kept true by tests.
+//! The description of the API, written by hand in `openapi.json`, for what is looked at in `openapi_observe.json`, for
+//! rules and tokens in `openapi_access.json`, and kept true by tests.
 
 use std::sync::OnceLock;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where the file has the version of the node.
 const VERSION_MARK: &str = "{version}";
@@ -14,28 +14,70 @@ pub(super) async fn document() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], text())
 }
 
-/// Both files as one document.
+/// What is added to the main file.
+const MORE: [&str; 2] = [include_str!("openapi_observe.json"), include_str!("openapi_access.json")];
+
+/// All files as one document.
 fn text() -> &'static str {
     static WHOLE: OnceLock<String> = OnceLock::new();
     WHOLE.get_or_init(|| {
         let main = include_str!("openapi.json").replace(VERSION_MARK, env!("CARGO_PKG_VERSION"));
-        let parsed = serde_json::from_str(&main)
-            .and_then(|main| Ok((main, serde_json::from_str(include_str!("openapi_observe.json"))?)));
+        let parsed = serde_json::from_str(&main).and_then(|main| {
+            Ok((main, MORE.iter().map(|more| serde_json::from_str(more)).collect::<Result<Vec<Value>, _>>()?))
+        });
         match parsed {
-            Ok((mut whole, more)) => {
-                add(&mut whole, "/paths", &more, "/paths");
-                add(&mut whole, "/components/schemas", &more, "/schemas");
-                if let (Some(Value::Array(tags)), Some(Value::Array(new))) =
-                    (whole.pointer_mut("/tags"), more.pointer("/tags"))
-                {
-                    tags.extend(new.iter().cloned());
+            Ok((mut whole, all)) => {
+                for more in all {
+                    add(&mut whole, "/paths", &more, "/paths");
+                    add(&mut whole, "/components/schemas", &more, "/schemas");
+                    if let (Some(Value::Array(tags)), Some(Value::Array(new))) =
+                        (whole.pointer_mut("/tags"), more.pointer("/tags"))
+                    {
+                        tags.extend(new.iter().cloned());
+                    }
                 }
+                add_refusals(&mut whole);
                 whole.to_string()
             }
-            // The files are part of the binary, and a test reads both.
+            // The files are part of the binary, and a test reads all.
             Err(_) => main,
         }
     })
+}
+
+/// Where nobody is asked who they are.
+const OPEN: [&str; 9] = [
+    "/",
+    "/livez",
+    "/readyz",
+    "/health",
+    "/version",
+    "/openapi.json",
+    "/v1/openapi.json",
+    "/console/{file}",
+    "/console/events",
+];
+
+/// Every call may be refused for who asks: said here once, and not in each of them.
+fn add_refusals(whole: &mut Value) {
+    if let Some(Value::Object(components)) = whole.pointer_mut("/components") {
+        let bearer = json!({"accessToken": {"type": "http", "scheme": "bearer"}});
+        components.insert("securitySchemes".to_owned(), bearer);
+    }
+    let Some(Value::Object(paths)) = whole.pointer_mut("/paths") else { return };
+    for (_, item) in paths.iter_mut().filter(|(path, _)| !OPEN.contains(&path.as_str())) {
+        for operation in item.as_object_mut().into_iter().flat_map(|item| item.values_mut()) {
+            let Some(Value::Object(operation)) = Some(operation) else { continue };
+            // With a token or, where nobody asks, without.
+            operation.insert("security".to_owned(), json!([{}, {"accessToken": []}]));
+            if let Some(Value::Object(answers)) = operation.get_mut("responses") {
+                for (status, name) in [("401", "Unauthenticated"), ("403", "Forbidden")] {
+                    let refusal = json!({"$ref": format!("#/components/responses/{name}")});
+                    answers.entry(status).or_insert(refusal);
+                }
+            }
+        }
+    }
 }
 
 /// Adds the entries of one object to another.
@@ -56,13 +98,15 @@ mod tests {
     use super::text;
 
     #[test]
-    fn both_files_are_json_and_have_nothing_in_common() {
+    fn all_files_are_json_and_have_nothing_in_common() {
         let main: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
-        let more: Value = serde_json::from_str(include_str!("openapi_observe.json")).unwrap();
-        for (one, other) in [("/paths", "/paths"), ("/components/schemas", "/schemas")] {
-            let known = main.pointer(one).and_then(Value::as_object).unwrap();
-            let new = more.pointer(other).and_then(Value::as_object).unwrap();
-            assert_eq!(new.keys().find(|name| known.contains_key(*name)), None);
+        for more in super::MORE {
+            let more: Value = serde_json::from_str(more).unwrap();
+            for (one, other) in [("/paths", "/paths"), ("/components/schemas", "/schemas")] {
+                let known = main.pointer(one).and_then(Value::as_object).unwrap();
+                let new = more.pointer(other).and_then(Value::as_object).unwrap();
+                assert_eq!(new.keys().find(|name| known.contains_key(*name)), None);
+            }
         }
     }
 

@@ -34,6 +34,17 @@ where
     }
 }
 
+/// For `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(super) fn fuzz(text: &str) {
+    use std::collections::BTreeMap;
+    if is_utf8(text)
+        && let Ok(uri) = format!("/?{text}").parse()
+    {
+        drop(axum::extract::Query::<BTreeMap<String, String>>::try_from_uri(&uri));
+    }
+}
+
 fn is_utf8(query: &str) -> bool {
     let mut decoded = Vec::with_capacity(query.len());
     let mut rest = query.as_bytes();

@@ -1,14 +1,13 @@
 //! The rate limiter that all instances share.
 
 use axum::Json;
-use axum::extract::State;
 use lockkeeper_core::Reply;
 use lockkeeper_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::error::Error;
-use crate::calls::Calls;
+use super::on_behalf::OnBehalf;
 use crate::failure::Failure;
 use crate::wire;
 
@@ -27,7 +26,7 @@ pub(super) struct Taken {
     retry_after_ms: u64,
 }
 
-pub(super) async fn take(State(calls): State<Calls>, Body(asked): Body<Take>) -> Result<Json<Taken>, Error> {
+pub(super) async fn take(OnBehalf(calls): OnBehalf, Body(asked): Body<Take>) -> Result<Json<Taken>, Error> {
     let Take { limiter, permits, rate_per_s, burst } = asked;
     if permits == Some(0) {
         return Err(Error::invalid("permits is 0: ask for at least one"));

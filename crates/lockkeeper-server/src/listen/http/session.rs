@@ -1,13 +1,12 @@
 //! Open, renew and close a session.
 
 use axum::Json;
-use axum::extract::State;
 use lockkeeper_core::{Command, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::error::Error;
-use crate::calls::Calls;
+use super::on_behalf::OnBehalf;
 use crate::wire;
 
 #[derive(Deserialize)]
@@ -23,7 +22,7 @@ pub(super) struct Opened {
     ttl_ms: u64,
 }
 
-pub(super) async fn open(State(calls): State<Calls>, Body(asked): Body<Open>) -> Result<Json<Opened>, Error> {
+pub(super) async fn open(OnBehalf(calls): OnBehalf, Body(asked): Body<Open>) -> Result<Json<Opened>, Error> {
     let owner = asked.owner.unwrap_or_default();
     let (session, ttl_ms) = calls.open_session(asked.ttl_ms, owner.into()).await?;
     Ok(Json(Opened { session: session.to_string(), ttl_ms }))
@@ -42,7 +41,7 @@ pub(super) struct KeptAlive {
 }
 
 pub(super) async fn keep_alive(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Named>,
 ) -> Result<Json<KeptAlive>, Error> {
     let session = wire::session(&asked.session)?;
@@ -54,7 +53,7 @@ pub(super) async fn keep_alive(
 pub(super) struct Closed {}
 
 pub(super) async fn close(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Named>,
 ) -> Result<Json<Closed>, Error> {
     let session = wire::session(&asked.session)?;

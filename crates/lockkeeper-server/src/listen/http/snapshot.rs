@@ -1,14 +1,13 @@
 //! The whole state, for `lockkeeper snapshot restore`.
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
 use super::error::Error;
-use crate::calls::Calls;
+use super::on_behalf::OnBehalf;
 
-pub(super) async fn save(State(calls): State<Calls>) -> Result<Response, Error> {
+pub(super) async fn save(OnBehalf(calls): OnBehalf) -> Result<Response, Error> {
     let backup = calls.backup().await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),

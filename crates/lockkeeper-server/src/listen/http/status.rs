@@ -1,12 +1,11 @@
 //! The state of the node and its cell, for people, scripts and probes.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use serde::Serialize;
 
 use super::error::Error;
-use crate::calls::Calls;
+use super::on_behalf::OnBehalf;
 use crate::failure::Failure;
 
 #[derive(Serialize)]
@@ -57,9 +56,10 @@ impl From<lockkeeper_proto::v1::Member> for Member {
     }
 }
 
-pub(super) async fn status(State(calls): State<Calls>) -> Json<Status> {
+pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Error> {
+    calls.must_be_known()?;
     let status = calls.status();
-    Json(Status {
+    Ok(Json(Status {
         node_id: status.node_id,
         cell: status.cell,
         version: status.version,
@@ -77,7 +77,7 @@ pub(super) async fn status(State(calls): State<Calls>) -> Json<Status> {
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
-    })
+    }))
 }
 
 #[derive(Serialize)]
@@ -104,7 +104,7 @@ pub(super) async fn alive() -> Json<Health> {
 
 /// The node can serve: it leads, or it knows who does and sends callers there. Followers count as ready,
 /// because otherwise a rolling restart of a cell would wait for ever for all but one of them.
-pub(super) async fn ready(State(calls): State<Calls>, uri: Uri) -> Result<Json<Health>, Error> {
+pub(super) async fn ready(OnBehalf(calls): OnBehalf, uri: Uri) -> Result<Json<Health>, Error> {
     let role = match calls.ready() {
         Ok(()) => "leader",
         Err(Failure::NotLeader { leader: Some(_) }) => "follower",

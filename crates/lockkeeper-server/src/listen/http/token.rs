@@ -1,13 +1,12 @@
 //! Ask whether a token still holds its lock.
 
 use axum::Json;
-use axum::extract::State;
 use lockkeeper_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::error::Error;
-use crate::calls::Calls;
+use super::on_behalf::OnBehalf;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +23,7 @@ pub(super) struct Checked {
 }
 
 pub(super) async fn check(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Check>,
 ) -> Result<Json<Checked>, Error> {
     let request = match (asked.lock, asked.token, asked.sequencer) {

@@ -1,15 +1,14 @@
 //! Small values beside the locks, written under a token.
 
 use axum::Json;
-use axum::extract::State;
 use lockkeeper_core::{Command, Fence, Reply, Token};
 use serde::{Deserialize, Serialize};
 
 use super::base64;
 use super::body::{Body, Object};
 use super::error::Error;
+use super::on_behalf::OnBehalf;
 use super::query::Query;
-use crate::calls::Calls;
 use crate::failure::Failure;
 
 #[derive(Deserialize)]
@@ -41,7 +40,7 @@ pub(super) struct Written {
     version: u64,
 }
 
-pub(super) async fn put(State(calls): State<Calls>, Body(asked): Body<Put>) -> Result<Json<Written>, Error> {
+pub(super) async fn put(OnBehalf(calls): OnBehalf, Body(asked): Body<Put>) -> Result<Json<Written>, Error> {
     let bytes = match (asked.value, asked.value_base64) {
         (Some(text), None) => text.into_bytes(),
         (None, Some(text)) => base64::decode(&text)
@@ -77,7 +76,7 @@ pub(super) struct Delete {
 pub(super) struct Deleted {}
 
 pub(super) async fn delete(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Body(asked): Body<Delete>,
 ) -> Result<Json<Deleted>, Error> {
     let command = Command::DeleteValue {
@@ -107,10 +106,7 @@ pub(super) struct Value {
     token: u64,
 }
 
-pub(super) async fn one(
-    State(calls): State<Calls>,
-    Query(asked): Query<ByKey>,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn one(OnBehalf(calls): OnBehalf, Query(asked): Query<ByKey>) -> Result<Json<Value>, Error> {
     let stored = calls.value(&asked.key)?;
     let (value, value_base64) = match (stored.version, String::from_utf8(stored.value)) {
         (0, _) => (None, None),

@@ -34,6 +34,8 @@ pub mod disk;
 mod entries;
 mod error;
 mod frame;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod housekeeper;
 mod record;
 mod recover;

@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::dial::STALLED_AFTER;
-use super::ways::{self, Ways};
+use super::ways::Ways;
 use super::{FORMAT, codec, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::snapshot::SnapshotImage;
@@ -74,7 +74,7 @@ impl PeerClient {
         if let Some(grpc) = &self.grpc {
             return Ok(grpc.clone());
         }
-        let grpc = ways::connect(&self.member.peer).map_err(|why| self.unreachable(why))?;
+        let grpc = self.ways.connect(&self.member.peer).map_err(|why| self.unreachable(why))?;
         self.grpc = Some(grpc.clone());
         Ok(grpc)
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use lockkeeper_proto::net::{self, Stream};
+use lockkeeper_proto::tls::ClientTls;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
@@ -20,14 +21,16 @@ pub(super) const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// What may be under way on one stream and on one connection.
 const WINDOW_BYTES: u32 = 8 << 20;
 
-/// A connection to the node at this address, which comes about when it is used, and again when it was lost.
-pub(super) fn lazily(address: &str) -> Result<Channel, String> {
-    Ok(endpoint(address)?.connect_with_connector_lazy(Dialer))
-}
+impl Dialer {
+    /// A connection to the node at this address, which comes about when it is used, and again when it was lost.
+    pub(super) fn lazily(&self, address: &str) -> Result<Channel, String> {
+        Ok(endpoint(address)?.connect_with_connector_lazy(self.clone()))
+    }
 
-/// A connection to the node at this address.
-pub(super) async fn now(address: &str) -> Result<Channel, String> {
-    endpoint(address)?.connect_with_connector(Dialer).await.map_err(|error| innermost(&error))
+    /// A connection to the node at this address.
+    pub(super) async fn now(&self, address: &str) -> Result<Channel, String> {
+        endpoint(address)?.connect_with_connector(self.clone()).await.map_err(|error| innermost(&error))
+    }
 }
 
 fn endpoint(address: &str) -> Result<Endpoint, String> {
@@ -50,9 +53,18 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Opens connections for tonic, the way all connections are opened here.
-#[derive(Debug, Clone, Copy)]
-struct Dialer;
+/// Opens connections to members, the way all connections are opened here. Members show each other their certificates.
+#[derive(Debug, Clone, Default)]
+pub struct Dialer {
+    tls: Option<ClientTls>,
+}
+
+impl Dialer {
+    /// Under TLS, if it is given.
+    pub fn new(tls: Option<ClientTls>) -> Dialer {
+        Dialer { tls }
+    }
+}
 
 impl Service<Uri> for Dialer {
     type Response = TokioIo<Stream>;
@@ -64,9 +76,14 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
+        let tls = self.tls.clone();
         Box::pin(async move {
             let address = target.authority().map(ToString::to_string).unwrap_or_default();
-            net::connect(&address).await.map(TokioIo::new)
+            let stream = net::connect(&address).await?;
+            match tls {
+                None => Ok(TokioIo::new(stream)),
+                Some(tls) => tls.wrap(&address, stream, Some("h2")).await.map(TokioIo::new),
+            }
         })
     }
 }

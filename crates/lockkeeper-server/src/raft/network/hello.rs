@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 
-use super::FORMAT;
+use super::{Dialer, FORMAT};
 use crate::raft::types::Member;
 
 /// Who asks.
@@ -31,14 +31,19 @@ pub struct PeerInfo {
 }
 
 /// Asks the node at this address who it is.
-pub async fn hello(address: &str, own: &Introduction, limit: Duration) -> Result<PeerInfo, String> {
+pub async fn hello(
+    dialer: &Dialer,
+    address: &str,
+    own: &Introduction,
+    limit: Duration,
+) -> Result<PeerInfo, String> {
     let request = peer::HelloRequest {
         format: FORMAT,
         node_id: own.node_id,
         cell: own.cell.clone().unwrap_or_default(),
     };
     let ask = async {
-        let mut client = PeerClient::new(super::dial::now(address).await?);
+        let mut client = PeerClient::new(dialer.now(address).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
     let answer = match tokio::time::timeout(limit, ask).await {

@@ -6,6 +6,8 @@
 mod client;
 mod codec;
 mod dial;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod hello;
 mod service;
 mod transfer;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use openraft::network::RaftNetworkFactory;
 
 pub(crate) use self::client::PeerClient;
+pub use self::dial::Dialer;
 pub use self::hello::{Introduction, PeerInfo, hello};
 pub use self::service::PeerService;
 use self::ways::Ways;
@@ -35,8 +38,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(home: Arc<DataDir>) -> Network {
-        Network { home, ways: Arc::default() }
+    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer) -> Network {
+        Network { home, ways: Arc::new(Ways::new(dialer)) }
     }
 }
 

@@ -8,14 +8,15 @@ use lockkeeper_proto::peer::peer_client::PeerClient as Grpc;
 use tonic::transport::Channel;
 
 use super::MESSAGE_BYTES_MAX;
-use super::dial;
+use super::dial::Dialer;
 
 /// After so many questions without an answer, a connection may be cut without knowing it: a new one finds out sooner.
 const UNANSWERED_MAX: u32 = 5;
 
 /// The connections, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ways {
+    dialer: Dialer,
     known: Mutex<HashMap<String, Way>>,
 }
 
@@ -25,14 +26,18 @@ struct Way {
     unanswered: u32,
 }
 
-/// A connection to this address, which comes about when it is used, and again when it was lost.
-pub(super) fn connect(address: &str) -> Result<Grpc<Channel>, String> {
-    Ok(Grpc::new(dial::lazily(address)?)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX))
-}
-
 impl Ways {
+    pub(super) fn new(dialer: Dialer) -> Ways {
+        Ways { dialer, known: Mutex::default() }
+    }
+
+    /// A connection to this address, which comes about when it is used, and again when it was lost.
+    pub(super) fn connect(&self, address: &str) -> Result<Grpc<Channel>, String> {
+        Ok(Grpc::new(self.dialer.lazily(address)?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
     fn known(&self) -> MutexGuard<'_, HashMap<String, Way>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,7 +52,7 @@ impl Ways {
             way.unanswered += 1;
             return Ok(way.grpc.clone());
         }
-        let way = Way { grpc: connect(address)?, unanswered: 1 };
+        let way = Way { grpc: self.connect(address)?, unanswered: 1 };
         let grpc = way.grpc.clone();
         known.insert(address.to_owned(), way);
         Ok(grpc)

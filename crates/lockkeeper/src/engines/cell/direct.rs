@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use lockkeeper_proto::credentials::Credentials;
 use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::net::{self, Duplex, Stream};
-use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
+use lockkeeper_proto::net::{Duplex, Stream};
+use lockkeeper_proto::v1::{self, ClientFrame, ServerFrame, answer, operation};
 use rustix::net::sockopt;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -23,18 +24,19 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// What is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
+/// The id of the operation that says who we are; the client's own begin at 1 and rise.
+const INTRODUCTION: u64 = u64::MAX;
+
 /// When and how often a silent connection is probed.
 const SILENT_AFTER: Duration = Duration::from_secs(10);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
 /// Connects, and makes sure that a node of ours is at the other end.
-pub(super) async fn open(host: SmolStr) -> Result<Link, Refused> {
+pub(super) async fn open(host: SmolStr, credentials: &Credentials) -> Result<Link, Refused> {
     let failed = |error: io::Error| Refused::because(format_smolstr!("{host}: {error}"));
-    let mut stream = net::connect(&host).await.map_err(failed)?;
-    if let Stream::Tcp(stream) = &stream {
-        probe_when_silent(stream).map_err(failed)?;
-    }
+    let token = credentials.access_token().map_err(failed)?;
+    let mut stream = credentials.connect(&host, None, probe_when_silent).await.map_err(failed)?;
     stream.write_all(GREETING).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
     let mut greeting = [0; GREETING.len()];
@@ -52,11 +54,42 @@ pub(super) async fn open(host: SmolStr) -> Result<Link, Refused> {
             (Incoming::Other(reader), Outgoing::Other(writer))
         }
     };
-    Ok(Link {
-        address: host,
-        frames: Frames::Direct(Writer { writer, unsent: BytesMut::new(), unflushed: false }),
-        answers: Answers::Direct(Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES) }),
-    })
+    let mut writer = Writer { writer, unsent: BytesMut::new(), unflushed: false };
+    let mut reader = Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES), first: None };
+    if let Some(token) = token {
+        introduce(&mut writer, &mut reader, token).await?;
+    }
+    Ok(Link { address: host, frames: Frames::Direct(writer), answers: Answers::Direct(reader) })
+}
+
+/// Says who we are, and waits until the node has taken note.
+async fn introduce(writer: &mut Writer, reader: &mut Reader, token: String) -> Result<(), Refused> {
+    let kind = Some(operation::Kind::Authenticate(v1::AuthenticateRequest { token }));
+    writer.send(&ClientFrame { operations: vec![v1::Operation { id: INTRODUCTION, kind }] });
+    let mut first = ServerFrame::default();
+    loop {
+        let frame = tokio::select! {
+            frame = reader.next() => frame?,
+            () = writer.catch_up(), if writer.is_behind() => continue,
+        };
+        first.events.extend(frame.events);
+        let Some(answer) = frame.answers.into_iter().find(|answer| answer.id == INTRODUCTION) else {
+            continue;
+        };
+        return match answer.kind {
+            Some(answer::Kind::Error(error)) => {
+                let why = SmolStr::from(error.message.as_str());
+                let leader = (!error.leader.is_empty()).then(|| SmolStr::from(error.leader.as_str()));
+                let fatal = (error.code == "unauthenticated")
+                    .then(|| crate::error::Error::Unauthenticated(why.clone()));
+                Err(Refused { why, leader, fatal })
+            }
+            _ => {
+                reader.first = Some(first);
+                Ok(())
+            }
+        };
+    }
 }
 
 /// A node that has gone without a word is noticed by the system, also when nothing is asked of it.
@@ -131,6 +164,8 @@ impl Writer {
 pub(crate) struct Reader {
     reader: Incoming,
     buffer: BytesMut,
+    /// What came together with the answer to our introduction.
+    first: Option<ServerFrame>,
 }
 
 enum Incoming {
@@ -141,6 +176,9 @@ enum Incoming {
 impl Reader {
     /// The next frame. Cancel-safe: what was read stays in the buffer.
     pub(super) async fn next(&mut self) -> Result<ServerFrame, Refused> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
         loop {
             match frame::decode(&mut self.buffer, ANSWER_BYTES_MAX) {
                 Ok(Some(frame)) => return Ok(frame),

@@ -35,6 +35,8 @@ pub(super) fn acts(audit: v1::Audit) -> Vec<AuditAct> {
         released: act.released,
         last_token: act.last_token,
         members: some(act.members),
+        by: some(act.by),
+        change: some(act.change),
     };
     audit.acts.into_iter().map(act).collect()
 }

@@ -99,7 +99,7 @@ pub(crate) struct Cell {
 /// Connects to a cell on the network.
 #[cfg(feature = "cell")]
 pub(crate) async fn connect(hosts: Vec<String>, options: &Options) -> Result<Cell, Error> {
-    let transport = network::Network::new(hosts, options.connect_timeout);
+    let transport = network::Network::new(hosts, options.connect_timeout, options.credentials.load()?);
     start(&CAPABILITIES, Arc::new(transport), options).await
 }
 

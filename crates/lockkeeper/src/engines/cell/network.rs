@@ -1,7 +1,9 @@
 //! Nodes on the network: which one to go to, and how long to try.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_proto::credentials::Credentials;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::direct;
@@ -16,12 +18,13 @@ pub(super) struct Network {
     /// Which host goes first: drawn once, so that clients spread over the nodes.
     first: usize,
     connect_timeout: Duration,
+    credentials: Arc<Credentials>,
 }
 
 impl Network {
-    pub(super) fn new(hosts: Vec<String>, connect_timeout: Duration) -> Network {
+    pub(super) fn new(hosts: Vec<String>, connect_timeout: Duration, credentials: Credentials) -> Network {
         let first = crate::backoff::random(hosts.len() as u64) as usize;
-        Network { hosts, first, connect_timeout }
+        Network { hosts, first, connect_timeout, credentials: Arc::new(credentials) }
     }
 }
 
@@ -36,8 +39,9 @@ impl Transport for Network {
             true => self.connect_timeout.min(CONNECT_WITH_CHOICE),
             false => self.connect_timeout,
         };
+        let credentials = Arc::clone(&self.credentials);
         Box::pin(async move {
-            match tokio::time::timeout(limit, direct::open(host.clone())).await {
+            match tokio::time::timeout(limit, direct::open(host.clone(), &credentials)).await {
                 Ok(result) => result,
                 Err(_) => Err(Refused::because(format_smolstr!("{host} did not answer within {limit:?}"))),
             }

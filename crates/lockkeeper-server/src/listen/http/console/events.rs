@@ -8,16 +8,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
-use lockkeeper_core::CellTime;
 use lockkeeper_core::history::ShortSession;
+use lockkeeper_core::{CellTime, Right};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::super::error::Error;
+use super::super::on_behalf::OnBehalf;
 use super::super::query::Query;
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -84,10 +84,18 @@ impl Asked {
 }
 
 pub(in super::super) async fn events(
-    State(calls): State<Calls>,
+    OnBehalf(calls): OnBehalf,
     Query(asked): Query<Asked>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let view = asked.view()?;
+    match &view {
+        View::Cell => calls.must_be_known()?,
+        View::Locks { prefix, .. } => calls.may_all(Right::Read, prefix)?,
+        View::Lock { name } => calls.may(Right::Read, name)?,
+        View::Graph | View::Sessions { .. } | View::Top | View::Elections { .. } | View::Audit => {
+            calls.may_all(Right::Read, "")?;
+        }
+    }
     let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| {
         Failure::Overload(
             "too many pages watch this node already: close some, or open another node's".to_owned(),

@@ -33,6 +33,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "format.js" SCRIPT,
     "stream.js" SCRIPT,
     "force.js" SCRIPT,
+    "token.js" SCRIPT,
     "draw.js" SCRIPT,
     "cell.js" SCRIPT,
     "locks.js" SCRIPT,

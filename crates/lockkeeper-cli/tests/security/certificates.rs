@@ -1,0 +1,63 @@
+//! Authorities and certificates, made by the tests.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use lockkeeper_proto::tls::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, SanType, date_time_ymd};
+
+/// Signs certificates.
+pub struct Authority {
+    folder: PathBuf,
+    issuer: Issuer<'static, rcgen::KeyPair>,
+    pub file: PathBuf,
+}
+
+impl Authority {
+    pub fn new(folder: &Path, name: &str) -> Authority {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let file = folder.join(format!("{name}-ca.pem"));
+        std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+        Authority { folder: folder.to_owned(), issuer: Issuer::new(params, key), file }
+    }
+
+    /// A certificate for a name, valid at these addresses.
+    pub fn issue(&self, name: &str, addresses: &[&str]) -> KeyPair {
+        self.make(name, addresses, |_| {})
+    }
+
+    /// One whose time is over.
+    pub fn issue_expired(&self, name: &str, addresses: &[&str]) -> KeyPair {
+        self.make(name, addresses, |params| {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+        })
+    }
+
+    fn make(&self, name: &str, addresses: &[&str], change: impl Fn(&mut CertificateParams)) -> KeyPair {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        for address in addresses {
+            let host = address.rsplit_once(':').map_or(*address, |(host, _)| host);
+            params.subject_alt_names.push(SanType::IpAddress(host.parse::<IpAddr>().unwrap()));
+        }
+        change(&mut params);
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        let stem = self.file.file_stem().unwrap().to_string_lossy().into_owned();
+        let pair = KeyPair {
+            certificate: self.folder.join(format!("{stem}-{name}.pem")),
+            key: self.folder.join(format!("{stem}-{name}.key")),
+        };
+        // As a renewal does it: beside, and then in place.
+        for (path, text) in [(&pair.certificate, signed.pem()), (&pair.key, key.serialize_pem())] {
+            let beside = path.with_extension("new");
+            std::fs::write(&beside, text).unwrap();
+            std::fs::rename(&beside, path).unwrap();
+        }
+        pair
+    }
+}

@@ -1,0 +1,272 @@
+//! Many connections, slow ones and greedy ones.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, BytesMut};
+use lockkeeper::Keeper;
+use lockkeeper_proto::frame::{self, GREETING};
+use lockkeeper_proto::v1;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::harness::node::{Node, free_address};
+use crate::harness::{LONG, http, until};
+use crate::stage::Stage;
+
+const IDLE: usize = 10_000;
+
+struct Plain {
+    node: Node,
+    process: u32,
+    _folder: tempfile::TempDir,
+}
+
+impl Plain {
+    async fn start(words: &[&str]) -> Plain {
+        let folder = tempfile::tempdir().unwrap();
+        let address = free_address(7420);
+        let mut node = Node::new(1, address.clone(), address, folder.path());
+        let process = node.spawn(words);
+        until("the node to serve", async || node.leads().await).await;
+        Plain { node, process, _folder: folder }
+    }
+
+    /// The binary's memory in MiB; `setpriv` has become it.
+    fn memory_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    }
+
+    async fn works(&self) {
+        let keeper = Keeper::connect(&format!("lockkeeper://{}", self.node.address)).await.unwrap();
+        keeper.lock("a").acquire().await.unwrap().release().await.unwrap();
+        keeper.close().await.unwrap();
+    }
+
+    async fn metric(&self, name: &str) -> Option<f64> {
+        let mut stream = TcpStream::connect(&self.node.address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.rsplit_once(' ')?.1.parse().ok()
+    }
+}
+
+/// As many open files as the system allows. False, and loudly, if that is too few.
+fn room_for(files: u64) -> bool {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let enough = maximum.is_none_or(|most| most > files + 500);
+    if !enough {
+        eprintln!("NOT TESTED: this system allows {maximum:?} open files, {files} connections need more");
+    }
+    enough
+}
+
+async fn greet(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(GREETING).await.unwrap();
+    let mut greeting = [0; GREETING.len()];
+    stream.read_exact(&mut greeting).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn ten_thousand_idle_connections_do_not_keep_anybody_out() {
+    if !room_for(IDLE as u64) {
+        return;
+    }
+    let plain = Plain::start(&[]).await;
+    let before = plain.memory_mib();
+    let mut idle = Vec::new();
+    while idle.len() < IDLE {
+        idle.push(greet(&plain.node.address).await);
+    }
+    let memory = plain.memory_mib();
+    println!("{IDLE} idle connections: {before} MiB before, {memory} MiB with them");
+    assert!(memory < before + 400, "{memory} MiB");
+    plain.works().await;
+    assert_eq!(http::get(&plain.node.address, "/livez").await.unwrap().status, 200);
+    drop(idle);
+    plain.works().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_silent_connections_pushes_out_the_silent_ones() {
+    const FLOOD: usize = 6_000;
+    if !room_for(FLOOD as u64) {
+        return;
+    }
+    let plain = Plain::start(&[]).await;
+    let before = plain.memory_mib();
+    let mut silent = Vec::new();
+    for number in 0..FLOOD {
+        silent.push(TcpStream::connect(&plain.node.address).await.unwrap());
+        if number % 1_500 == 0 {
+            plain.works().await;
+        }
+    }
+    plain.works().await;
+    let memory = plain.memory_mib();
+    assert!(memory < before + 400, "{memory} MiB");
+    let pushed = plain.metric("lockkeeper_turned_away_total{reason=\"unheard\"").await;
+    assert!(pushed.is_some_and(|count| count >= 1_000.0), "{pushed:?}");
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_places() {
+    let plain = Plain::start(&["--connections-per-address-max", "20", "--connections-max", "30"]).await;
+    let address: SocketAddr = plain.node.address.parse().unwrap();
+    let from = async |last: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    let is_served = async |stream: &mut TcpStream| {
+        let mut greeting = [0; GREETING.len()];
+        stream.write_all(GREETING).await.is_ok()
+            && tokio::time::timeout(LONG, stream.read_exact(&mut greeting)).await.expect("an end").is_ok()
+    };
+    let mut taken = Vec::new();
+    for _ in 0..20 {
+        let mut stream = from(9).await;
+        assert!(is_served(&mut stream).await);
+        taken.push(stream);
+    }
+    assert!(!is_served(&mut from(9).await).await, "the 21st of this address");
+    for _ in 0..10 {
+        let mut stream = from(10).await;
+        assert!(is_served(&mut stream).await);
+        taken.push(stream);
+    }
+    assert!(!is_served(&mut from(11).await).await, "the 31st in all");
+    drop(taken);
+    until("a place again", async || is_served(&mut from(9).await).await.then_some(())).await;
+}
+
+/// Whoever begins and does not go on is cut off, however it came; and so is whoever sends too much.
+#[tokio::test]
+async fn slow_and_greedy_connections_are_cut_off() {
+    let plain = Plain::start(&[]).await;
+    let secure = Stage::start().await;
+    let (open, closed) = (plain.node.address.clone(), secure.node.address.clone());
+    let mut never_ends = BytesMut::from(&GREETING[..]);
+    never_ends.put_u32(1_000);
+    never_ends.put_slice(&[0x0a; 10]);
+    let mut too_long = BytesMut::from(&GREETING[..]);
+    too_long.put_u32(u32::MAX);
+    let head = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\nx: ".to_vec();
+    let body = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{\"ses".to_vec();
+    let huge = b"POST /v1/value/put HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999\r\nconnection: close\r\n\r\n{"
+        .to_vec();
+    let mut record = vec![0x16, 3, 1, 0x3f, 0xff];
+    record.extend([1; 50]);
+    let began = Instant::now();
+    let tries = [
+        ("nothing at all", &open, Vec::new()),
+        ("half a greeting", &open, GREETING[..4].to_vec()),
+        ("a frame that never ends", &open, never_ends.to_vec()),
+        ("a frame that is too long", &open, too_long.to_vec()),
+        ("a head that never ends", &open, head),
+        ("a body that never ends", &open, body),
+        ("a body that is too long", &open, huge),
+        ("no handshake", &closed, Vec::new()),
+        ("half a handshake", &closed, record),
+        ("no TLS", &closed, b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+    ];
+    let all = tries.map(|(what, address, bytes)| async move {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await;
+        assert!(end.is_ok(), "{what}: it is still open");
+    });
+    futures_util::future::join_all(all).await;
+    println!("the last was cut off after {:?}", began.elapsed());
+    // A byte now and then does not help: the time is for the whole of it.
+    plain.works().await;
+    secure.root().read("/v1/status").await.ok();
+}
+
+/// Who is not known yet gets less room than who is.
+#[tokio::test]
+async fn somebody_unknown_cannot_send_large_frames() {
+    let stage = Stage::start().await;
+    let send = async |token: Option<&str>| {
+        let mut stream =
+            stage.nobody().credentials().connect(&stage.node.address, None, |_| Ok(())).await.unwrap();
+        stream.write_all(GREETING).await.unwrap();
+        let mut bytes = BytesMut::new();
+        let operation = |id, kind| v1::Operation { id, kind: Some(kind) };
+        if let Some(token) = token {
+            let request = v1::AuthenticateRequest { token: token.to_owned() };
+            let kind = v1::operation::Kind::Authenticate(request);
+            frame::encode(&v1::ClientFrame { operations: vec![operation(1, kind)] }, &mut bytes);
+        }
+        let sessions = (0..4_000).map(|number| format!("{number:032x}")).collect();
+        let kind = v1::operation::Kind::KeepAlive(v1::KeepAliveAll { sessions });
+        frame::encode(&v1::ClientFrame { operations: vec![operation(2, kind)] }, &mut bytes);
+        stream.write_all(&bytes).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut greeting = [0; GREETING.len()];
+        stream.read_exact(&mut greeting).await.unwrap();
+        let mut buffer = BytesMut::new();
+        loop {
+            while let Some(frame) = frame::decode::<v1::ServerFrame>(&mut buffer, 1 << 20).unwrap() {
+                if frame.answers.iter().any(|answer| answer.id == 2) {
+                    return true;
+                }
+            }
+            let mut more = [0; 4096];
+            let read = tokio::time::timeout(LONG, stream.read(&mut more)).await.expect("an answer or an end");
+            match read {
+                Ok(0) | Err(_) => return false,
+                Ok(count) => buffer.extend_from_slice(&more[..count]),
+            }
+        }
+    };
+    assert!(!send(None).await, "a large frame of somebody unknown");
+    assert!(send(Some(crate::stage::ROOT_TOKEN)).await, "the same of somebody known");
+}
+
+/// All bytes that a client sent, sent once more: TLS lets nothing of it through.
+#[tokio::test]
+async fn a_recorded_connection_cannot_be_played_again() {
+    let stage = Stage::start().await;
+    let port = free_address(7500);
+    // The proxy has the node's address for the certificate's sake: only the port differs.
+    let host = stage.node.address.rsplit_once(':').unwrap().0.to_owned();
+    let listener = TcpListener::bind(format!("{host}:{}", port.rsplit_once(':').unwrap().1)).await.unwrap();
+    let proxy = listener.local_addr().unwrap().to_string();
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let (record, node) = (recorded.clone(), stage.node.address.clone());
+    tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let (mut from_client, mut to_client) = client.into_split();
+        let (mut from_node, mut to_node) = TcpStream::connect(&node).await.unwrap().into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut from_node, &mut to_client).await });
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
+            record.lock().unwrap().extend_from_slice(&bytes[..count]);
+            to_node.write_all(&bytes[..count]).await.unwrap();
+        }
+    });
+    let mut caller = stage.root();
+    caller.address = proxy;
+    caller.post("/v1/value/put", serde_json::json!({"key": "counter", "value": "1"})).await.ok();
+    let version = stage.root().read("/v1/value?key=counter").await.ok()["version"].as_u64();
+    assert_eq!(version, Some(1));
+    let again = recorded.lock().unwrap().clone();
+    assert!(again.len() > 500, "something was recorded");
+    let mut stream = TcpStream::connect(&stage.node.address).await.unwrap();
+    stream.write_all(&again).await.unwrap();
+    let mut rest = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut rest)).await;
+    assert!(end.is_ok(), "the node ends it");
+    assert_eq!(stage.root().read("/v1/value?key=counter").await.ok()["version"].as_u64(), version);
+}

@@ -1,0 +1,14 @@
+//! Every door of a cell, tried from outside: real processes, real certificates, made for each test.
+
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
+mod access;
+mod certificates;
+mod crowd;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod listening;
+mod peers;
+mod quota;
+mod stage;
+mod tls;

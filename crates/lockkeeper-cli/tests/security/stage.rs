@@ -1,0 +1,256 @@
+//! A node that asks who comes, and callers of all kinds.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use lockkeeper::{Keeper, KeeperBuilder};
+use lockkeeper_proto::credentials::Credentials;
+use lockkeeper_proto::tls::KeyPair;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::certificates::Authority;
+use crate::harness::node::{Node, free_address, lockkeeper};
+use crate::harness::until;
+
+/// The environment that says who a caller is.
+const ENVIRONMENT: [&str; 5] = [
+    "LOCKKEEPER_CA",
+    "LOCKKEEPER_CERT",
+    "LOCKKEEPER_KEY",
+    "LOCKKEEPER_AUTH_TOKEN",
+    "LOCKKEEPER_AUTH_TOKEN_FILE",
+];
+pub const ROOT_TOKEN: &str = "the root token of the tests, long enough to be one";
+
+/// A node with TLS, an authority of clients and a root token.
+pub struct Stage {
+    pub node: Node,
+    pub nodes_ca: Authority,
+    pub clients_ca: Authority,
+    // Last: the process is gone before its folder.
+    pub folder: TempDir,
+}
+
+/// What the node is told in addition.
+#[derive(Default)]
+pub struct Plan {
+    pub client_ca: bool,
+    pub root_token: bool,
+    pub words: Vec<String>,
+}
+
+impl Stage {
+    /// With tokens, and certificates for those who have one.
+    pub async fn start() -> Stage {
+        Stage::with(Plan { client_ca: true, root_token: true, ..Plan::default() }).await
+    }
+
+    pub async fn with(plan: Plan) -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes_ca = Authority::new(folder.path(), "nodes");
+        let clients_ca = Authority::new(folder.path(), "clients");
+        let address = free_address(7420);
+        let own = nodes_ca.issue("node", &[&address]);
+        let mut words = plan.words;
+        let mut say =
+            |flag: &str, path: &PathBuf| words.extend([flag.to_owned(), path.display().to_string()]);
+        say("--tls-cert", &own.certificate);
+        say("--tls-key", &own.key);
+        if plan.client_ca {
+            say("--client-ca", &clients_ca.file);
+        }
+        if plan.root_token {
+            let file = folder.path().join("root.token");
+            std::fs::write(&file, format!("{ROOT_TOKEN}\n")).unwrap();
+            say("--root-token-file", &file);
+        }
+        let mut node = Node::new(1, address.clone(), address, folder.path());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        node.spawn(&words);
+        let mut stage = Stage { node, nodes_ca, clients_ca, folder };
+        let probe = match plan.root_token {
+            true => stage.root(),
+            false => stage.certified("probe"),
+        };
+        until("the node to serve", async || {
+            assert!(!stage.node.has_ended(), "it has ended: {}", stage.node.log_text());
+            probe.get("/readyz").await.ok().filter(|(status, _)| *status == 200)
+        })
+        .await;
+        stage
+    }
+
+    pub fn url(&self) -> String {
+        format!("lockkeeper://{}", self.node.address)
+    }
+
+    /// Somebody who trusts the node and shows nothing.
+    pub fn nobody(&self) -> Caller {
+        Caller {
+            address: self.node.address.clone(),
+            ca: Some(self.nodes_ca.file.clone()),
+            own: None,
+            token: None,
+        }
+    }
+
+    pub fn root(&self) -> Caller {
+        self.nobody().token(ROOT_TOKEN)
+    }
+
+    /// Somebody with a certificate of the clients' authority.
+    pub fn certified(&self, name: &str) -> Caller {
+        Caller { own: Some(self.clients_ca.issue(name, &[])), ..self.nobody() }
+    }
+
+    /// Somebody with an access token and these rights.
+    pub async fn known(&self, identity: &str, prefix: &str, rights: &[&str]) -> Caller {
+        self.grant(identity, prefix, rights).await;
+        let made = self.root().post("/v1/access/token/create", json!({"identity": identity})).await;
+        self.nobody().token(made.ok()["token"].as_str().unwrap())
+    }
+
+    pub async fn grant(&self, identity: &str, prefix: &str, rights: &[&str]) {
+        let rule = json!({"identity": identity, "prefix": prefix, "rights": rights});
+        self.root().post("/v1/access/grant", rule).await.ok();
+    }
+}
+
+/// Somebody who asks.
+#[derive(Clone)]
+pub struct Caller {
+    pub address: String,
+    pub ca: Option<PathBuf>,
+    pub own: Option<KeyPair>,
+    pub token: Option<String>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answered(pub u16, pub Value);
+
+impl Answered {
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert_eq!(self.0, 200, "{}", self.1);
+        self.1
+    }
+
+    #[track_caller]
+    pub fn refused(self, status: u16, code: &str) -> Value {
+        assert_eq!((self.0, self.1["error"]["code"].as_str()), (status, Some(code)), "{}", self.1);
+        self.1
+    }
+}
+
+impl Caller {
+    pub fn token(mut self, token: &str) -> Caller {
+        self.token = Some(token.to_owned());
+        self
+    }
+
+    pub fn credentials(&self) -> Credentials {
+        let credentials = Credentials::default();
+        match &self.ca {
+            Some(ca) => credentials.tls(ca, self.own.clone()).unwrap(),
+            None => credentials,
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> io::Result<(u16, Value)> {
+        self.ask("GET", path, "").await
+    }
+
+    /// A GET that is answered.
+    pub async fn read(&self, path: &str) -> Answered {
+        let (status, body) = self.get(path).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        Answered(status, body)
+    }
+
+    /// A POST that is answered.
+    pub async fn post(&self, path: &str, body: Value) -> Answered {
+        let asked = self.ask("POST", path, &body.to_string()).await;
+        let (status, body) = asked.unwrap_or_else(|error| panic!("{path}: {error}"));
+        Answered(status, body)
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
+        let mut stream = self.credentials().connect(&self.address, None, |_| Ok(())).await?;
+        let token =
+            self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{token}content-type: \
+             application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).await?;
+        stream.flush().await?;
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+        // A closed connection without TLS's own goodbye is an end as well, if there is an answer.
+        match read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))? {
+            Err(error) if answer.is_empty() => return Err(error),
+            _ => {}
+        }
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let status =
+            text.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+    }
+
+    pub async fn session(&self) -> String {
+        let opened = self.post("/v1/session/open", json!({"ttl_ms": 60_000})).await.ok();
+        opened["session"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn acquire(&self, session: &str, lock: &str) -> Answered {
+        self.post("/v1/lock/acquire", json!({"session": session, "lock": lock})).await
+    }
+
+    pub fn builder(&self) -> KeeperBuilder {
+        let mut builder = Keeper::builder();
+        if let Some(ca) = &self.ca {
+            builder = builder.tls_ca(ca);
+        }
+        if let Some(own) = &self.own {
+            builder = builder.tls_certificate(&own.certificate, &own.key);
+        }
+        match &self.token {
+            Some(token) => builder.access_token(token),
+            None => builder,
+        }
+    }
+
+    pub async fn keeper(&self) -> Result<Keeper, lockkeeper::Error> {
+        self.builder().connect(&format!("lockkeeper://{}", self.address)).await
+    }
+
+    /// The binary in this caller's name.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = lockkeeper();
+        for name in ENVIRONMENT {
+            command.env_remove(name);
+        }
+        command.args(words).env("LOCKKEEPER_ENGINE", format!("lockkeeper://{}", self.address));
+        if let Some(ca) = &self.ca {
+            command.env("LOCKKEEPER_CA", ca);
+        }
+        if let Some(own) = &self.own {
+            command.env("LOCKKEEPER_CERT", &own.certificate).env("LOCKKEEPER_KEY", &own.key);
+        }
+        if let Some(token) = &self.token {
+            command.env("LOCKKEEPER_AUTH_TOKEN", token);
+        }
+        command
+    }
+
+    pub async fn cli(&self, words: &[&str]) -> Output {
+        let mut command = tokio::process::Command::from(self.command(words));
+        command.output().await.expect("setpriv (util-linux) starts the binary")
+    }
+}

@@ -1,0 +1,148 @@
+//! The side that is called.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::files::{self, KeyPair, TlsError};
+use super::reload::Reloading;
+use crate::net::Stream;
+
+/// What a port needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTlsFiles {
+    /// Who we are.
+    pub own: KeyPair,
+    /// Whose certificates tell who a client is.
+    pub client_ca: Option<PathBuf>,
+    /// Whose certificates make a member.
+    pub peer_ca: Option<PathBuf>,
+    /// Whether everybody has to show a certificate.
+    pub required: bool,
+}
+
+/// How connections are accepted under TLS. Cheap to clone.
+#[derive(Clone)]
+pub struct ServerTls {
+    side: Arc<Reloading<Side>>,
+}
+
+struct Side {
+    config: Arc<ServerConfig>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    members: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// Who is at the other end of a connection, as far as its certificate tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Visitor {
+    /// The name in a certificate that the authority of the clients has signed.
+    pub name: Option<String>,
+    /// Whether the authority of the members has signed its certificate.
+    pub member: bool,
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServerTls")
+    }
+}
+
+impl ServerTls {
+    /// Reads the files.
+    pub fn new(from: ServerTlsFiles) -> Result<ServerTls, TlsError> {
+        let watched = [Some(&from.own.certificate), Some(&from.own.key)]
+            .into_iter()
+            .chain([from.client_ca.as_ref(), from.peer_ca.as_ref()])
+            .flatten()
+            .cloned()
+            .collect();
+        let side = Reloading::new(watched, move || Side::new(&from))?;
+        Ok(ServerTls { side: Arc::new(side) })
+    }
+
+    /// Puts TLS over a connection that was accepted. It may take as long as the other end likes: give it a limit.
+    pub async fn accept(&self, stream: Stream) -> io::Result<(Stream, Visitor)> {
+        let side = self.side.current();
+        let stream = TlsAcceptor::from(side.config.clone()).accept(stream).await?;
+        let visitor = match stream.get_ref().1.peer_certificates() {
+            Some([shown, chain @ ..]) => side.visitor(shown, chain)?,
+            _ => Visitor::default(),
+        };
+        Ok((Stream::Other(Box::new(stream)), visitor))
+    }
+}
+
+impl Side {
+    fn new(from: &ServerTlsFiles) -> Result<Side, TlsError> {
+        let verifier = |paths: &[&Path], required: bool| {
+            let roots = Arc::new(files::authorities(paths)?);
+            let builder = WebPkiClientVerifier::builder_with_provider(roots, super::provider());
+            let builder = if required { builder } else { builder.allow_unauthenticated() };
+            builder.build().map_err(|error| TlsError::new(format!("the authorities cannot be used: {error}")))
+        };
+        let one = |path: &Option<PathBuf>| path.as_ref().map(|path| verifier(&[path], true)).transpose();
+        let all: Vec<&Path> =
+            [&from.client_ca, &from.peer_ca].into_iter().flatten().map(|p| p.as_path()).collect();
+        let builder = ServerConfig::builder_with_provider(super::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::new(error.to_string()))?;
+        let builder = match all.is_empty() {
+            true => builder.with_no_client_auth(),
+            false => builder.with_client_cert_verifier(verifier(&all, from.required)?),
+        };
+        let mut config = builder
+            .with_single_cert(files::certificates(&from.own.certificate)?, files::key(&from.own.key)?)
+            .map_err(|error| {
+                TlsError::new(format!(
+                    "{} and {} do not fit together: {error}",
+                    from.own.certificate.display(),
+                    from.own.key.display()
+                ))
+            })?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Side { config: Arc::new(config), clients: one(&from.client_ca)?, members: one(&from.peer_ca)? })
+    }
+
+    /// The handshake has shown that one of the authorities signed it; this tells which.
+    fn visitor(&self, shown: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> io::Result<Visitor> {
+        let signed = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
+            let verified = verifier.as_ref().map(|by| by.verify_client_cert(shown, chain, UnixTime::now()));
+            matches!(verified, Some(Ok(_)))
+        };
+        let member = signed(&self.members);
+        let name = match signed(&self.clients) {
+            true => Some(name(shown).ok_or_else(|| {
+                io::Error::other(
+                    "a client's certificate has no name: give it a common name, or a DNS or URI name among its \
+                     alternative names",
+                )
+            })?),
+            false => None,
+        };
+        Ok(Visitor { name, member })
+    }
+}
+
+/// The common name; otherwise the first DNS or URI name.
+fn name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let common = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+    let alternative = || {
+        let names = parsed.subject_alternative_name().ok()??;
+        names.value.general_names.iter().find_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::URI(name) => Some(*name),
+            _ => None,
+        })
+    };
+    common.or_else(alternative).filter(|name| !name.is_empty()).map(str::to_owned)
+}

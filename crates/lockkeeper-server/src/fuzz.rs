@@ -1,0 +1,300 @@
+//! Every decoder with bytes from anybody. Each function takes whatever there is, must not panic, and checks that what
+//! it could read comes back the same when it is written and read again. The test `fuzz` feeds them from a corpus on
+//! stable Rust; `fuzz/` has the same functions for cargo-fuzz.
+
+use bytes::BytesMut;
+use lockkeeper_core::{Batch, Command, LockTable, Restore, Sequencer, limits, percent};
+use lockkeeper_proto::{frame, peer, v1};
+use prost::Message;
+
+use crate::raft::log::{FaultyDisk, fuzz as log_bytes};
+use crate::raft::network::fuzz as peer_bytes;
+use crate::wire;
+
+/// All groups, with their names.
+pub const GROUPS: [(&str, fn(&[u8])); 6] = [
+    ("wire", wire),
+    ("log", log),
+    ("snapshot", snapshot),
+    ("sequencer", sequencer),
+    ("http", http),
+    ("peers", peers),
+];
+
+/// Frames of clients and of nodes, in pieces of any size, and the commands that they ask for.
+pub fn wire(data: &[u8]) {
+    const FRAME_BYTES_MAX: usize = 1 << 20;
+    let Some((piece, bytes)) = data.split_first() else { return };
+    let mut buffer = BytesMut::new();
+    'frames: for part in bytes.chunks(usize::from(*piece).max(1)) {
+        buffer.extend_from_slice(part);
+        loop {
+            match frame::decode::<v1::ClientFrame>(&mut buffer, FRAME_BYTES_MAX) {
+                Ok(Some(read)) => {
+                    same_again(&read);
+                    read.operations.into_iter().filter_map(|operation| operation.kind).for_each(command);
+                }
+                Ok(None) => break,
+                Err(_) => break 'frames,
+            }
+        }
+    }
+    if let Ok(read) = v1::ServerFrame::decode(bytes) {
+        same_again(&read);
+    }
+}
+
+fn same_again<M: Message + Default + PartialEq + std::fmt::Debug>(read: &M) {
+    let again = M::decode(read.encode_to_vec().as_slice());
+    // A number that is none is not equal to itself.
+    let written = format!("{read:?}");
+    assert!(written.contains("NaN") || again.as_ref() == Ok(read), "{read:?} became {again:?}");
+}
+
+fn command(kind: v1::operation::Kind) {
+    use v1::operation::Kind;
+    let command = match kind {
+        Kind::Acquire(request) => wire::acquire_command(request),
+        Kind::AcquireAll(request) => wire::acquire_all_command(request),
+        Kind::Release(request) => wire::release_command(request),
+        Kind::Cancel(request) => wire::cancel_command(request),
+        Kind::ForceRelease(request) => Ok(wire::force_release_command(request)),
+        Kind::PutValue(request) => Ok(wire::put_value_command(request)),
+        Kind::DeleteValue(request) => Ok(wire::delete_value_command(request)),
+        Kind::HandOver(request) => wire::hand_over_command(request),
+        Kind::TakeRate(request) => wire::take_rate_command(request),
+        _ => return,
+    };
+    let Ok(command) = command else { return };
+    if limits::check_sizes(&command).is_ok() {
+        apply(&mut LockTable::new(), command);
+    }
+}
+
+fn apply(table: &mut LockTable, command: Command) {
+    let batch = Batch { now: table.now(), commands: vec![command] };
+    let applied = table.apply(table.applied() + 1, &batch);
+    assert!(applied.is_ok_and(|applied| applied.answers.len() == 1));
+}
+
+/// Records of the log, and the recovery of a log that has these bytes somewhere in it.
+pub fn log(data: &[u8]) {
+    log_bytes::records(data);
+    let Some((place, bytes)) = data.split_first_chunk::<2>() else { return };
+    let disk: FaultyDisk = log_bytes::sample();
+    log_bytes::damage(&disk, usize::from(u16::from_le_bytes(*place)), bytes);
+    log_bytes::recover(&disk);
+}
+
+/// The lock table as bytes: as they come, and as records behind checksums that fit.
+pub fn snapshot(data: &[u8]) {
+    let restore = |parts: &[&[u8]]| -> Option<LockTable> {
+        let mut restore = Restore::new();
+        for part in parts {
+            restore.push(part).ok()?;
+        }
+        restore.finish().ok()
+    };
+    let (one, other) = data.split_at(data.len() / 2);
+    let split = restore(&[one, other]);
+    assert_eq!(restore(&[data]).is_some(), split.is_some(), "the pieces do not matter");
+    // No mutation finds a checksum: so that the records behind it are read too, it is made to fit.
+    let mut fitting = b"LKTABLE1".to_vec();
+    fitting.extend((data.len() as u32).to_le_bytes());
+    fitting.extend(crc32fast::hash(data).to_le_bytes());
+    fitting.extend(data);
+    for table in [split, restore(&[&fitting])].into_iter().flatten() {
+        let bytes: Vec<u8> = table.snapshot().flatten().collect();
+        let again = restore(&[&bytes]);
+        assert!(again.as_ref() == Some(&table), "a table that was read and written is another one");
+    }
+}
+
+/// Sequencers, and names as %XX.
+pub fn sequencer(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(read) = text.parse::<Sequencer>() {
+        assert_eq!(read.to_string().parse(), Ok(read));
+    }
+    if let Some(decoded) = percent::decode(&text) {
+        let encoded = percent::encode(&decoded, |_, byte| byte.is_ascii_alphanumeric());
+        assert_eq!(percent::decode(&encoded), Some(decoded));
+    }
+    let encoded = percent::encode(&text, |_, byte| byte.is_ascii_alphanumeric());
+    assert_eq!(percent::decode(&encoded).as_deref(), Some(&*text));
+}
+
+/// Bodies, queries and headers of the HTTP API.
+pub fn http(data: &[u8]) {
+    crate::listen::http::fuzz(data);
+    if let Ok(text) = std::str::from_utf8(data) {
+        if let Some(token) = crate::security::guard::bearer(text) {
+            assert!(text.ends_with(token) || text.trim_end().ends_with(token));
+        }
+        if let Some((id, secret)) = crate::security::tokens::parts(text) {
+            assert!(id.len() + secret.len() < text.len());
+        }
+    }
+}
+
+/// What members say to each other.
+pub fn peers(data: &[u8]) {
+    if let Ok(call) = peer::Call::decode(data) {
+        peer_bytes::messages(&call.body);
+    }
+    let _ = peer::AppendRequest::decode(data);
+    let _ = peer::SnapshotPart::decode(data);
+    let _ = peer::HelloResponse::decode(data);
+    peer_bytes::messages(data);
+}
+
+/// Good examples of everything: group, name and bytes. The corpus in `fuzz/corpus` is made of them.
+pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut add = |group: &'static str, name: &str, bytes: Vec<u8>| all.push((group, name.to_owned(), bytes));
+    for (number, operations) in operations().chunks(4).enumerate() {
+        let mut bytes = BytesMut::from(&[7][..]);
+        let operations =
+            operations.iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind.clone()) });
+        frame::encode(&v1::ClientFrame { operations: operations.collect() }, &mut bytes);
+        add("wire", &format!("client-{number}"), bytes.to_vec());
+    }
+    let grant = v1::Grant {
+        locks: vec!["orders/1".into()],
+        token: 42,
+        mode: 0,
+        sequencer: "lk1:42:x:orders/1".into(),
+    };
+    let answer = v1::Answer { id: 1, kind: Some(v1::answer::Kind::Grant(grant)) };
+    let event = v1::Event { kind: Some(v1::event::Kind::Welcome(v1::Welcome { node_id: 1 })) };
+    let mut bytes = vec![255];
+    bytes.extend(v1::ServerFrame { answers: vec![answer], events: vec![event] }.encode_to_vec());
+    add("wire", "server", bytes);
+
+    let table = table();
+    let bytes: Vec<u8> = table.snapshot().flatten().collect();
+    add("snapshot", "records", bytes[16..].to_vec());
+    add("snapshot", "whole", bytes);
+    let empty: Vec<u8> = LockTable::new().snapshot().flatten().collect();
+    add("snapshot", "empty", empty[16..].to_vec());
+
+    for (name, bytes) in log_bytes::examples() {
+        add("log", name, bytes);
+    }
+    for (name, bytes) in peer_bytes::examples() {
+        let header = peer::Header { format: 1, cell: "cell".into(), from: 1, to: 2, to_folder: 3 };
+        let call = peer::Call { header: Some(header), body: bytes.clone().into() };
+        add("peers", &format!("{name}-call"), call.encode_to_vec());
+        add("peers", name, bytes);
+    }
+    let texts =
+        ["lk1:42:x:orders/4472", "lk1:9007199254740991:s:caf%C3%A9%20%25", "a%2Fb%00", "%F0%9F%94%92 lock"];
+    for (number, text) in texts.iter().enumerate() {
+        add("sequencer", &format!("text-{number}"), text.as_bytes().to_vec());
+    }
+    for (number, text) in HTTP.iter().enumerate() {
+        add("http", &format!("text-{number}"), text.as_bytes().to_vec());
+    }
+    all
+}
+
+const HTTP: [&str; 14] = [
+    r#"{"session": "000102030405060708090a0b0c0d0e0f", "lock": "a", "mode": "shared", "permits": 2, "capacity": 3, "wait_ms": 10, "wait_forever": false, "request": 7, "lock_delay_ms": 5, "scope": "s", "policy": "wound_wait"}"#,
+    r#"{"session": "s", "locks": ["a", "b"], "request": "r"}"#,
+    r#"{"session": "s", "lock": "a", "token": 9007199254740991}"#,
+    r#"{"ttl_ms": 10000, "owner": "caf\u00e9"}"#,
+    r#"{"key": "k", "value": "v", "fence": {"lock": "a", "token": 1}, "if_version": 0}"#,
+    r#"{"key": "k", "value_base64": "AAEC/w=="}"#,
+    r#"{"session": "s", "election": "e", "value": "v", "epoch": 1, "to": "w"}"#,
+    r#"{"limiter": "l", "permits": 1, "rate_per_s": 0.5, "burst": 10}"#,
+    r#"{"sequencer": "lk1:42:x:orders/4472"}"#,
+    r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire", "admin"]}"#,
+    r#"{"namespace": "builds", "locks": 1, "requests_per_s": 2}"#,
+    "prefix=a%2Fb&limit=10&after=%C3%A9",
+    "Bearer lk_0123456789ab_00",
+    "AAEC/w==",
+];
+
+fn operations() -> Vec<v1::operation::Kind> {
+    use v1::operation::Kind;
+    let session = "000102030405060708090a0b0c0d0e0f".to_owned();
+    let fence = Some(v1::Fence { lock: "a".into(), token: 1 });
+    vec![
+        Kind::OpenSession(v1::OpenSessionRequest { ttl_ms: 10_000, owner: "o".into() }),
+        Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![session.clone()] }),
+        Kind::Acquire(v1::AcquireRequest {
+            session: session.clone(),
+            lock: "orders/1".into(),
+            permits: Some(1),
+            capacity: Some(3),
+            wait_ms: 10,
+            request: "r".into(),
+            scope: "s".into(),
+            policy: "wait_die".into(),
+            value: "v".into(),
+            ..Default::default()
+        }),
+        Kind::AcquireAll(v1::AcquireAllRequest {
+            session: session.clone(),
+            locks: vec!["a".into(), "b".into()],
+            ..Default::default()
+        }),
+        Kind::Release(v1::ReleaseRequest {
+            session: session.clone(),
+            lock: "a".into(),
+            token: 1,
+            forget: true,
+        }),
+        Kind::Cancel(v1::CancelRequest { session: session.clone(), request: "r".into() }),
+        Kind::ForceRelease(v1::ForceReleaseRequest { lock: "a".into(), reason: "why".into() }),
+        Kind::PutValue(v1::PutValueRequest {
+            key: "k".into(),
+            value: vec![1, 2],
+            fence,
+            if_version: Some(0),
+        }),
+        Kind::HandOver(v1::HandOverRequest { session, election: "e".into(), epoch: 1, to: "v".into() }),
+        Kind::TakeRate(v1::TakeRateRequest { limiter: "l".into(), permits: 1, rate_per_s: 2.5, burst: 10 }),
+        Kind::ListLocks(v1::ListLocksRequest { prefix: "a".into(), limit: 10, after: "b".into() }),
+        Kind::Authenticate(v1::AuthenticateRequest { token: "lk_0_0".into() }),
+    ]
+}
+
+/// A table with something of every kind.
+fn table() -> LockTable {
+    use lockkeeper_core::{
+        AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, Signed, SignedWhat, TakeRate,
+        Wait,
+    };
+    let session = SessionId(7);
+    let signed = |what| Command::Signed(Box::new(Signed { by: "ada".into(), what }));
+    let acquire = |session, lock: &str, wait| {
+        let request = Acquire::new(session, Locks::One(lock.into()));
+        let request = Acquire { wait, request: Some("r".into()), scope: Some("s".into()), ..request };
+        Command::Acquire(Acquire { policy: Policy::Detect, ..request })
+    };
+    let rights = Rights::of([Right::Acquire]);
+    let quota = Quota { locks: Some(10), requests_per_s: Some(5), ..Quota::default() };
+    let change = |change| signed(SignedWhat::Access(change));
+    let commands = vec![
+        signed(SignedWhat::OpenSession { session, ttl_ms: 10_000, owner: "o".into() }),
+        Command::OpenSession { session: SessionId(8), ttl_ms: 10_000, owner: "p".into() },
+        change(AccessChange::Grant { identity: "ci".into(), prefix: "builds/".into(), rights }),
+        change(AccessChange::AddToken {
+            id: "0a".into(),
+            identity: "ci".into(),
+            salt: [1; 16],
+            hash: [2; 32],
+        }),
+        change(AccessChange::SetQuota { namespace: "orders".into(), quota }),
+        change(AccessChange::SetSessions { identity: "ci".into(), sessions: Some(3) }),
+        acquire(session, "orders/1", Wait::No),
+        acquire(SessionId(8), "orders/1", Wait::ForMs(1_000)),
+        Command::PutValue { key: "k".into(), value: vec![1, 2, 3].into(), fence: None, if_version: None },
+        Command::TakeRate(TakeRate { limiter: "l".into(), permits: 1, interval_ns: 1_000_000, burst: 5 }),
+        signed(SignedWhat::ForceRelease { lock: "bills/1".into(), reason: "why".into() }),
+    ];
+    let mut table = LockTable::new();
+    commands.into_iter().for_each(|command| apply(&mut table, command));
+    table
+}

@@ -1,0 +1,107 @@
+//! At the entrance of every HTTP request, gRPC among them: who is it? The answer goes with the request, and the calls
+//! are made in that name.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, request};
+use axum::response::Response;
+use lockkeeper_proto::tls::Visitor;
+use tower_service::Service;
+
+use super::seldom::Seldom;
+use super::{grpc, http};
+use crate::calls::Calls;
+use crate::failure::Failure;
+use crate::security::doors::Members;
+use crate::security::{Who, admission, guard};
+
+/// The path of everything that members ask each other.
+const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
+
+/// One connection's way to the routes.
+#[derive(Clone)]
+pub(super) struct Reception {
+    pub(super) router: axum::Router,
+    pub(super) calls: Calls,
+    pub(super) visitor: Arc<Visitor>,
+    pub(super) members: Members,
+    pub(super) seldom: Arc<Seldom>,
+}
+
+impl Reception {
+    fn recognise(&self, parts: &request::Parts) -> Result<Who, Failure> {
+        if parts.uri.path().starts_with(MEMBERS_PATH) {
+            let may = match self.members {
+                Members::Anybody => true,
+                Members::Certified => self.visitor.member,
+                Members::Nobody => false,
+            };
+            return match may {
+                true => Ok(Who::Nobody),
+                false => {
+                    self.calls.shared().metrics.turned_away("not_a_member");
+                    if self.seldom.now() {
+                        tracing::warn!("somebody without a member's certificate asks as if it were one");
+                    }
+                    Err(Failure::Forbidden(
+                        "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
+                         names"
+                            .to_owned(),
+                    ))
+                }
+            };
+        }
+        let by_certificate = || self.calls.guard().by_certificate(&self.visitor);
+        match parts.headers.get(AUTHORIZATION) {
+            None => Ok(by_certificate()),
+            Some(header) => match header.to_str().ok().and_then(guard::bearer) {
+                Some(token) => Ok(self.calls.with_token(token)?.who().clone()),
+                // Somebody's own scheme, meant for a proxy perhaps.
+                None => match by_certificate() {
+                    Who::Nobody if self.calls.guard().is_strict() => Err(admission::not_known()),
+                    who => Ok(who),
+                },
+            },
+        }
+    }
+}
+
+impl<B> Service<Request<B>> for Reception
+where
+    B: http_body_util::BodyExt + axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        match self.recognise(&parts) {
+            Ok(who) => {
+                parts.extensions.insert(who);
+                Box::pin(self.router.call(Request::from_parts(parts, body)))
+            }
+            Err(failure) => {
+                let kind = parts.headers.get(CONTENT_TYPE);
+                let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+                let mut response = match grpc {
+                    true => grpc::status(failure).into_http(),
+                    false => http::refuse(failure),
+                };
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                Box::pin(std::future::ready(Ok(response)))
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What members say to each other, for `crate::fuzz`.
+
+use std::sync::Arc;
+
+use lockkeeper_core::{Batch, CellTime, Command};
+use openraft::EntryPayload;
+use openraft::entry::RaftEntry;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::codec;
+use crate::raft::types::{Entry, Proposal, SnapshotMeta, TypeConfig, Vote};
+
+/// Reads the bytes as each of the messages.
+pub(crate) fn messages(bytes: &[u8]) {
+    one::<openraft::raft::AppendEntriesRequest<TypeConfig>>(bytes);
+    one::<openraft::raft::VoteRequest<TypeConfig>>(bytes);
+    one::<openraft::raft::VoteResponse<TypeConfig>>(bytes);
+    one::<openraft::raft::TransferLeaderRequest<TypeConfig>>(bytes);
+    one::<Vote>(bytes);
+    one::<SnapshotMeta>(bytes);
+}
+
+fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
+    if let Ok(read) = codec::decode::<T>(bytes) {
+        assert!(codec::encode(&read).is_ok_and(|again| codec::decode::<T>(&again).is_ok()));
+    }
+}
+
+/// Messages of every kind.
+pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
+    let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
+    let batch = Batch { now: CellTime(5), commands: vec![Command::Tick] };
+    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(batch) };
+    let append = openraft::raft::AppendEntriesRequest::<TypeConfig> {
+        vote: Vote::new_committed(3, 1),
+        prev_log_id: Some(id),
+        entries: vec![Entry::new(
+            openraft::testing::log_id::<TypeConfig>(3, 1, 8),
+            EntryPayload::Normal(proposal),
+        )],
+        leader_commit: Some(id),
+    };
+    let vote = openraft::raft::VoteRequest::<TypeConfig>::new(Vote::new(4, 2), Some(id));
+    let bytes =
+        |encoded: Result<bytes::Bytes, String>| encoded.map(|bytes| bytes.to_vec()).unwrap_or_default();
+    vec![
+        ("append", bytes(codec::encode(&append))),
+        ("vote", bytes(codec::encode(&vote))),
+        ("meta", bytes(codec::encode(&SnapshotMeta { last_log_id: Some(id), ..SnapshotMeta::default() }))),
+    ]
+}

@@ -1,0 +1,194 @@
+//! The check in front of the log: may this caller ask for this? Each call of a client passes here, whatever it came in
+//! by. What belongs to a session is asked by its own identity alone; anybody else hears that there is no such session.
+
+use std::time::Instant;
+
+use lockkeeper_core::quota::namespace;
+use lockkeeper_core::{Access, Command, Refusal, Right, SessionId, Signed, SignedWhat};
+use smol_str::SmolStr;
+
+use super::Who;
+use crate::calls::Calls;
+use crate::failure::Failure;
+
+impl Calls {
+    /// Whether the caller may do this with this name.
+    pub(crate) fn may(&self, right: Right, name: &str) -> Result<(), Failure> {
+        self.permit(
+            |access, identity| access.allows(identity, right, name),
+            || format!("{} \"{name}\"", words(right)),
+        )
+    }
+
+    /// Whether the caller may do this with all names that begin so.
+    pub(crate) fn may_all(&self, right: Right, prefix: &str) -> Result<(), Failure> {
+        self.permit(
+            |access, identity| access.allows_all(identity, right, prefix),
+            || match prefix {
+                "" => format!("{} everything", words(right)),
+                prefix => format!("{} all that begins with \"{prefix}\"", words(right)),
+            },
+        )
+    }
+
+    /// Whether it is known who the caller is.
+    pub(crate) fn must_be_known(&self) -> Result<(), Failure> {
+        self.permit(|_, _| true, String::new)
+    }
+
+    fn permit(
+        &self,
+        allowed: impl Fn(&Access, &str) -> bool,
+        what: impl Fn() -> String,
+    ) -> Result<(), Failure> {
+        let refused = match self.who() {
+            Who::Process | Who::Root => return Ok(()),
+            who => {
+                let table = self.shared().table();
+                let access = table.access();
+                if !self.guard().is_strict() && access.is_empty() {
+                    return Ok(());
+                }
+                match who {
+                    Who::Token { id, .. } if access.token(id).is_none() => unknown_token(),
+                    who => match who.identity() {
+                        None => not_known(),
+                        Some(identity) if allowed(access, &identity) => return Ok(()),
+                        Some(identity) => Failure::Forbidden(format!(
+                            "\"{identity}\" may not {}: an administrator can allow it with lockkeeper access grant",
+                            what()
+                        )),
+                    },
+                }
+            }
+        };
+        self.shared().metrics.turned_away(refused.code());
+        Err(refused)
+    }
+
+    /// Whether the caller may speak for a session. If not, it hears what everybody hears who names a session that is
+    /// not there.
+    pub(crate) fn must_own(&self, session: SessionId) -> Result<(), Failure> {
+        if *self.who() == Who::Process {
+            return Ok(());
+        }
+        self.must_be_known()?;
+        let table = self.shared().table();
+        let identity = self.who().identity();
+        if table.belongs_to(session, identity.as_deref())
+            // Nobody is asked who they are: whoever knows a session speaks for it.
+            || identity.is_none() && !self.guard().is_strict() && table.access().is_empty()
+        {
+            return Ok(());
+        }
+        drop(table);
+        self.shared().metrics.turned_away("another_session");
+        Err(Failure::Refused(Refusal::SessionLost))
+    }
+
+    /// The command as it goes into the log, if the caller may ask for it.
+    pub(crate) fn admit(&self, command: Command) -> Result<Command, Failure> {
+        if self.is_unrestricted() {
+            return Ok(command);
+        }
+        match &command {
+            Command::OpenSession { .. } => self.must_be_known()?,
+            Command::CloseSession { session }
+            | Command::Cancel { session, .. }
+            | Command::Release { session, .. }
+            | Command::HandOver { session, .. } => self.must_own(*session)?,
+            Command::Acquire(request) => {
+                self.must_own(request.session)?;
+                for name in request.locks.as_slice() {
+                    self.may(Right::Acquire, name)?;
+                    self.must_be_slow(name)?;
+                }
+            }
+            Command::ForceRelease { lock, .. } => self.may(Right::ForceRelease, lock)?,
+            Command::PutValue { key, .. } => {
+                self.may(Right::Acquire, key)?;
+                self.must_be_slow(key)?;
+            }
+            Command::DeleteValue { key, .. } => self.may(Right::Acquire, key)?,
+            Command::TakeRate(take) => {
+                self.may(Right::Acquire, &take.limiter)?;
+                self.must_be_slow(&take.limiter)?;
+            }
+            Command::Signed(_) => self.may_all(Right::Admin, "")?,
+            Command::ExpireSession { .. } | Command::Tick => {
+                return Err(Failure::Invalid("only the node itself asks for this".to_owned()));
+            }
+        }
+        Ok(self.sign(command))
+    }
+
+    /// Nothing is asked of the caller: it is this process, or there are neither rules nor quotas and nobody is asked
+    /// who they are.
+    fn is_unrestricted(&self) -> bool {
+        match self.who() {
+            Who::Process => true,
+            Who::Nobody if !self.guard().is_strict() => {
+                let table = self.shared().table();
+                table.access().is_empty() && table.access().quotas().next().is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts the caller's name on what is remembered with it.
+    fn sign(&self, command: Command) -> Command {
+        let Some(by) = self.who().identity() else { return command };
+        let what = match command {
+            Command::OpenSession { session, ttl_ms, owner } => {
+                SignedWhat::OpenSession { session, ttl_ms, owner }
+            }
+            Command::ForceRelease { lock, reason } => SignedWhat::ForceRelease { lock, reason },
+            other => return other,
+        };
+        Command::Signed(Box::new(Signed { by, what }))
+    }
+
+    /// Who the caller is, for the audit trail.
+    pub(crate) fn signature(&self) -> SmolStr {
+        self.who().identity().unwrap_or_default()
+    }
+
+    /// Whether the namespace has not had all its requests of this second.
+    pub(crate) fn must_be_slow(&self, name: &str) -> Result<(), Failure> {
+        let per_s = self.shared().table().access().quota_of(name).and_then(|quota| quota.requests_per_s);
+        match per_s {
+            Some(per_s) if !self.rates().take(namespace(name), per_s, Instant::now()) => {
+                self.shared().metrics.turned_away("request_rate");
+                Err(Failure::Overload(format!(
+                    "the namespace \"{}\" has had its {per_s} requests of this second, its quota: come back in a second",
+                    namespace(name)
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn words(right: Right) -> &'static str {
+    match right {
+        Right::Read => "read",
+        Right::Acquire => "take or write",
+        Right::ForceRelease => "free by force",
+        Right::Admin => "administer",
+    }
+}
+
+pub(crate) fn not_known() -> Failure {
+    Failure::Unauthenticated(
+        "the cell does not know who asks: show an access token (LOCKKEEPER_AUTH_TOKEN_FILE, or the header \
+         Authorization: Bearer) or a client certificate"
+            .to_owned(),
+    )
+}
+
+pub(crate) fn unknown_token() -> Failure {
+    Failure::Unauthenticated(
+        "the access token is not known to the cell, or was revoked: ask an administrator for another"
+            .to_owned(),
+    )
+}
