@@ -137,12 +137,9 @@ impl Scenario {
             (Scenario::ClockJump, Cell) => {
                 Some("no wall clock decides anything: leases run on the leader's monotonic clock")
             }
-            (Scenario::ClockJump, Etcd | Zookeeper | Consul | Postgres) => {
-                Some("leases run on the server's monotonic clock; there is no second quorum")
-            }
-            (Scenario::ClockJump, Redis | Naive) => {
-                Some("one server: a jump ends leases early, as a pause does; see pause")
-            }
+            (Scenario::ClockJump, Etcd | Zookeeper | Consul | Postgres | Redis | Naive) => Some(
+                "one server or one leader decides: its clock can end a lease early, but there are no two quorums; see pause",
+            ),
             (Scenario::Failover, Redlock) => Some("there is no leader and no replica; see server-crash"),
             (Scenario::Failover, Consul | Postgres) => Some("not built: the lab starts one server of it"),
             (Scenario::PooledSession, Postgres) => None,

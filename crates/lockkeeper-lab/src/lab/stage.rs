@@ -63,6 +63,16 @@ impl<'a> Stage<'a> {
         self.engine.ttl(wanted)
     }
 
+    /// The lock of a holder that is not heard of any more must pass on when its lease is over.
+    pub(crate) fn must_pass_on(&mut self, let_in: &[bool]) {
+        let stuck = let_in.iter().filter(|let_in| !**let_in).count();
+        if stuck > 0 {
+            let seconds = TURN.as_secs();
+            self.findings.broken =
+                Some(format!("{stuck} locks of silent holders did not pass on within {seconds} s"));
+        }
+    }
+
     /// Starts a client process for the lock of this number.
     pub(crate) fn client(
         &self,

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, TokenKind, Unfenced};
+use lockkeeper_servers::wire::Wire;
 use rustix::process::Signal;
 
 use crate::child::{self, Child, connect};
-use crate::servers::{Proxy, Site};
+use crate::servers::Site;
 
 /// A future that must end before long.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -189,8 +190,7 @@ pub(crate) async fn a_holder_that_is_paused_loses_its_lock_and_cannot_release_th
 
 pub(crate) async fn a_holder_that_is_cut_off_is_told_before_the_next_one_is_let_in<S: Site>() {
     let site = S::start();
-    let proxies: Vec<Proxy> =
-        site.addresses().into_iter().map(|address| Proxy::to(address).unwrap()).collect();
+    let proxies: Vec<Wire> = site.addresses().into_iter().map(|address| Wire::to(address).unwrap()).collect();
     let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.address).collect();
     let (cut_off, _) = connect(&site.url_at(&addresses)).await;
     let other = unfenced(&site).await;
@@ -219,8 +219,7 @@ pub(crate) async fn a_holder_that_is_cut_off_is_told_before_the_next_one_is_let_
 
 pub(crate) async fn a_connection_that_is_cut_and_healed_costs_no_lock_or_says_so<S: Site>() {
     let site = S::start();
-    let proxies: Vec<Proxy> =
-        site.addresses().into_iter().map(|address| Proxy::to(address).unwrap()).collect();
+    let proxies: Vec<Wire> = site.addresses().into_iter().map(|address| Wire::to(address).unwrap()).collect();
     let addresses: Vec<_> = proxies.iter().map(|proxy| proxy.address).collect();
     let (keeper, _) = connect(&site.url_at(&addresses)).await;
     let other = unfenced(&site).await;

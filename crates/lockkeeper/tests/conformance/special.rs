@@ -1,14 +1,15 @@
 //! What holds for one engine only.
 
 use lockkeeper::prelude::*;
+use lockkeeper_servers::wire::Wire;
 
 use crate::cases::soon;
 use crate::child::connect;
+use crate::servers::Site;
 use crate::servers::pgbouncer::PgBouncer;
 use crate::servers::postgres::Postgres;
 use crate::servers::redis::Redis;
 use crate::servers::redlock::Redlock;
-use crate::servers::{Proxy, Site};
 
 fn codes(findings: &[lockkeeper::Finding]) -> Vec<&'static str> {
     findings.iter().map(|finding| finding.code).collect()
@@ -160,7 +161,7 @@ async fn redlock_of_fewer_than_three_or_of_the_same_server_is_refused_or_found()
     let (keeper, _) = connect(&site.url_at(&addresses[..4])).await;
     assert_eq!(codes(&keeper.examine().await.unwrap()), ["even-number"]);
     // The first one by two addresses.
-    let another_way = Proxy::to(addresses[0]).unwrap();
+    let another_way = Wire::to(addresses[0]).unwrap();
     let same = format!("redlock://{},{},{}", another_way.address, addresses[0], addresses[1]);
     let (keeper, _) = connect(&same).await;
     assert_eq!(codes(&keeper.examine().await.unwrap()), ["same-server"]);

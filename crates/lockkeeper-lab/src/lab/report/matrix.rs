@@ -77,7 +77,7 @@ fn table(text: &mut String, cells: &[Cell]) {
 fn entry(cell: &Cell) -> String {
     match cell {
         Cell::Ran(outcome) => {
-            let words = text::figures(outcome);
+            let words = text::parts(outcome).join("<br>");
             if outcome.broken.is_some() { format!("**broken**: {words}") } else { words }
         }
         Cell::NotApplicable { case, .. } if why_of_mode(*case) => "no token".to_owned(),

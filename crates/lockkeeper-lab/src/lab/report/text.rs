@@ -78,8 +78,13 @@ pub fn short(cell: &Cell) -> String {
     }
 }
 
-/// The counts that matter for this scenario.
+/// The counts that matter for this scenario, in one line.
 pub(crate) fn figures(outcome: &Outcome) -> String {
+    parts(outcome).join(", ")
+}
+
+/// The same one by one.
+pub(crate) fn parts(outcome: &Outcome) -> Vec<String> {
     let mut parts = Vec::new();
     if outcome.case.scenario.has_gate() {
         parts.push(format!("lost {} of {}", outcome.lost_updates, outcome.acknowledged));
@@ -93,7 +98,7 @@ pub(crate) fn figures(outcome: &Outcome) -> String {
     parts.extend(
         outcome.figures.iter().map(|figure| format!("{}: {} {}", figure.name, figure.value, figure.unit)),
     );
-    parts.join(", ")
+    parts
 }
 
 /// All runs, a line for each.

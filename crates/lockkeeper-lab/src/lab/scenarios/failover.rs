@@ -22,7 +22,7 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
         _ => leader_is_killed(stage)?,
     };
     let count = let_in.iter().filter(|let_in| **let_in).count();
-    stage.findings.figure("let in before the holder gave back", count as f64, &format!("of {PAIRS}"));
+    stage.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
     Ok(())
 }
 

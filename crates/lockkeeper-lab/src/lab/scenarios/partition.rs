@@ -23,7 +23,8 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     stage.record.fault_begins("holders cut off from the lock service", None);
     stage.say("the holders are cut off; waiting for their leases to end");
     ask(&mut pairs)?;
-    rivals_work(&mut pairs, turn())?;
+    let let_in = rivals_work(&mut pairs, turn())?;
+    stage.must_pass_on(&let_in);
     for pair in &mut pairs {
         pair.holder.does(&Step::Write)?;
         pair.rival.does(&Step::Release)?;

@@ -20,7 +20,8 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     stage.say("the holders are stopped; waiting for their leases to end");
     ask(&mut pairs)?;
     // Nothing ends this wait but the end of the holders' leases.
-    rivals_work(&mut pairs, turn())?;
+    let let_in = rivals_work(&mut pairs, turn())?;
+    stage.must_pass_on(&let_in);
     for pair in &mut pairs {
         // Written into its pipe before it goes on: its write is the first thing that it does.
         pair.holder.tell(&Step::Write)?;

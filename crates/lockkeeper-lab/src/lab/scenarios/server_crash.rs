@@ -30,6 +30,6 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     let let_in = rivals_work(&mut pairs, PATIENCE)?;
     holders_write(&mut pairs, &let_in)?;
     let count = let_in.iter().filter(|let_in| **let_in).count();
-    stage.findings.figure("let in before the holder gave back", count as f64, &format!("of {PAIRS}"));
+    stage.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
     Ok(())
 }

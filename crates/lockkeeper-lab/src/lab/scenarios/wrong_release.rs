@@ -33,11 +33,12 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
         c.does(&Step::Release)?;
     }
     b.does(&Step::Release)?;
-    let words = match said {
-        What::Released { .. } => "A's late release was accepted".to_owned(),
-        other => format!("A's late release: {}", other.words()),
-    };
-    stage.findings.note(words);
+    let was_accepted = matches!(said, What::Released { .. });
+    stage.findings.note(if was_accepted {
+        "A's late release was accepted"
+    } else {
+        "A's late release was refused"
+    });
     stage.findings.note(if let_in { "C was let in while B held" } else { "C was not let in while B held" });
     Ok(())
 }

@@ -13,9 +13,6 @@ pub(crate) mod zookeeper;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A wire that can be cut.
-pub(crate) use lockkeeper_servers::wire::Wire as Proxy;
-
 /// An engine with its servers.
 pub(crate) trait Site: Sized + Send + 'static {
     /// A time to live that is short for it.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lockkeeper::prelude::*;
 use lockkeeper::{Event, GuardState, Loss};
+use lockkeeper_servers::wire::Wire;
 
-use crate::servers::{Proxy, Site};
+use crate::servers::Site;
 
 /// A future that must end soon.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -240,7 +241,7 @@ async fn modes(keeper: &Keeper, other: &Keeper) {
 /// A connection that is cut: jeopardy, then held again, if it heals in time for the server.
 pub(crate) async fn cut_and_healed<S: Site>(ttl: Duration) {
     let site = S::start();
-    let proxy = Proxy::to(site.addresses()[0]).unwrap();
+    let proxy = Wire::to(site.addresses()[0]).unwrap();
     let keeper = Keeper::builder().ttl(ttl).connect(&site.url_at(&[proxy.address])).await.unwrap();
     let direct = connect::<S>(&site.url(), "direct").await;
     let guard = soon(keeper.lock("a").acquire()).await.unwrap();
@@ -328,7 +329,7 @@ pub(crate) async fn absent_or_wrong(scheme: &str) {
 /// Requests whose answers are lost, given up by their callers: nothing of them appears later.
 pub(crate) async fn lost_answers_leave_no_ghost<S: Site>() {
     let site = S::start();
-    let proxy = Proxy::to(site.addresses()[0]).unwrap();
+    let proxy = Wire::to(site.addresses()[0]).unwrap();
     let keeper = Keeper::builder().ttl(20.secs()).request_timeout(300.millis());
     let keeper = keeper.connect(&site.url_at(&[proxy.address])).await.unwrap();
     let direct = connect::<S>(&site.url(), "direct").await;
