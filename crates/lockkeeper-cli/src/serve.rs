@@ -181,6 +181,10 @@ struct SecurityArguments {
     /// Most connections from one address
     #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().per_address_max)]
     connections_per_address_max: usize,
+    /// Most connections that have not said anything yet; beyond it the oldest of them is closed
+    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().unheard_max,
+        env = "LOCKKEEPER_CONNECTIONS_SILENT_MAX")]
+    connections_silent_max: usize,
 }
 
 impl SecurityArguments {
@@ -199,7 +203,7 @@ impl SecurityArguments {
             crowd: CrowdLimits {
                 connections_max: self.connections_max,
                 per_address_max: self.connections_per_address_max,
-                ..CrowdLimits::default()
+                unheard_max: self.connections_silent_max,
             },
         })
     }

@@ -98,24 +98,24 @@ async fn ten_thousand_idle_connections_do_not_keep_anybody_out() {
 
 #[tokio::test]
 async fn a_flood_of_silent_connections_pushes_out_the_silent_ones() {
-    const FLOOD: usize = 6_000;
+    const FLOOD: usize = 3_000;
     if !room_for(FLOOD as u64) {
         return;
     }
-    let plain = Plain::start(&[]).await;
+    let plain = Plain::start(&["--connections-silent-max", "200"]).await;
     let before = plain.memory_mib();
     let mut silent = Vec::new();
     for number in 0..FLOOD {
         silent.push(TcpStream::connect(&plain.node.address).await.unwrap());
-        if number % 1_500 == 0 {
+        if number % 1_000 == 0 {
             plain.works().await;
         }
     }
     plain.works().await;
     let memory = plain.memory_mib();
-    assert!(memory < before + 400, "{memory} MiB");
+    assert!(memory < before + 200, "{memory} MiB");
     let pushed = plain.metric("lockkeeper_turned_away_total{reason=\"unheard\"").await;
-    assert!(pushed.is_some_and(|count| count >= 1_000.0), "{pushed:?}");
+    assert!(pushed.is_some_and(|count| count >= 100.0), "{pushed:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! Every door of a cell, tried from outside: real processes, real certificates, made for each test.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test that does not get what it asks for has failed"
+)]
 
 mod access;
 mod certificates;
