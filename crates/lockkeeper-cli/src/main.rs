@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         Verb::Snapshot(verb) => (verb.output(), verb.run()),
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Proxy(verb) => (Output::Table, verb.run()),
-        Verb::Bench(verb) => (verb.output, verb.run()),
+        Verb::Bench(verb) => (verb.output(), verb.run()),
     };
     match result {
         Ok(code) => ExitCode::from(code),
