@@ -160,7 +160,7 @@ fn main() -> ExitCode {
         }
         Verb::Completions(verb) => (Output::Table, verb.run(command)),
         Verb::Man(verb) => (Output::Table, verb.run(command)),
-        Verb::Bench(verb) => (verb.output, verb.run()),
+        Verb::Bench(verb) => (verb.output(), verb.run()),
         Verb::Lab(verb) => (verb.output(), verb.run()),
     };
     match result {

@@ -92,13 +92,13 @@ impl Expiry {
         Some(lifeline.ttl.saturating_sub(lifeline.renewed.elapsed()).as_millis() as u64)
     }
 
-    /// Takes the sessions that are due now, at most `limit`, and says when to look again. From here on
+    /// Takes the sessions that have been due for `grace`, at most `limit`, and says when to look again. From here on
     /// their renewals are refused.
-    pub fn take_due(&self, now: Instant, limit: usize) -> (Vec<SessionId>, Option<Instant>) {
+    pub fn take_due(&self, now: Instant, grace: Duration, limit: usize) -> (Vec<SessionId>, Option<Instant>) {
         let mut inner = self.inner();
         let mut expired = Vec::new();
         while let Some(&Reverse((due, session))) = inner.due.peek() {
-            if due > now || expired.len() == limit {
+            if due + grace > now || expired.len() == limit {
                 break;
             }
             inner.due.pop();
@@ -107,14 +107,14 @@ impl Expiry {
             if lifeline.expiring {
                 continue;
             }
-            if really_due > now {
+            if really_due + grace > now {
                 inner.due.push(Reverse((really_due, session)));
                 continue;
             }
             lifeline.expiring = true;
             expired.push(session);
         }
-        let next = inner.due.peek().map(|Reverse((due, _))| *due);
+        let next = inner.due.peek().map(|Reverse((due, _))| *due + grace);
         (expired, next)
     }
 }
@@ -134,14 +134,15 @@ mod tests {
     use super::*;
 
     const SESSION: SessionId = SessionId(7);
+    const NONE: Duration = Duration::ZERO;
 
     #[test]
     fn a_session_is_due_after_its_time_and_not_before() {
         let expiry = Expiry::default();
         expiry.start(SESSION, 1_000);
         let now = Instant::now();
-        assert_eq!(expiry.take_due(now, 10).0, []);
-        assert_eq!(expiry.take_due(now + Duration::from_millis(1_001), 10).0, [SESSION]);
+        assert_eq!(expiry.take_due(now, NONE, 10).0, []);
+        assert_eq!(expiry.take_due(now + Duration::from_millis(1_001), NONE, 10).0, [SESSION]);
     }
 
     #[test]
@@ -151,7 +152,7 @@ mod tests {
         let opened = Instant::now();
         while opened.elapsed() < Duration::from_millis(2) {}
         assert_eq!(expiry.renew(SESSION), Some(1_000));
-        let (expired, next) = expiry.take_due(opened + Duration::from_millis(1_001), 10);
+        let (expired, next) = expiry.take_due(opened + Duration::from_millis(1_001), NONE, 10);
         assert_eq!(expired, []);
         assert!(next.is_some_and(|next| next > opened + Duration::from_millis(1_001)));
     }
@@ -161,13 +162,25 @@ mod tests {
         let expiry = Expiry::default();
         expiry.start(SESSION, 100);
         let later = Instant::now() + Duration::from_millis(200);
-        assert_eq!(expiry.take_due(later, 10).0, [SESSION]);
+        assert_eq!(expiry.take_due(later, NONE, 10).0, [SESSION]);
         assert_eq!(expiry.renew(SESSION), None);
-        assert_eq!(expiry.take_due(later, 10).0, [], "it is proposed once");
+        assert_eq!(expiry.take_due(later, NONE, 10).0, [], "it is proposed once");
         // The table found the expiry stale.
         expiry.start(SESSION, 100);
         assert_eq!(expiry.renew(SESSION), Some(100));
-        assert_eq!(expiry.take_due(Instant::now() + Duration::from_millis(200), 10).0, [SESSION]);
+        assert_eq!(expiry.take_due(Instant::now() + Duration::from_millis(200), NONE, 10).0, [SESSION]);
+    }
+
+    #[test]
+    fn a_node_that_is_late_waits_longer_and_takes_a_renewal_meanwhile() {
+        let expiry = Expiry::default();
+        expiry.start(SESSION, 100);
+        let (later, grace) = (Instant::now() + Duration::from_millis(200), Duration::from_secs(1));
+        let (expired, next) = expiry.take_due(later, grace, 10);
+        assert_eq!(expired, []);
+        assert!(next.is_some_and(|next| next > later), "it is looked at again when the grace is over");
+        assert_eq!(expiry.renew(SESSION), Some(100), "not more than was promised before");
+        assert_eq!(expiry.take_due(later + Duration::from_secs(2), grace, 10).0, [SESSION]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Why a request was not answered as hoped: the codes of the public contract, with what to do next (S12).
 
+use std::borrow::Cow;
+
 use lockkeeper_core::{Refusal, Reply};
 
 /// What a caller gets in the end.
@@ -23,9 +25,14 @@ pub enum Failure {
     /// Nothing has happened, and nothing can for the moment.
     #[error("{0}")]
     Unavailable(String),
-    /// The node is busy; nothing has happened.
-    #[error("{0}")]
-    Overload(String),
+    /// The node has more to do than it can carry; nothing has happened.
+    #[error("{why}: come back in {retry_after_ms} ms")]
+    Overload {
+        /// Of what there is too much.
+        why: Cow<'static, str>,
+        /// When it makes sense to ask again.
+        retry_after_ms: u64,
+    },
     /// This cell cannot do it.
     #[error("{0}")]
     Unsupported(String),
@@ -81,7 +88,7 @@ impl Failure {
             },
             Failure::NotLeader { .. } => "not_leader",
             Failure::Unknown(_) | Failure::Unavailable(_) => "unavailable",
-            Failure::Overload(_) => "limit",
+            Failure::Overload { .. } => "limit",
             Failure::Unsupported(_) => "unsupported",
             Failure::Invalid(_) => "invalid",
             Failure::TooLarge(_) => "too_large",
@@ -135,6 +142,7 @@ impl Failure {
                     .collect();
             }
             Failure::NotLeader { leader } => error.leader = leader.clone().unwrap_or_default(),
+            Failure::Overload { retry_after_ms, .. } => error.retry_after_ms = *retry_after_ms,
             _ => {}
         }
         error

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -30,6 +30,12 @@ const QUEUED_NEW_MAX: usize = 100_000;
 /// From this many on, nothing is taken in.
 const QUEUED_MAX: usize = 400_000;
 
+/// From when on the oldest queued command has waited for this long, nothing new is taken in either: whoever queued
+/// now would be answered when nobody waits any more. Longer than a leader without a majority stays in office.
+const QUEUED_NEW_FOR_MAX: Duration = Duration::from_secs(2);
+/// Between these two is the time after which a refused caller is asked to come back.
+const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
+
 /// An entry is closed when it has grown to about this size.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// From this many queued bytes on, nothing new is taken in either.
@@ -50,9 +56,28 @@ pub struct Proposer {
 
 #[derive(Debug, Default)]
 struct Queue {
-    commands: VecDeque<(Command, Caller)>,
+    commands: VecDeque<Queued>,
     // Invariant: the sum of `bytes_of` its commands.
     bytes: usize,
+}
+
+#[derive(Debug)]
+struct Queued {
+    command: Command,
+    caller: Caller,
+    since: Instant,
+}
+
+impl Queue {
+    /// How long the oldest command has waited.
+    fn late(&self) -> Duration {
+        self.commands.front().map_or(Duration::ZERO, |oldest| oldest.since.elapsed())
+    }
+
+    /// As long as the queue takes now, it will take about then.
+    fn retry_after_ms(&self) -> u64 {
+        (self.late().as_millis() as u64).clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end())
+    }
 }
 
 impl Proposer {
@@ -105,17 +130,21 @@ impl Proposer {
         let full = match (&caller, frees) {
             (Caller::Nobody, _) => false,
             (_, true) => queue.commands.len() >= QUEUED_MAX,
-            (_, false) => queue.commands.len() >= QUEUED_NEW_MAX || queue.bytes >= QUEUED_NEW_BYTES_MAX,
+            (_, false) => {
+                queue.commands.len() >= QUEUED_NEW_MAX
+                    || queue.bytes >= QUEUED_NEW_BYTES_MAX
+                    || queue.late() >= QUEUED_NEW_FOR_MAX
+            }
         };
         if full {
+            let retry_after_ms = queue.retry_after_ms();
             drop(queue);
-            caller.deliver(Err(Failure::Overload(
-                "the node has more requests than it can carry: come back in a second".to_owned(),
-            )));
+            let why = "the node has more requests than it can carry";
+            caller.deliver(Err(Failure::Overload { why, retry_after_ms }));
             return;
         }
         queue.bytes += bytes_of(&command);
-        queue.commands.push_back((command, caller));
+        queue.commands.push_back(Queued { command, caller, since: Instant::now() });
         if queue.commands.len() == 1 {
             self.wake.notify_one();
         }
@@ -130,7 +159,7 @@ impl Proposer {
             queue.bytes = 0;
             std::mem::take(&mut queue.commands)
         };
-        for (_, caller) in commands {
+        for Queued { caller, .. } in commands {
             caller.deliver(Err(failure.clone()));
         }
     }
@@ -140,10 +169,20 @@ impl Proposer {
         self.queue().commands.len()
     }
 
+    /// How long the oldest queued command has waited: how late the node is with its work.
+    pub fn late(&self) -> Duration {
+        self.queue().late()
+    }
+
+    /// When a caller that is refused now should come back.
+    pub fn retry_after_ms(&self) -> u64 {
+        self.queue().retry_after_ms()
+    }
+
     fn take(&self) -> (Vec<Command>, Vec<Caller>) {
         let mut queue = self.queue();
         let (mut count, mut bytes) = (0, 0);
-        for (command, _) in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
+        for Queued { command, .. } in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
             if count > 0 && bytes >= ENTRY_BYTES_MAX {
                 break;
             }
@@ -151,7 +190,7 @@ impl Proposer {
             count += 1;
         }
         queue.bytes -= bytes;
-        queue.commands.drain(..count).unzip()
+        queue.commands.drain(..count).map(|queued| (queued.command, queued.caller)).unzip()
     }
 
     /// The next commands for the log. While the disk is full, those that ask for something new are refused,
@@ -332,14 +371,31 @@ mod tests {
             proposer.submit(put(1), Caller::Nobody);
         }
         let refused = ask(&proposer, put(1)).try_recv();
-        assert!(matches!(refused, Ok(Err(Failure::Overload(_)))), "{refused:?}");
+        let hint = |failure: &Failure| failure.to_wire().retry_after_ms;
+        assert!(matches!(&refused, Ok(Err(failure)) if hint(failure) >= 200), "{refused:?}");
         assert!(ask(&proposer, close()).try_recv().is_err(), "what frees is queued");
         while proposer.queued() < QUEUED_MAX {
             proposer.submit(close(), Caller::Nobody);
         }
-        assert!(matches!(ask(&proposer, close()).try_recv(), Ok(Err(Failure::Overload(_)))));
+        assert!(matches!(ask(&proposer, close()).try_recv(), Ok(Err(Failure::Overload { .. }))));
         proposer.submit(Command::Tick, Caller::Nobody);
         assert_eq!(proposer.queued(), QUEUED_MAX + 1, "a tick is never lost");
+    }
+
+    #[test]
+    fn a_queue_that_is_late_refuses_what_is_new_and_says_when_to_come_back() {
+        let proposer = Proposer::default();
+        let Some(long_ago) = Instant::now().checked_sub(QUEUED_NEW_FOR_MAX + Duration::from_secs(1)) else {
+            return;
+        };
+        let (command, caller) = (Command::Tick, Caller::Nobody);
+        proposer.queue().commands.push_back(Queued { command, caller, since: long_ago });
+        let refused = ask(&proposer, put(1)).try_recv();
+        let late = |failure: &Failure| (3_000..=5_000).contains(&failure.to_wire().retry_after_ms);
+        assert!(matches!(&refused, Ok(Err(failure)) if late(failure)), "{refused:?}");
+        assert!(ask(&proposer, close()).try_recv().is_err(), "what frees is queued");
+        proposer.queue().commands.clear();
+        assert!(ask(&proposer, put(1)).try_recv().is_err(), "and all is well again");
     }
 
     #[test]

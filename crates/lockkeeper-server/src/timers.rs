@@ -13,29 +13,57 @@ use crate::shared::Shared;
 
 /// Most sessions that are ended in one go.
 const EXPIRIES_PER_TURN: usize = 1_000;
+/// Up to here a node is not late.
+const EVERYDAY: Duration = Duration::from_millis(50);
 /// A look at the clock at least this often; also how soon a disk that has room again is noticed.
 const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 
+/// A node that is late with everything is late with renewals too. Up to this much it waits longer for them than it
+/// promised; a holder that has died keeps its lock for that much longer at most.
+const GRACE_MAX: Duration = Duration::from_secs(10);
+
 /// Runs until the node stops.
 pub(crate) async fn run(shared: Arc<Shared>, log: LogStore) {
+    let mut strain = Strain::default();
     loop {
         let wake = match shared.office.now() {
-            Ok(now) => turn(&shared, now),
+            Ok(now) => turn(&shared, now, strain.grace(shared.proposer.late())),
             Err(_) => LOOK_AT_LEAST,
         };
         shared.proposer.check_space(&log);
+        let due = Instant::now() + wake;
         tokio::select! {
             biased;
-            () = tokio::time::sleep(wake) => {}
+            () = tokio::time::sleep(wake) => strain.woke(Instant::now().saturating_duration_since(due)),
             () = shared.timers_changed.notified() => {}
         }
     }
 }
 
+/// How late this task's own sleeps have ended lately: as late as renewals may be that wait to be read.
+#[derive(Debug, Default)]
+struct Strain {
+    late: Duration,
+}
+
+impl Strain {
+    fn woke(&mut self, late: Duration) {
+        // It rises at once and falls slowly: one good turn does not mean that all who wait have been read.
+        self.late = late.max(self.late / 2);
+    }
+
+    /// How much longer than promised renewals are waited for. Longer is always safe: clients know nothing of it.
+    fn grace(&self, queue_late: Duration) -> Duration {
+        let late = self.late.max(queue_late);
+        // A few milliseconds late is everyday life.
+        if late < EVERYDAY { Duration::ZERO } else { (2 * late).min(GRACE_MAX) }
+    }
+}
+
 /// Does what is due and says how long to sleep.
-fn turn(shared: &Shared, now: lockkeeper_core::CellTime) -> Duration {
+fn turn(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Duration {
     let clock = Instant::now();
-    let (expired, next) = shared.expiry.take_due(clock, EXPIRIES_PER_TURN);
+    let (expired, next) = shared.expiry.take_due(clock, grace, EXPIRIES_PER_TURN);
     let mut wake = next.map_or(LOOK_AT_LEAST, |next| next.saturating_duration_since(clock));
     if expired.len() == EXPIRIES_PER_TURN {
         wake = Duration::ZERO;

@@ -145,6 +145,7 @@ fn name(command: &Command) -> &'static str {
         Command::DeleteValue { .. } => "delete_value",
         Command::HandOver { .. } => "hand_over",
         Command::TakeRate(_) => "take_rate",
+        Command::Signed(_) => "signed",
         Command::Tick => "tick",
     }
 }

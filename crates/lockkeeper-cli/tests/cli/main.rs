@@ -3,12 +3,14 @@
 //! One test program, because each costs a link of the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod compare;
 mod election;
 mod engines;
 mod exit_codes;
 mod group;
 mod lost;
 mod observe;
+mod overload;
 mod process_one;
 mod serve;
 mod signals;

@@ -123,6 +123,13 @@ impl Server {
         Server { process, address, folder }
     }
 
+    /// With its folder below this one.
+    pub(crate) fn start_in(place: &Path) -> Server {
+        let folder = tempfile::tempdir_in(place).unwrap();
+        let (process, address) = serve(&folder.path().join("data"), "127.0.0.1:0", &[]);
+        Server { process, address, folder }
+    }
+
     /// A folder for the files of the test.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -134,6 +141,11 @@ impl Server {
 
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// Its process: `env` has become it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn kill(&mut self) {

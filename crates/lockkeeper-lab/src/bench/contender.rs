@@ -1,7 +1,8 @@
 //! One client of a benchmark, on our engines or on the bare recipe that it is measured against.
 
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::{Guard, Keeper, Unfenced};
 
+use super::compare::{BareEtcd, CrateRedis, EtcdKey, RedisKey};
 use super::redis::BareRedis;
 use super::{Connections, Options};
 
@@ -14,6 +15,12 @@ pub enum BenchError {
     /// The yardstick.
     #[error("redis: {0}")]
     Redis(String),
+    /// The other yardstick.
+    #[error("etcd: {0}")]
+    Etcd(String),
+    /// A server that the comparison starts.
+    #[error("{0}")]
+    Server(String),
     /// The machine's own limits.
     #[error("the machine's own limits cannot be measured in {folder}: {error}. Choose another --scratch-dir")]
     Limits {
@@ -31,19 +38,29 @@ pub enum BenchError {
 }
 
 /// One client.
-pub enum Contender {
+pub(super) enum Contender {
     /// One of our engines.
-    Keeper(Keeper),
-    /// The bare recipe on Redis.
+    Keeper(Keeper<Unfenced>),
+    /// The same, but somebody else closes it.
+    Shared(Keeper<Unfenced>),
+    /// The bare recipe on Redis, straight on its protocol.
     Redis(Box<BareRedis>),
+    /// The same on its client crate.
+    CrateRedis(Box<CrateRedis>),
+    /// The bare recipe on etcd.
+    Etcd(Box<BareEtcd>),
 }
 
 /// What a client holds.
 pub(super) enum Held {
     /// A guard of ours.
-    Guard(Guard),
+    Guard(Guard<Unfenced>),
     /// The random value of the bare recipe.
     Redis(String),
+    /// The same, with the lock.
+    CrateRedis(RedisKey),
+    /// The key of the bare recipe.
+    Etcd(EtcdKey),
 }
 
 /// As many clients as were asked for.
@@ -63,7 +80,7 @@ pub(super) async fn connect(options: &Options) -> Result<Vec<Contender>, BenchEr
     for _ in 0..options.clients {
         let keeper = match (&shared, options.connections) {
             (Some(keeper), Connections::Shared) => Keeper::clone(keeper),
-            _ => Keeper::connect(&options.engine).await?,
+            _ => Keeper::connect_unfenced(&options.engine).await?,
         };
         shared.get_or_insert_with(|| keeper.clone());
         clients.push(Contender::Keeper(keeper));
@@ -74,8 +91,12 @@ pub(super) async fn connect(options: &Options) -> Result<Vec<Contender>, BenchEr
 impl Contender {
     pub(super) async fn acquire(&mut self, lock: &str, contended: bool) -> Result<Held, BenchError> {
         match self {
-            Contender::Keeper(keeper) => Ok(Held::Guard(keeper.lock(lock).acquire().await?)),
+            Contender::Keeper(keeper) | Contender::Shared(keeper) => {
+                Ok(Held::Guard(keeper.lock(lock).acquire().await?))
+            }
             Contender::Redis(redis) => Ok(Held::Redis(redis.acquire(lock, contended).await?)),
+            Contender::CrateRedis(redis) => Ok(Held::CrateRedis(redis.acquire(lock, contended).await?)),
+            Contender::Etcd(etcd) => Ok(Held::Etcd(etcd.acquire(lock).await?)),
         }
     }
 
@@ -83,7 +104,11 @@ impl Contender {
         match (self, held) {
             (_, Held::Guard(guard)) => Ok(guard.release().await?),
             (Contender::Redis(redis), Held::Redis(value)) => redis.release(lock, &value).await,
-            (Contender::Keeper(_), Held::Redis(_)) => Ok(()),
+            (Contender::CrateRedis(redis), Held::CrateRedis(key)) => redis.release(&key).await,
+            (Contender::Etcd(etcd), Held::Etcd(entry)) => etcd.release(&entry).await,
+            (_, Held::Redis(_) | Held::CrateRedis(_) | Held::Etcd(_)) => {
+                Err(BenchError::Measure("what is given back was taken by another client".to_owned()))
+            }
         }
     }
 

@@ -14,7 +14,7 @@ const RELEASE: &str =
 const POLL: Duration = Duration::from_millis(1);
 
 /// One connection to Redis.
-pub struct BareRedis {
+pub(super) struct BareRedis {
     stream: BufReader<TcpStream>,
     release: String,
     number: usize,

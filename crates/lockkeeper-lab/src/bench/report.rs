@@ -1,12 +1,11 @@
 //! The figures of a run.
 
 use std::fmt;
-use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::{Connections, MachineLimits, Options, Workload};
+use super::measure::Measured;
+use super::{Connections, MachineLimits, Options};
 
 /// What a run has shown.
 #[derive(Debug, Clone, Serialize)]
@@ -36,27 +35,19 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(
-        options: &Options,
-        machine: MachineLimits,
-        took: Duration,
-        pairs: u64,
-        latencies: &Histogram<u64>,
-    ) -> Report {
+    pub(super) fn new(options: &Options, machine: MachineLimits, measured: &Measured) -> Report {
+        let Measured { took, pairs, latencies } = measured;
         let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1_000.0;
         Report {
             engine: options.engine.clone(),
-            workload: match options.workload {
-                Workload::Uncontended => "uncontended",
-                Workload::Handoff => "handoff",
-            },
+            workload: options.workload.name(),
             clients: options.clients,
             connections: match options.connections {
                 Connections::Shared => "shared",
                 Connections::Each => "each",
             },
             seconds: took.as_secs_f64(),
-            pairs_per_second: pairs as f64 / took.as_secs_f64(),
+            pairs_per_second: *pairs as f64 / took.as_secs_f64(),
             acquire_p50_us: at(0.5),
             acquire_p99_us: at(0.99),
             acquire_p999_us: at(0.999),

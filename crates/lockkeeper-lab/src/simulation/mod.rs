@@ -5,7 +5,7 @@
 //! every machine lives on by its own clock, one after the other. Nothing else happens, so a seed can be repeated.
 //!
 //! turmoil has all of this but two things: clocks that run at different speeds, and processes that stand still. They
-//! are what leases are about, so the machines are our own (docs/adr/0012-simulation.md).
+//! are what leases are about, so the machines are our own (docs/adr/0013-simulation.md).
 
 mod client;
 mod faults;

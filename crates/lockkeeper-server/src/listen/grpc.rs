@@ -65,6 +65,7 @@ pub(super) fn status(failure: Failure) -> Status {
         ("lockkeeper-leader", details.leader),
         ("lockkeeper-last-token", number(details.last_token)),
         ("lockkeeper-version", number(details.version)),
+        ("lockkeeper-retry-after-ms", number(details.retry_after_ms)),
     ];
     for (name, value) in headers {
         if let (false, Ok(value)) = (value.is_empty(), value.parse()) {

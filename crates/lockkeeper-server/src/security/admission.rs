@@ -159,10 +159,14 @@ impl Calls {
         match per_s {
             Some(per_s) if !self.rates().take(namespace(name), per_s, Instant::now()) => {
                 self.shared().metrics.turned_away("request_rate");
-                Err(Failure::Overload(format!(
-                    "the namespace \"{}\" has had its {per_s} requests of this second, its quota: come back in a second",
-                    namespace(name)
-                )))
+                Err(Failure::Overload {
+                    why: format!(
+                        "the namespace \"{}\" has had its {per_s} requests of this second, its quota",
+                        namespace(name)
+                    )
+                    .into(),
+                    retry_after_ms: 1_000,
+                })
             }
             _ => Ok(()),
         }

@@ -17,7 +17,7 @@ const ITEMS_PER_FRAME_MAX: usize = 4_096;
 /// A frame is closed when it has grown to this size: stock gRPC clients take 4 MiB.
 const FRAME_BYTES_MAX: usize = 2 << 20;
 /// Most operations of one stream that wait for their answer (S11).
-pub const OPERATIONS_OPEN_MAX: usize = 100_000;
+const OPERATIONS_OPEN_MAX: usize = 100_000;
 
 /// A client's stream.
 #[derive(Debug, Default)]

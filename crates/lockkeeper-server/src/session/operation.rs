@@ -7,7 +7,7 @@ use lockkeeper_core::Command;
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::{answer, operation};
 
-use super::connection::{Connection, OPERATIONS_OPEN_MAX};
+use super::connection::Connection;
 use crate::callers::Caller;
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -34,9 +34,13 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, frame: 
         let has_room = connection.begin();
         // What frees, ends or renews something is always taken in (S11).
         if !has_room && operation.kind.as_ref().is_none_or(asks_for_more) {
-            connection.fail(id, &Failure::Overload(format!(
-                "{OPERATIONS_OPEN_MAX} operations of this stream wait for their answer: wait for some first"
-            )));
+            connection.fail(
+                id,
+                &Failure::Overload {
+                    why: "too many operations of this stream wait for their answer",
+                    retry_after_ms: calls.shared().proposer.retry_after_ms(),
+                },
+            );
             continue;
         }
         let Some(kind) = operation.kind else {

@@ -12,7 +12,11 @@ use super::connection::Connection;
 use crate::calls::Calls;
 use crate::security::Who;
 
-/// Frames taken in one go before others get their turn.
+/// Operations taken in one go before others get their turn, also if there are answers to write all the time: a client
+/// whose requests are all refused must not keep renewals of others waiting. A frame is never split, so it can be a
+/// frame more.
+const OPERATIONS_PER_TURN: usize = 512;
+/// The same for frames, whatever is in them.
 const FRAMES_PER_TURN: usize = 32;
 
 /// The stream of frames to a client, which takes in the client's frames on the way.
@@ -20,6 +24,8 @@ pub struct ClientStream<Inbound> {
     inbound: Inbound,
     connection: Arc<Connection>,
     calls: Calls,
+    /// Operations since others had their turn.
+    taken: usize,
 }
 
 impl<Inbound> ClientStream<Inbound> {
@@ -34,7 +40,7 @@ impl<Inbound> ClientStream<Inbound> {
             connection.recognise();
         }
         connection.welcome(calls.home().identity().node_id);
-        ClientStream { inbound, connection, calls }
+        ClientStream { inbound, connection, calls, taken: 0 }
     }
 }
 
@@ -46,6 +52,11 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<v1::ServerFrame>> {
         let this = &mut *self;
+        if this.taken >= OPERATIONS_PER_TURN {
+            this.taken = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         for turn in 0.. {
             if this.connection.is_closed() {
                 return Poll::Ready(None);
@@ -53,16 +64,20 @@ where
             if this.connection.is_ending() {
                 break;
             }
-            if turn == FRAMES_PER_TURN || this.connection.is_behind() {
+            if turn == FRAMES_PER_TURN || this.taken >= OPERATIONS_PER_TURN || this.connection.is_behind() {
                 context.waker().wake_by_ref();
                 break;
             }
             match Pin::new(&mut this.inbound).poll_next(context) {
                 Poll::Ready(Some(Ok(frame))) => {
+                    this.taken += frame.operations.len();
                     super::operation::carry_out(&mut this.calls, &this.connection, frame)
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(None),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    this.taken = 0;
+                    break;
+                }
             }
         }
         this.connection.poll_frame(context)

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Seconds after which it makes sense to ask again.
-const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+/// Seconds after which it makes sense to ask again, where nobody knows better.
+const RETRY_AFTER_S: u64 = 1;
 
 /// An answer that says why not, and what to do next.
 #[derive(Debug)]
@@ -69,6 +69,9 @@ struct Details {
     /// With `unavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     may_have_happened: Option<bool>,
+    /// With `limit`, when the node has more to do than it can carry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
 }
 
 impl Details {
@@ -82,6 +85,7 @@ impl Details {
             leader: None,
             cycle: None,
             may_have_happened: None,
+            retry_after_ms: None,
         };
         match failure {
             Failure::Refused(Refusal::StaleToken { last_token }) => details.last_token = Some(last_token.0),
@@ -98,6 +102,7 @@ impl Details {
             Failure::Unknown(_) | Failure::Unavailable(_) => {
                 details.may_have_happened = Some(failure.may_have_happened());
             }
+            Failure::Overload { retry_after_ms, .. } => details.retry_after_ms = Some(*retry_after_ms),
             _ => {}
         }
         details
@@ -114,7 +119,11 @@ impl IntoResponse for Error {
         let envelope = Envelope { error: Details::new(&self.failure) };
         let mut response = (self.status, Json(envelope)).into_response();
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S);
+            let seconds = match &self.failure {
+                Failure::Overload { retry_after_ms, .. } => retry_after_ms.div_ceil(1_000),
+                _ => RETRY_AFTER_S,
+            };
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -150,10 +159,13 @@ mod tests {
 
     #[test]
     fn who_should_come_back_is_told_when() {
-        for failure in [Failure::Unavailable("x".to_owned()), Failure::Overload("x".to_owned())] {
-            let response = Error::from(failure).into_response();
-            assert_eq!(response.headers()[RETRY_AFTER], "1");
-        }
+        let response = Error::from(Failure::Unavailable("x".to_owned())).into_response();
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        let overload = Failure::Overload { why: "x", retry_after_ms: 1_200 };
+        let response = Error::from(overload.clone()).into_response();
+        assert_eq!(response.headers()[RETRY_AFTER], "2", "whole seconds, never too early");
+        let (status, error) = shown(overload);
+        assert_eq!((status, &error["code"], &error["retry_after_ms"]), (429, &json!("limit"), &json!(1_200)));
         let response = Error::from(Refusal::SessionLost).into_response();
         assert!(!response.headers().contains_key(RETRY_AFTER));
     }

@@ -18,6 +18,8 @@ pub(super) enum Fate {
     Elsewhere(Option<SmolStr>),
     /// It did not happen, and may go better soon.
     Later(Error),
+    /// It did not happen, because the node has too much to do; it may go better after this time.
+    After(Duration, Error),
     /// Nobody knows whether it happened.
     Unknown(Error),
     /// The session that it named is lost.
@@ -43,6 +45,9 @@ pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
         "cancelled" => Error::Cancelled,
         "invalid" => Error::Invalid(text),
         "too_large" => Error::TooLarge(text),
+        "limit" if error.retry_after_ms > 0 => {
+            return Fate::After(Duration::from_millis(error.retry_after_ms), Error::Limit(text));
+        }
         "limit" => Error::Limit(text),
         "unsupported" => Error::Unsupported(text),
         "unauthenticated" => Error::Unauthenticated(text),

@@ -78,7 +78,12 @@ impl Connection {
 
     /// Keeps the work in hand, and puts it on the link if that can be.
     pub(super) fn submit(&mut self, number: u64, mut entry: Entry, now: Moment) {
+        entry.not_before = entry.not_before.filter(|until| now < *until);
+        if let Some(until) = entry.not_before {
+            self.retry_at = self.retry_at.min(until);
+        }
         if !entry.sent
+            && entry.not_before.is_none()
             && self.is_up()
             && let Some(asked) = self.asked(number, &mut entry.work, now)
         {

@@ -3,6 +3,7 @@
 use std::collections::hash_map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_proto::v1;
@@ -112,6 +113,7 @@ impl Connection {
                 self.moved.get_or_insert(leader);
                 self.work.insert(number, entry);
             }
+            Fate::After(pause, error) => self.after(number, entry, pause, error, now),
             Fate::Later(error) => self.again(number, entry, false, error, now),
             Fate::Unknown(error) => self.again(number, entry, true, error, now),
             Fate::SessionLost => {
@@ -139,6 +141,24 @@ impl Connection {
             }
             Fate::Final(error) => self.on_final(number, entry, error, now),
         }
+    }
+
+    /// The node has more to do than it can carry. Whoever has the time comes back when it said so.
+    fn after(&mut self, number: u64, mut entry: Entry, pause: Duration, error: Error, now: Moment) {
+        let until = now.plus(pause);
+        let gives_up = match &entry.work {
+            Work::Acquire(acquiring) => acquiring.give_up(self.options.request_timeout, false),
+            // What these give back stays taken if the node does not hear of it.
+            Work::Release(_) | Work::Cancel { .. } | Work::CloseSession { .. } => Moment::NEVER,
+            _ => entry.give_up,
+        };
+        if until >= gives_up || !entry.work.is_repeatable() {
+            self.on_final(number, entry, error, now);
+            return;
+        }
+        entry.sent = false;
+        entry.not_before = Some(until);
+        self.submit(number, entry, now);
     }
 
     /// It can be tried again in a moment, if trying twice does no harm.

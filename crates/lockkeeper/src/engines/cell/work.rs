@@ -58,12 +58,14 @@ pub(super) struct Entry {
     pub(super) resent: bool,
     /// When to look whether it has been in hand for too long.
     pub(super) give_up: Moment,
+    /// The node has asked not to be asked again before this.
+    pub(super) not_before: Option<Moment>,
     pub(super) work: Work,
 }
 
 impl Entry {
     pub(super) fn new(number: u64, give_up: Moment, work: Work) -> Entry {
-        Entry { wire: number, sent: false, resent: false, give_up, work }
+        Entry { wire: number, sent: false, resent: false, give_up, not_before: None, work }
     }
 }
 

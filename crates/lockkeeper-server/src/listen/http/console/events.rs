@@ -24,6 +24,8 @@ use crate::failure::Failure;
 use crate::observe::disk::Disk;
 use crate::observe::sessions::Wanted;
 
+/// A page that found no seat looks again after this.
+const PAGE_RETRY_MS: u64 = 5_000;
 /// Between two looks at whether something has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A view is made anew at least this often: how far the members are is in no entry of the log.
@@ -96,10 +98,9 @@ pub(in super::super) async fn events(
             calls.may_all(Right::Read, "")?;
         }
     }
-    let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| {
-        Failure::Overload(
-            "too many pages watch this node already: close some, or open another node's".to_owned(),
-        )
+    let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| Failure::Overload {
+        why: "too many pages watch this node already: close some, or open another node's",
+        retry_after_ms: PAGE_RETRY_MS,
     })?;
     let mut ticker = tokio::time::interval(LOOK_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);

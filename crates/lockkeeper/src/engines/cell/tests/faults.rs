@@ -206,6 +206,35 @@ async fn unavailable_is_tried_again_where_that_does_no_harm() {
 }
 
 #[tokio::test]
+async fn a_node_that_has_too_much_to_do_is_asked_again_when_it_said() {
+    let (peer, keeper) = connected(options()).await;
+    keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    let limit = |retry_after_ms| {
+        Some(v1::Error {
+            code: "limit".into(),
+            message: "too much".into(),
+            retry_after_ms,
+            ..Default::default()
+        })
+    };
+    peer.state().fails = limit(600);
+    let began = std::time::Instant::now();
+    let acquire = waiting(&keeper, "a");
+    until("it is refused", || peer.count("acquire a") == 1).await;
+    peer.state().fails = None;
+    // Somebody else's work does not make it come back earlier.
+    keeper.lock("b").acquire().await.unwrap().release().await.unwrap();
+    soon(acquire).await.unwrap().unwrap().release().await.unwrap();
+    assert!(began.elapsed() >= ms(600), "{:?}", began.elapsed());
+    assert_eq!(peer.count("acquire a"), 2);
+    // Whoever has not that much time learns it at once.
+    peer.state().fails = limit(60_000);
+    let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
+    assert_eq!(error, Error::Limit("too much".into()));
+    peer.state().fails = None;
+}
+
+#[tokio::test]
 async fn nobody_there() {
     let peer = Peer::new();
     peer.state().shut = true;

@@ -1,10 +1,12 @@
 //! `lockkeeper bench`: how many locks a second, and how long one takes.
 
+mod compare;
+
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use lockkeeper_lab::bench::{self, Connections, Options, Workload};
 
 use crate::client::{Output, block_on, print, print_json};
@@ -12,7 +14,9 @@ use crate::failure::Failure;
 
 /// Measure an engine.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Each run also measures what this machine can do at best, in the same run: an append with fdatasync, and a round
 trip over loopback. `redis://host:port` as the engine is the bare recipe (SET NX PX and a compare-and-delete
 script) straight on Redis, as a yardstick.
@@ -20,8 +24,12 @@ script) straight on Redis, as a yardstick.
 Examples:
   lockkeeper bench --clients 256 --connections each
   lockkeeper bench --workload handoff --clients 64
-  lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each")]
+  lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each
+  lockkeeper bench compare                            all engines and their peers side by side"
+)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    more: Option<More>,
     /// Where the locks are kept
     #[arg(
         long,
@@ -47,7 +55,13 @@ pub(crate) struct Bench {
     scratch_dir: PathBuf,
     /// A table for people or JSON for programs
     #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
-    pub(crate) output: Output,
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum More {
+    /// All engines and their peers side by side, in one run
+    Compare(compare::Compare),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -63,7 +77,17 @@ enum ConnectionsName {
 }
 
 impl Bench {
+    pub(crate) fn output(&self) -> Output {
+        match &self.more {
+            Some(More::Compare(compare)) => compare.output,
+            None => self.output,
+        }
+    }
+
     pub(crate) fn run(self) -> Result<u8, Failure> {
+        if let Some(More::Compare(compare)) = self.more {
+            return compare.run();
+        }
         let options = Options {
             engine: self.engine,
             workload: match self.workload {
@@ -87,12 +111,7 @@ impl Bench {
                 eprintln!("{line}");
             }
         };
-        let report = block_on(async {
-            bench::run(&options, show).await.map_err(|error| match error {
-                bench::BenchError::Engine(error) => Failure::from(error),
-                other => Failure::other(other.to_string()),
-            })
-        })?;
+        let report = block_on(async { bench::run(&options, show).await.map_err(failed) })?;
         if terminal {
             eprintln!();
         }
@@ -101,5 +120,12 @@ impl Bench {
             Output::Json => print_json(&report)?,
         }
         Ok(0)
+    }
+}
+
+fn failed(error: bench::BenchError) -> Failure {
+    match error {
+        bench::BenchError::Engine(error) => Failure::from(error),
+        other => Failure::other(other.to_string()),
     }
 }

@@ -1,0 +1,66 @@
+//! A connection to a node straight on its frames: for what a keeper has no way to ask, such as many sessions at once.
+
+use bytes::BytesMut;
+use lockkeeper_proto::frame::{self, GREETING};
+use lockkeeper_proto::v1::{self, answer, operation};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::contender::BenchError;
+
+/// Operations in one frame.
+const FRAME: usize = 1_000;
+/// Largest frame that is read.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// A connection.
+pub struct Link {
+    stream: TcpStream,
+    buffer: BytesMut,
+}
+
+fn failed(error: impl std::fmt::Display) -> BenchError {
+    BenchError::Server(format!("the node cannot be asked: {error}"))
+}
+
+impl Link {
+    /// Connects to the node at this address.
+    pub async fn connect(address: &str) -> Result<Link, BenchError> {
+        let mut stream = TcpStream::connect(address).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        stream.write_all(GREETING).await.map_err(failed)?;
+        stream.read_exact(&mut [0; GREETING.len()]).await.map_err(failed)?;
+        Ok(Link { stream, buffer: BytesMut::new() })
+    }
+
+    /// Sends the operations in frames and gathers all answers, in the order of the operations.
+    pub async fn all(&mut self, operations: Vec<operation::Kind>) -> Result<Vec<answer::Kind>, BenchError> {
+        let mut answers = Vec::with_capacity(operations.len());
+        let mut rest = operations.into_iter().peekable();
+        while rest.peek().is_some() {
+            let operations: Vec<_> = rest
+                .by_ref()
+                .take(FRAME)
+                .zip(1..)
+                .map(|(kind, id)| v1::Operation { id, kind: Some(kind) })
+                .collect();
+            let count = operations.len();
+            let mut bytes = BytesMut::new();
+            frame::encode(&v1::ClientFrame { operations }, &mut bytes);
+            self.stream.write_all(&bytes).await.map_err(failed)?;
+            let mut of_frame = Vec::with_capacity(count);
+            while of_frame.len() < count {
+                match frame::decode::<v1::ServerFrame>(&mut self.buffer, FRAME_BYTES_MAX).map_err(failed)? {
+                    Some(frame) => of_frame.extend(frame.answers),
+                    None if self.stream.read_buf(&mut self.buffer).await.map_err(failed)? == 0 => {
+                        return Err(failed("it ended the connection"));
+                    }
+                    None => {}
+                }
+            }
+            of_frame.sort_by_key(|answer| answer.id);
+            answers.extend(of_frame.into_iter().filter_map(|answer| answer.kind));
+        }
+        Ok(answers)
+    }
+}
