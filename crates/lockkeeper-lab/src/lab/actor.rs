@@ -1,6 +1,7 @@
 //! A client process, seen from the lab: told what to do, stopped, killed.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,9 @@ impl Actor {
         command.args(["--lock", &part.lock, "--resource", resource]);
         command.args(["--ttl-ms", &part.ttl.as_millis().to_string()]);
         command.env("LOCKKEEPER_LOG", "error");
+        // A group of its own: when the shell that started the lab ends, the kernel lets stopped processes of its group go
+        // on, and a holder that was to be paused would renew its lease.
+        command.process_group(0);
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().map_err(
                 LabError::io("a client process cannot be started (setpriv of util-linux is needed)"),
@@ -165,11 +169,15 @@ impl Actor {
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 
-    /// SIGCONT.
-    pub(crate) fn go_on(&mut self) {
+    /// SIGCONT. Fails if somebody else has let it go on before: then there was no pause.
+    pub(crate) fn go_on(&mut self) -> Result<(), LabError> {
+        if !self.is_stopped() {
+            return Err(self.failed("somebody else has let it go on: run it again".to_owned()));
+        }
         // First the note: what it does next must not come before it.
         self.record.fault_ends("SIGCONT", Some(&self.name));
         self.signal(Signal::CONT);
+        Ok(())
     }
 
     /// SIGKILL.

@@ -16,12 +16,13 @@ pub fn page(cells: &[Cell], took: Duration) -> String {
     let _ = write!(
         text,
         "\n## The matrix\n\nMade by `lockkeeper lab all --matrix docs/lab.md` on {}, {} runs in {} min {} s, on a machine with {} \
-         cores. {}.\n\n",
+         cores, with a {} build of Lockkeeper. {}.\n\n",
         today(),
         cells.iter().filter(|cell| matches!(cell, Cell::Ran(_))).count(),
         took.as_secs() / 60,
         took.as_secs() % 60,
         std::thread::available_parallelism().map_or(1, usize::from),
+        if cfg!(debug_assertions) { "debug" } else { "release" },
         crate::lab::versions().join(", ")
     );
     table(&mut text, cells);

@@ -49,7 +49,7 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
         let Some(holder) = holder(stage, &mut clients, &mut random)? else { break };
         stage.say(&format!("{} is stopped", clients[holder].name));
         std::thread::sleep(lease + BEYOND);
-        clients[holder].go_on();
+        clients[holder].go_on()?;
         next += PAUSE_EVERY.max(lease + BEYOND);
     }
     for client in &mut clients {
@@ -82,7 +82,7 @@ fn holder(stage: &Stage<'_>, clients: &mut [Actor], random: &mut Random) -> Resu
         if stage.record.last_read().as_ref() == Some(&clients[number].name) {
             return Ok(Some(number));
         }
-        clients[number].go_on();
+        clients[number].go_on()?;
     }
     Ok(None)
 }

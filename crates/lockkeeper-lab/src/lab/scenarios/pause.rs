@@ -25,7 +25,7 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     for pair in &mut pairs {
         // Written into its pipe before it goes on: its write is the first thing that it does.
         pair.holder.tell(&Step::Write)?;
-        pair.holder.go_on();
+        pair.holder.go_on()?;
         pair.holder.answer()?;
         pair.holder.does(&Step::Release)?;
         pair.rival.does(&Step::Release)?;

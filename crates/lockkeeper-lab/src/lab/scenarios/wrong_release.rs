@@ -21,7 +21,7 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
     b.acquires(turn())?;
     b.does(&Step::Read)?;
     a.tell(&Step::Release)?;
-    a.go_on();
+    a.go_on()?;
     let said = a.answer()?;
     let let_in = matches!(c.does(&Step::Acquire { wait_ms: 1_000 })?, What::Granted { .. });
     if let_in {
