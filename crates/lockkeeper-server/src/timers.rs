@@ -88,3 +88,26 @@ fn turn(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Dur
     }
     wake.min(LOOK_AT_LEAST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grace_comes_with_lateness_at_once_goes_slowly_and_has_an_end() {
+        let ms = Duration::from_millis;
+        let mut strain = Strain::default();
+        strain.woke(ms(10));
+        assert_eq!(strain.grace(ms(20)), Duration::ZERO, "everyday life");
+        assert_eq!(strain.grace(ms(300)), ms(600), "the queue is late");
+        strain.woke(ms(400));
+        strain.woke(ms(0));
+        assert_eq!(strain.grace(ms(0)), ms(400), "it was late a moment ago");
+        strain.woke(Duration::from_secs(60));
+        assert_eq!(strain.grace(ms(0)), GRACE_MAX);
+        for _ in 0..20 {
+            strain.woke(ms(0));
+        }
+        assert_eq!(strain.grace(ms(0)), Duration::ZERO);
+    }
+}
