@@ -140,7 +140,7 @@ impl Proposer {
             let retry_after_ms = queue.retry_after_ms();
             drop(queue);
             let why = "the node has more requests than it can carry";
-            caller.deliver(Err(Failure::Overload { why, retry_after_ms }));
+            caller.deliver(Err(Failure::Overload { why: why.into(), retry_after_ms }));
             return;
         }
         queue.bytes += bytes_of(&command);

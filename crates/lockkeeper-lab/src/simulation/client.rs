@@ -215,7 +215,8 @@ impl Worker {
         let asked = true_now();
         let value = format!("v{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
         // In the history before it is made: whoever is killed in the middle may have written all the same.
-        let write = Write { key: lock.to_owned(), value, token, version: None, asked, answered: Duration::MAX };
+        let write =
+            Write { key: lock.to_owned(), value, token, version: None, asked, answered: Duration::MAX };
         let (place, value) = self.work.recorder.note(|history| {
             history.writes.push(write.clone());
             (history.writes.len() - 1, write.value)
@@ -224,7 +225,9 @@ impl Worker {
         let answered = true_now();
         match put {
             Ok(version) => {
-                self.work.recorder.tell(answered, &format!("worker {} wrote {value} as {version}", self.number));
+                self.work
+                    .recorder
+                    .tell(answered, &format!("worker {} wrote {value} as {version}", self.number));
                 self.work.recorder.note(|history| {
                     let write = &mut history.writes[place];
                     (write.version, write.answered) = (Some(version), answered);

@@ -37,7 +37,7 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, frame: 
             connection.fail(
                 id,
                 &Failure::Overload {
-                    why: "too many operations of this stream wait for their answer",
+                    why: "too many operations of this stream wait for their answer".into(),
                     retry_after_ms: calls.shared().proposer.retry_after_ms(),
                 },
             );

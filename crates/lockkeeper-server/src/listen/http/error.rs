@@ -161,7 +161,7 @@ mod tests {
     fn who_should_come_back_is_told_when() {
         let response = Error::from(Failure::Unavailable("x".to_owned())).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
-        let overload = Failure::Overload { why: "x", retry_after_ms: 1_200 };
+        let overload = Failure::Overload { why: "x".into(), retry_after_ms: 1_200 };
         let response = Error::from(overload.clone()).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "2", "whole seconds, never too early");
         let (status, error) = shown(overload);

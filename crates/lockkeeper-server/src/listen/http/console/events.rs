@@ -99,7 +99,7 @@ pub(in super::super) async fn events(
         }
     }
     let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| Failure::Overload {
-        why: "too many pages watch this node already: close some, or open another node's",
+        why: "too many pages watch this node already: close some, or open another node's".into(),
         retry_after_ms: PAGE_RETRY_MS,
     })?;
     let mut ticker = tokio::time::interval(LOOK_EVERY);
