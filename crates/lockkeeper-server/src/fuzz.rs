@@ -11,8 +11,11 @@ use crate::raft::log::{FaultyDisk, fuzz as log_bytes};
 use crate::raft::network::fuzz as peer_bytes;
 use crate::wire;
 
+/// Takes bytes from anybody.
+pub type Decoder = fn(&[u8]);
+
 /// All groups, with their names.
-pub const GROUPS: [(&str, fn(&[u8])); 6] = [
+pub const GROUPS: [(&str, Decoder); 6] = [
     ("wire", wire),
     ("log", log),
     ("snapshot", snapshot),

@@ -63,7 +63,7 @@ pub fn router(calls: Calls) -> Router {
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(data: &[u8]) {
     fn one<T: serde::de::DeserializeOwned>(data: &[u8]) {
-        drop(body::parse::<T>(data, data.len() % 2 == 0));
+        drop(body::parse::<T>(data, data.len().is_multiple_of(2)));
     }
     one::<lock::AcquireOne>(data);
     one::<lock::AcquireAll>(data);
