@@ -388,7 +388,7 @@ struct OpenPort {
 
 impl Port for OpenPort {
     fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::new(10, 0, 0, self.machine as u8), PORT))
+        SocketAddr::from((Ipv4Addr::new(127, 0, 0, self.machine as u8), PORT))
     }
 
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Stream>> {

@@ -23,6 +23,7 @@ fn options() -> Options {
         request_timeout: Duration::from_secs(2),
         grace: Duration::from_millis(300),
         accepts_volatile_tokens: false,
+        credentials: Default::default(),
     }
 }
 
