@@ -14,6 +14,9 @@ use crate::checkers::history::{Answered, Hold, Loss, Queue, Read, Release, Write
 /// Few, so that there is something to wait for.
 pub(super) const LOCKS: [&str; 3] = ["red", "green", "blue"];
 
+/// Between two tries.
+pub(super) const AGAIN: Duration = Duration::from_millis(20);
+
 /// What all workers of a run know.
 #[derive(Clone)]
 pub(super) struct Work {
@@ -79,6 +82,8 @@ async fn connect(client: u32, work: &Work) -> Option<Keeper> {
             Ok(keeper) => return Some(keeper),
             Err(_) => work.recorder.count("connects failed"),
         }
+        // Whoever is refused at once must not try again in the same moment: time would stand still.
+        tokio::time::sleep(AGAIN).await;
     }
     None
 }
@@ -100,7 +105,7 @@ impl Worker {
                 0 | 1 => self.read(&keeper, lock).await,
                 2..=4 => self.look(&keeper, lock).await,
                 // Somebody new takes its place; those who share the old keeper go on with it until they are done.
-                5 if self.number % 10 == 0 => {
+                5 if self.number.is_multiple_of(10) => {
                     drop(keeper);
                     let Some(new) = connect(self.client, &self.work).await else { return };
                     *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = new;

@@ -27,7 +27,7 @@ use lockkeeper_core::mutation;
 pub use lockkeeper_core::mutation::Mutation;
 use tempfile::TempDir;
 
-use self::client::{LOCKS, Work};
+use self::client::{AGAIN, LOCKS, Work};
 use self::faults::{Fault, Kinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
@@ -351,6 +351,7 @@ async fn look_at_the_end(url: String, recorder: Recorder, ends: Duration, done: 
             Ok(keeper) => break keeper,
             Err(_) => recorder.count("connects failed"),
         }
+        tokio::time::sleep(AGAIN).await;
     };
     loop {
         let mut left = Vec::new();
@@ -379,6 +380,7 @@ async fn look_at_the_end(url: String, recorder: Recorder, ends: Duration, done: 
                 Ok(value) => break value,
                 Err(error) => recorder.count(&format!("last reads {}", error.code())),
             }
+            tokio::time::sleep(AGAIN).await;
         };
         let (value, version) = value
             .map(|value| (String::from_utf8_lossy(&value.bytes).into_owned(), value.version))
