@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
@@ -106,8 +107,13 @@ impl Postgres {
     ///
     /// If it cannot be started.
     pub fn start_from(kept: &Path) -> Result<Postgres, ServerError> {
-        if !kept.join("PG_VERSION").exists() {
-            keep(kept)?;
+        {
+            // One at a time in this process: they would copy into each other's folder. Other processes have other names.
+            static TURN: Mutex<()> = Mutex::new(());
+            let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+            if !kept.join("PG_VERSION").exists() {
+                keep(kept)?;
+            }
         }
         let folder = folder()?;
         let data = folder.path().join("data");

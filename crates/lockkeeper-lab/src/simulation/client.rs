@@ -169,8 +169,16 @@ impl Worker {
                 }
                 self.hold(keeper, guard, from).await;
             }
-            Ok(Err(error)) => self.work.recorder.count(&format!("acquires {}", error.code())),
-            Err(_) => self.work.recorder.count("acquires given up"),
+            Ok(Err(error)) => {
+                self.work
+                    .recorder
+                    .tell(true_now(), &format!("{request} of {} ends: {}", self.number, error.code()));
+                self.work.recorder.count(&format!("acquires {}", error.code()));
+            }
+            Err(_) => {
+                self.work.recorder.tell(true_now(), &format!("{request} of {} is given up", self.number));
+                self.work.recorder.count("acquires given up");
+            }
         }
     }
 

@@ -359,8 +359,12 @@ async fn look_at_the_end(url: String, recorder: Recorder, ends: Duration, done: 
         for lock in LOCKS {
             let Ok(state) = keeper.who(lock).await else { continue };
             answers += 1;
-            let holders = state.holders.into_iter().map(|holder| (holder.owner, false));
-            let queue = state.queue.into_iter().map(|waiter| (waiter.owner, true));
+            let holders = state
+                .holders
+                .into_iter()
+                .map(|holder| (format!("{} ({})", holder.owner, holder.value), false));
+            let queue =
+                state.queue.into_iter().map(|waiter| (format!("{} ({})", waiter.owner, waiter.value), true));
             left.extend(holders.chain(queue).map(|(owner, waits)| Left {
                 lock: lock.to_owned(),
                 owner,
