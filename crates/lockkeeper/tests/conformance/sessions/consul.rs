@@ -101,7 +101,17 @@ async fn a_token_is_asked_for_in_plain_words() {
     let error = Keeper::connect(&wrong).await.unwrap_err();
     assert_eq!(error.code(), "unauthenticated", "{error}");
     let right = format!("consul://:4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10@{}", site.address);
-    let keeper = Keeper::connect(&right).await.unwrap();
+    // Consul takes requests a moment before it knows its own first token.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let keeper = loop {
+        match Keeper::connect(&right).await {
+            Ok(keeper) => break keeper,
+            Err(error) if error.code() == "unauthenticated" && std::time::Instant::now() < until => {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
     soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
 }
 
