@@ -42,6 +42,8 @@ const ENTRY_BYTES_MAX: usize = 1 << 20;
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
 /// This much of the log's last segment is kept for releases and expiries when the disk is full.
 const RESERVED_BYTES: u64 = 4 << 20;
+/// What the node itself asked for is asked again after this time, if its entry failed.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// While the disk is full, how often it is looked at again.
 const SPACE_CHECK: Duration = Duration::from_millis(200);
 
@@ -223,9 +225,9 @@ impl Proposer {
         loop {
             tokio::select! {
                 biased;
-                Some((sequence, result)) = under_way.next(), if !under_way.is_empty() => {
+                Some((sequence, batch, result)) = under_way.next(), if !under_way.is_empty() => {
                     if let Err(failure) = result {
-                        fail(&shared, sequence, failure);
+                        fail(&shared, sequence, &batch, &failure);
                     }
                 }
                 () = shared.proposer.wake.notified(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {
@@ -257,14 +259,14 @@ impl Proposer {
                 };
                 let span = trace::batch(&callers);
                 shared.callers.expect(sequence, callers);
-                let proposal = Proposal { proposer: shared.proposer_id, sequence, batch };
+                let proposal = Proposal { proposer: shared.proposer_id, sequence, batch: batch.clone() };
                 match consensus.propose(proposal).await {
                     Ok(done) => under_way.push(async move {
                         let done = done.await;
                         drop(span);
-                        (sequence, done)
+                        (sequence, batch, done)
                     }),
-                    Err(failure) => fail(&shared, sequence, failure),
+                    Err(failure) => fail(&shared, sequence, &batch, &failure),
                 }
             }
         }
@@ -335,10 +337,29 @@ fn frees(command: &Command) -> bool {
     }
 }
 
-fn fail(shared: &Shared, sequence: u64, failure: Failure) {
-    for caller in shared.callers.take(sequence).into_iter().flatten() {
-        caller.deliver(Err(failure.clone()));
+/// The entry did not get into the log, or nobody knows. Its callers learn of it; what the node itself asked is asked
+/// again: an expiry, a tick or a give-back that is lost would leave a session, a wait or a lock as it is for ever. All
+/// of them do nothing if they have happened already.
+fn fail(shared: &Arc<Shared>, sequence: u64, batch: &Arc<Batch>, failure: &Failure) {
+    let mut own = Vec::new();
+    let callers = shared.callers.take(sequence).unwrap_or_default();
+    for (command, caller) in batch.commands.iter().zip(callers) {
+        match caller {
+            Caller::Nobody => own.push(command.clone()),
+            caller => drop(caller.deliver(Err(failure.clone()))),
+        }
     }
+    if own.is_empty() {
+        return;
+    }
+    let (shared, term) = (shared.clone(), shared.office.term());
+    tokio::spawn(async move {
+        tokio::time::sleep(ASK_AGAIN).await;
+        // Whoever takes office next starts all of this anew.
+        if term.is_some() && shared.office.term() == term {
+            own.into_iter().for_each(|command| shared.proposer.submit(command, Caller::Nobody));
+        }
+    });
 }
 
 #[cfg(test)]
