@@ -75,11 +75,11 @@ fn no_seed_breaks_a_rule() {
 fn bugs_that_are_put_back_are_caught() {
     let some = [
         Mutation::Overtake,
-        Mutation::StaleWrite,
         Mutation::ShortTimeAtTakeOver,
+        Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
+        Mutation::NoDeadline,
         Mutation::WallClock,
-        Mutation::ForgetCancel,
     ];
     for mutation in some {
         let found = proof::find(mutation, 300, LASTS, threads()).unwrap();
