@@ -325,12 +325,13 @@ impl Access {
         rules.chain(tokens).chain(quotas).chain(sessions)
     }
 
-    pub(crate) fn take(&mut self, record: AccessRecord) {
+    /// Takes one record back in; true if it came twice.
+    pub(crate) fn take(&mut self, record: AccessRecord) -> bool {
         match record {
-            AccessRecord::Rule(who, prefix, rights) => drop(self.rules.insert((who, prefix), rights)),
-            AccessRecord::Token(id, token) => drop(self.tokens.insert(id, token)),
-            AccessRecord::Quota(name, quota) => drop(self.quotas.insert(name, quota)),
-            AccessRecord::Sessions(who, most) => drop(self.session_quotas.insert(who, most)),
+            AccessRecord::Rule(who, prefix, rights) => self.rules.insert((who, prefix), rights).is_some(),
+            AccessRecord::Token(id, token) => self.tokens.insert(id, token).is_some(),
+            AccessRecord::Quota(name, quota) => self.quotas.insert(name, quota).is_some(),
+            AccessRecord::Sessions(who, most) => self.session_quotas.insert(who, most).is_some(),
         }
     }
 }

@@ -319,7 +319,9 @@ impl Restore {
             return Err(self.damaged("its head is missing or comes twice"));
         }
         let table = &mut self.table;
-        match record {
+        // What is written from a map comes once. Indexes count too: one that has two entries for the same place would
+        // lose one of them here, and the table would not be the one that was written.
+        let twice = match record {
             Record::Head(head) => {
                 table.applied = head.applied;
                 table.now = head.now;
@@ -336,56 +338,41 @@ impl Restore {
                 self.expected = Some(head.records);
                 return Ok(());
             }
-            Record::Session(id, session) => {
-                table.sessions.insert(id, session);
-            }
+            Record::Session(id, session) => table.sessions.insert(id, session).is_some(),
             Record::Lock { name, capacity, last_token, closed_until, freed } => {
-                if let Some(number) = freed {
-                    table.free.insert(number, name.clone());
-                }
+                let listed = freed.is_some_and(|number| table.free.insert(number, name.clone()).is_some());
                 if closed_until != CellTime::default() {
                     table.timers.insert((closed_until, Timer::Reopens(name.clone())));
                 }
-                table.locks.insert(name, Lock { capacity, closed_until, freed, ..Lock::new(last_token) });
+                let lock = Lock { capacity, closed_until, freed, ..Lock::new(last_token) };
+                table.locks.insert(name, lock).is_some() || listed
             }
-            Record::Grant(session, token, held) => {
-                table.grants.insert((session, token), held);
-            }
-            Record::Waiter(ticket, waiter) => {
-                table.waiters.insert(ticket, waiter);
-            }
+            Record::Grant(session, token, held) => table.grants.insert((session, token), held).is_some(),
+            Record::Waiter(ticket, waiter) => table.waiters.insert(ticket, waiter).is_some(),
             Record::Request(session, request, answer) => {
-                table.requests.insert((session, request), answer);
+                table.requests.insert((session, request), answer).is_some()
             }
             Record::Settled(session, number, request) => {
-                table.settled.insert((session, number), request);
+                table.settled.insert((session, number), request).is_some()
             }
-            Record::Ending(number, session, why) => {
-                table.ending.insert(number, (session, why));
-            }
-            Record::Value(key, value) => {
-                table.values.insert(key, value);
-            }
+            Record::Ending(number, session, why) => table.ending.insert(number, (session, why)).is_some(),
+            Record::Value(key, value) => table.values.insert(key, value).is_some(),
             Record::Scope(no, scope) => {
-                table.scopes.names.insert((scope.session, scope.name.clone()), no);
-                if let Some(number) = scope.idle {
-                    table.scopes.idle.insert(number, no);
-                }
-                table.scopes.all.insert(no, scope);
+                let named = table.scopes.names.insert((scope.session, scope.name.clone()), no).is_some();
+                let listed = scope.idle.is_some_and(|number| table.scopes.idle.insert(number, no).is_some());
+                table.scopes.all.insert(no, scope).is_some() || named || listed
             }
             Record::Limiter(name, full) => {
                 table.limiters_due.insert((full, name.clone()));
-                table.limiters.insert(name, full);
+                table.limiters.insert(name, full).is_some()
             }
             Record::History(record) => table.history.take(record),
             Record::Identity(id, identity) => {
                 let Some(session) = table.sessions.get_mut(&id) else {
                     return Err(self.damaged("an identity belongs to a session that is not there"));
                 };
-                if session.identity.replace(identity.clone()).is_some() {
-                    return Err(self.damaged("a session has two identities"));
-                }
                 table.access.session_opened(&identity);
+                session.identity.replace(identity).is_some()
             }
             Record::Access(record) => table.access.take(record),
             Record::End { records } => {
@@ -395,6 +382,9 @@ impl Restore {
                 self.ended = true;
                 return Ok(());
             }
+        };
+        if twice {
+            return Err(self.damaged("one of its records comes twice"));
         }
         self.found += 1;
         Ok(())

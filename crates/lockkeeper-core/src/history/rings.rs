@@ -94,10 +94,10 @@ impl Rings {
         self.rings.iter().map(|(lock, ring)| (lock, &**ring))
     }
 
-    /// Takes back what a snapshot has kept.
-    pub(super) fn restore(&mut self, lock: LockName, ring: Ring) {
+    /// Takes back what a snapshot has kept; true if the lock, or its place in the order, was taken already.
+    pub(super) fn restore(&mut self, lock: LockName, ring: Ring) -> bool {
         self.count += ring.events.len();
-        self.order.insert(ring.listed, lock.clone());
-        self.rings.insert(lock, Arc::new(ring));
+        let listed = self.order.insert(ring.listed, lock.clone()).is_some();
+        self.rings.insert(lock, Arc::new(ring)).is_some() || listed
     }
 }

@@ -48,8 +48,8 @@ impl History {
         std::iter::once(counters).chain(recent).chain(rings).chain(acts).chain(leaders).chain(leaving)
     }
 
-    /// Takes one record back in.
-    pub(crate) fn take(&mut self, record: HistoryRecord) {
+    /// Takes one record back in; true if it came twice.
+    pub(crate) fn take(&mut self, record: HistoryRecord) -> bool {
         match record {
             HistoryRecord::Counters { rings_next, acts_next, budget, filled } => {
                 self.rings.next = rings_next;
@@ -59,12 +59,13 @@ impl History {
                 // There are never more of them than are recent, so that no page comes back.
                 drop(self.recent.push(&lock, event));
             }
-            HistoryRecord::Ring(lock, ring) => self.rings.restore(lock, ring),
+            HistoryRecord::Ring(lock, ring) => return self.rings.restore(lock, ring),
             HistoryRecord::Act(act) => self.acts.push_back(act),
             HistoryRecord::Leader(leader) => self.leaders.push_back(leader),
             HistoryRecord::Leaving(session, owner) => {
-                self.leaving.insert(session, owner);
+                return self.leaving.insert(session, owner).is_some();
             }
         }
+        false
     }
 }
