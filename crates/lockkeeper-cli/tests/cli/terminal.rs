@@ -64,7 +64,10 @@ fn ctrl_z_does_not_leave_it_hanging() {
     let server = Server::start();
     let mut session = Session::start(
         &server,
-        "$LK run job -- sh -c 'trap \"touch continued\" CONT; echo ready; \
+        // A command can be quicker than `run` is with giving it the terminal, and until then Ctrl-Z is not for it. So it
+        // waits until its process group is the one in front.
+        "$LK run job -- sh -c 'trap \"touch continued\" CONT; \
+         until read -r _ _ _ _ group _ _ front _ < /proc/$$/stat && [ $group = $front ]; do sleep 0.02; done; echo ready; \
          while ! [ -e continued ]; do sleep 0.02; done; echo went on'",
     );
     session.until_shown("ready");
