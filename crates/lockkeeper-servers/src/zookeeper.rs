@@ -72,11 +72,12 @@ impl Zookeeper {
         Ok(zookeeper)
     }
 
-    /// Its version, by the name of its archive.
+    /// Its version, by the name of the archive that lies beside the one without a version.
     pub fn version() -> Option<String> {
-        let target = std::fs::read_link(JAR).ok()?;
-        let name = target.file_stem()?.to_string_lossy().into_owned();
-        name.strip_prefix("zookeeper-").map(|version| format!("ZooKeeper {version}"))
+        let names = std::fs::read_dir(Path::new(JAR).parent()?)
+            .ok()?
+            .filter_map(|entry| Some(entry.ok()?.file_name()));
+        names.filter_map(|name| version_of(&name.to_string_lossy())).max()
     }
 
     /// Where clients go.
@@ -163,4 +164,21 @@ pub fn command(address: SocketAddr, word: &str) -> String {
         let _ = stream.read_to_string(&mut text);
     }
     text
+}
+
+fn version_of(archive: &str) -> Option<String> {
+    let version = archive.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
+    version.starts_with(|first: char| first.is_ascii_digit()).then(|| format!("ZooKeeper {version}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_of;
+
+    #[test]
+    fn the_archive_names_its_version() {
+        assert_eq!(version_of("zookeeper-3.8.0.jar").as_deref(), Some("ZooKeeper 3.8.0"));
+        assert_eq!(version_of("zookeeper-jute-3.8.0.jar"), None);
+        assert_eq!(version_of("zookeeper.jar"), None);
+    }
 }

@@ -118,7 +118,7 @@ impl Scenario {
             Scenario::EtcdSet => {
                 "The test of Jepsen's report on etcd 3.4.3: a set that is read, changed and written back under a lock with leases \
                  of 2 s, by five clients, with a pause of whoever holds every 5 s. How many acknowledged updates are lost? \
-                 Jepsen, who paused the servers, saw about 18 %."
+                 Jepsen saw about 18 %."
             }
             Scenario::LongHold => {
                 "Eight clients and one lock, held for 0, 1, 10 and 100 ms: what the lock costs beside the work."
