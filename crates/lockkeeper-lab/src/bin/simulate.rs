@@ -9,7 +9,7 @@ use lockkeeper_lab::simulation::{Mutation, Outcome, Setting, proof, run};
 
 const USAGE: &str = "usage: simulate [--seeds COUNT] [--first SEED] [--seconds EACH]
        simulate --seed SEED [--seconds EACH]    one seed, with everything that happens in it
-       simulate --mutations MAX                  puts each bug of the list back and looks for it with up to so many seeds
+       simulate --mutations MAX [--bug NAME]     puts each bug of the list back and looks for it with up to so many seeds
 RUST_LOG=debug adds what the nodes and clients log.";
 
 struct Asked {
@@ -18,14 +18,26 @@ struct Asked {
     lasts: Duration,
     tells: bool,
     mutations: bool,
+    bug: Option<String>,
 }
 
 fn read_arguments() -> Option<Asked> {
-    let mut asked =
-        Asked { first: 0, seeds: 10_000, lasts: Duration::from_secs(20), tells: false, mutations: false };
+    let mut asked = Asked {
+        first: 0,
+        seeds: 10_000,
+        lasts: Duration::from_secs(20),
+        tells: false,
+        mutations: false,
+        bug: None,
+    };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
-        let number: u64 = arguments.next()?.parse().ok()?;
+        let value = arguments.next()?;
+        if name == "--bug" {
+            asked.bug = Some(value);
+            continue;
+        }
+        let number: u64 = value.parse().ok()?;
         match name.as_str() {
             "--seeds" => asked.seeds = number,
             "--first" => asked.first = number,
@@ -85,7 +97,8 @@ fn prove(asked: &Asked) -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     println!("| the bug | found by | after so many seeds |\n|---|---|---|");
     let mut all = true;
-    for mutation in Mutation::ALL {
+    let wanted = |mutation: &Mutation| asked.bug.as_ref().is_none_or(|name| *name == format!("{mutation:?}"));
+    for mutation in Mutation::ALL.into_iter().filter(proof::can_be_seen).filter(wanted) {
         let found = match proof::find(mutation, asked.seeds, asked.lasts, threads) {
             Ok(found) => found,
             Err(error) => {

@@ -1,10 +1,11 @@
 //! A client on a simulated machine: the real library, used by workers that honour their deadlines.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lockkeeper::{Error, Guard, Keeper};
+use lockkeeper::{Error, Guard, Keeper, Token};
 
 use super::machine::{true_after, true_now};
 use super::random::Random;
@@ -16,6 +17,9 @@ pub(super) const LOCKS: [&str; 3] = ["red", "green", "blue"];
 
 /// Between two tries.
 pub(super) const AGAIN: Duration = Duration::from_millis(20);
+
+/// How often a holder looks at its guard.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What all workers of a run know.
 #[derive(Clone)]
@@ -53,10 +57,13 @@ pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Rando
     let Some(keeper) = connect(client, &work).await else { return };
     let keeper = Arc::new(Mutex::new(keeper));
     let mut tasks = Vec::new();
-    for number in 0..workers {
+    // As a leader does that was elected and has nothing else to ask.
+    let quiet = random.once_in(3);
+    for number in 0..if quiet { 1 } else { workers } {
         let worker = Worker {
             number: client * 10 + number,
             client,
+            quiet,
             work: work.clone(),
             random: random.fork(),
             keeper: keeper.clone(),
@@ -91,6 +98,8 @@ async fn connect(client: u32, work: &Work) -> Option<Keeper> {
 struct Worker {
     number: u32,
     client: u32,
+    /// It holds for long and asks for nothing else meanwhile: whoever it is connected to stays its node.
+    quiet: bool,
     work: Work,
     random: Random,
     keeper: Arc<Mutex<Keeper>>,
@@ -102,6 +111,7 @@ impl Worker {
             let lock = *self.random.one_of(&LOCKS);
             let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match self.random.below(24) {
+                _ if self.quiet => self.acquire(&keeper, lock).await,
                 0 | 1 => self.read(&keeper, lock).await,
                 2..=4 => self.look(&keeper, lock).await,
                 // Somebody new takes its place; those who share the old keeper go on with it until they are done.
@@ -182,22 +192,50 @@ impl Worker {
         }
     }
 
-    /// Holds the lock for a while, and writes under its token.
+    /// Holds the lock for a while, and writes under its token. Some go on writing when they have it no longer.
     async fn hold(&mut self, keeper: &Keeper, guard: Guard, from: Duration) {
-        let (lock, token) = (guard.lock_name().to_owned(), guard.token().0);
-        let mut hold = Holding::new(self, &lock, token, from);
-        for _ in 0..self.random.below(6) {
+        let (lock, token) = (guard.lock_name().to_owned(), guard.token());
+        self.work_under(keeper, guard, &lock, token, from).await;
+        if self.random.once_in(4) {
+            tokio::time::sleep(self.random.between_ms(0, 500)).await;
+            // That it is refused tells nobody of a loss: the lock was given back, or known to be lost.
+            if let Err(error) = self.write(keeper, &lock, token).await {
+                self.work.recorder.count(&format!("late writes {}", error.code()));
+            }
+        }
+    }
+
+    async fn work_under(&mut self, keeper: &Keeper, guard: Guard, lock: &str, token: Token, from: Duration) {
+        let mut hold = Holding::new(self, lock, token.0, from);
+        let rounds = if self.quiet { 1 } else { self.random.below(6) };
+        for _ in 0..rounds {
             if !hold.look(&guard) {
                 break;
             }
-            if self.random.once_in(2) {
-                self.write(keeper, &guard, &lock, token, &hold).await;
+            if !self.quiet && self.random.once_in(2) {
+                let mut write = pin!(self.write(keeper, lock, token));
+                let written = loop {
+                    tokio::select! {
+                        biased;
+                        written = &mut write => break written,
+                        // A write may wait for a leader for long: what the guard promises meanwhile counts too.
+                        () = tokio::time::sleep(LOOK_AGAIN) => drop(hold.look(&guard)),
+                    }
+                };
+                if let Err(error) = written {
+                    self.work.recorder.count(&format!("writes {}", error.code()));
+                    hold.lost(&error);
+                }
             } else {
                 // Some hold for longer than an election takes, or than their time to live.
-                let longest = if self.random.once_in(8) { 3_000 } else { 30 };
+                let longest = match self.quiet {
+                    true => 8_000,
+                    false if self.random.once_in(8) => 3_000,
+                    false => 30,
+                };
                 let until = true_now() + self.random.between_ms(0, longest);
                 while true_now() < until && hold.look(&guard) {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    tokio::time::sleep(LOOK_AGAIN).await;
                 }
             }
         }
@@ -213,8 +251,8 @@ impl Worker {
             Ok(()) => {
                 self.work
                     .recorder
-                    .tell(answered, &format!("worker {} released {lock} ({token})", self.number));
-                let release = Release { lock, token, asked, answered };
+                    .tell(answered, &format!("worker {} released {lock} ({})", self.number, token.0));
+                let release = Release { lock: lock.to_owned(), token: token.0, asked, answered };
                 self.work.recorder.note(|history| history.releases.push(release));
             }
             Err(error) => {
@@ -224,17 +262,23 @@ impl Worker {
         }
     }
 
-    async fn write(&mut self, keeper: &Keeper, guard: &Guard, lock: &str, token: u64, hold: &Holding) {
+    async fn write(&self, keeper: &Keeper, lock: &str, token: Token) -> Result<(), Error> {
         let asked = true_now();
         let value = format!("v{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
         // In the history before it is made: whoever is killed in the middle may have written all the same.
-        let write =
-            Write { key: lock.to_owned(), value, token, version: None, asked, answered: Duration::MAX };
+        let write = Write {
+            key: lock.to_owned(),
+            value,
+            token: token.0,
+            version: None,
+            asked,
+            answered: Duration::MAX,
+        };
         let (place, value) = self.work.recorder.note(|history| {
             history.writes.push(write.clone());
             (history.writes.len() - 1, write.value)
         });
-        let put = keeper.value(lock).fence(guard).put(value.clone().into_bytes()).await;
+        let put = keeper.value(lock).fence_with(lock, token).put(value.clone().into_bytes()).await;
         let answered = true_now();
         match put {
             Ok(version) => {
@@ -245,12 +289,10 @@ impl Worker {
                     let write = &mut history.writes[place];
                     (write.version, write.answered) = (Some(version), answered);
                 });
+                Ok(())
             }
-            Err(Error::Unknown(_)) => {}
-            Err(error) => {
-                self.work.recorder.count(&format!("writes {}", error.code()));
-                hold.lost(&error);
-            }
+            Err(Error::Unknown(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

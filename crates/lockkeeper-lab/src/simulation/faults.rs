@@ -22,6 +22,9 @@ pub(super) enum Fault {
     Slow(MachineId, MachineId, Duration),
     /// Both ways between two are whole again.
     Heal(MachineId, MachineId),
+    /// The network falls apart for so long: the leader and the clients whose bits are set here, everybody else there.
+    /// Its clients hear of nobody else, and those on the other side soon have another leader.
+    Split(u64, Duration),
     /// All streams between two are broken off.
     Reset(MachineId, MachineId),
     /// People set a machine's clock by so many milliseconds.
@@ -133,6 +136,10 @@ fn cut(
 ) {
     let node = *random.one_of(nodes);
     let heals = now + random.between_ms(100, 5_000);
+    if random.once_in(3) {
+        let lasts = random.between_ms(1_000, 8_000);
+        return faults.push((now, Fault::Split(random.below(1 << clients.len()), lasts)));
+    }
     // From everybody, from the other nodes, or from one machine.
     let others: Vec<MachineId> = match random.below(4) {
         0 => nodes.iter().chain(clients).copied().filter(|other| *other != node).collect(),

@@ -256,6 +256,7 @@ impl World {
                 self.network.cut(from, to);
                 self.recorder.count("cuts");
             }
+            Fault::Split(with_leader, lasts) => self.split(with_leader, lasts),
             Fault::Slow(from, to, delay) => self.network.slow(from, to, delay),
             Fault::Heal(one, other) => self.network.heal(one, other),
             Fault::Reset(one, other) => self.network.reset(one, other),
@@ -267,6 +268,24 @@ impl World {
             Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
         }
         Ok(())
+    }
+
+    fn split(&mut self, with_leader: u64, lasts: Duration) {
+        let leader = self.nodes.iter().find(|node| node.leads()).map_or(NODES[0], |node| node.id);
+        let nodes = self.nodes.iter().map(|node| (node.id, node.id == leader));
+        let clients = self.clients.iter().enumerate();
+        let clients = clients.map(|(place, client)| (client.id, with_leader >> place & 1 == 1));
+        let (here, there): (Vec<_>, Vec<_>) = nodes.chain(clients).partition(|(_, with_leader)| *with_leader);
+        let heals = self.now + lasts;
+        for (one, _) in &here {
+            for (other, _) in &there {
+                self.network.cut(*one, *other);
+                self.network.cut(*other, *one);
+                let place = self.faults.partition_point(|(at, _)| *at <= heals);
+                self.faults.insert(place, (heals, Fault::Heal(*one, *other)));
+            }
+        }
+        self.recorder.count("splits");
     }
 
     fn replace(&mut self, id: MachineId) -> io::Result<()> {

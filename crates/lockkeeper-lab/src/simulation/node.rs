@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +64,7 @@ pub(super) struct Node {
     rate: f64,
     snapshot_every: u64,
     orders: Arc<Mutex<VecDeque<Order>>>,
+    leads: Arc<AtomicBool>,
     digests: Digests,
 }
 
@@ -83,6 +85,7 @@ impl Node {
             rate,
             snapshot_every,
             orders: Arc::default(),
+            leads: Arc::default(),
             digests: digests.clone(),
         }
     }
@@ -116,6 +119,7 @@ impl Node {
         };
         let (id, recorder) = (self.id, recorder.clone());
         let (orders, digests) = (self.orders.clone(), self.digests.clone());
+        let leads = self.leads.clone();
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
@@ -142,6 +146,7 @@ impl Node {
                         }
                         None => {}
                     }
+                    leads.store(server.calls().may_answer().is_ok(), Ordering::Relaxed);
                     if let Some(difference) = digests.compare(id, server.calls().digest()) {
                         recorder.trouble(true_now(), difference);
                     }
@@ -161,6 +166,7 @@ impl Node {
     /// The end of this life.
     pub(super) fn kill(&mut self, end: End, network: &Network, random: &mut Random) {
         let Some(mut machine) = self.machine.take() else { return };
+        self.leads.store(false, Ordering::Relaxed);
         network.lose(self.id, end == End::Killed);
         // The next life finds the disk as it was at this moment, whatever the last one still does while it goes.
         self.disk = match end {
@@ -168,6 +174,11 @@ impl Node {
             End::PowerCut => self.disk.crash(&mut |bound| random.below(bound as u64) as usize),
         };
         machine.kill();
+    }
+
+    /// Whether it was in office a moment ago.
+    pub(super) fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
     }
 
     /// Tells it to do something.

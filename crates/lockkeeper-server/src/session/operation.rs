@@ -180,8 +180,10 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
     use operation::Kind;
     Ok(match kind {
         Kind::KeepAlive(request) => {
-            // A renewal of nothing is a question: do you still lead?
-            calls.may_answer()?;
+            // A renewal of nothing is a question: do you still lead? Otherwise each session asks by itself.
+            if request.sessions.is_empty() {
+                calls.may_answer()?;
+            }
             let mut ttl_ms = Vec::with_capacity(request.sessions.len());
             for session in &request.sessions {
                 // What cannot be a session is lost, like any other that nobody knows.
