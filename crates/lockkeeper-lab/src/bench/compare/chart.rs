@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::report::{Comparison, Figure, WORKLOADS, grouped, plural};
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 980.0;
 const PANEL_WIDTH: f64 = 400.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const TOP: f64 = 60.0;
