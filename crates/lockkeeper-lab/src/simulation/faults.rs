@@ -140,6 +140,9 @@ fn cut(
         let lasts = random.between_ms(1_000, 8_000);
         return faults.push((now, Fault::Split(random.below(1 << clients.len()), lasts)));
     }
+    if random.once_in(4) {
+        return lag(random, nodes, clients, now, faults);
+    }
     // From everybody, from the other nodes, or from one machine.
     let others: Vec<MachineId> = match random.below(4) {
         0 => nodes.iter().chain(clients).copied().filter(|other| *other != node).collect(),
@@ -162,6 +165,30 @@ fn cut(
             }
         }
         faults.push((heals, Fault::Heal(node, other)));
+    }
+}
+
+/// A client far away, and a cell whose entries take their time: its renewals arrive about when its time is over, and meet
+/// the expiry that is on its way.
+fn lag(
+    random: &mut Random,
+    nodes: &[MachineId],
+    clients: &[MachineId],
+    now: Duration,
+    faults: &mut Vec<(Duration, Fault)>,
+) {
+    let client = *random.one_of(clients);
+    let heals = now + random.between_ms(2_000, 8_000);
+    let far = random.between_ms(400, 640);
+    let between = random.between_ms(10, 35);
+    for (place, node) in nodes.iter().enumerate() {
+        faults.push((now, Fault::Slow(client, *node, far)));
+        faults.push((heals, Fault::Heal(client, *node)));
+        for other in &nodes[place + 1..] {
+            faults.push((now, Fault::Slow(*node, *other, between)));
+            faults.push((now, Fault::Slow(*other, *node, between)));
+            faults.push((heals, Fault::Heal(*node, *other)));
+        }
     }
 }
 
