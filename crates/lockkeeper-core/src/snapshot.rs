@@ -91,7 +91,7 @@ struct Head {
 
 /// New kinds come last, and none is ever taken away or changed: its place is its number in the file. What an
 /// older version would misread, instead of not knowing it, needs the next `FORMAT`. Files of older versions are
-/// kept as test data: see lockkeeper-server/tests/formats.rs.
+/// kept as test data: see lockkeeper-server/tests/server/formats.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
     Head(Head),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use lockkeeper_core::LockTable;
 use lockkeeper_proto::v1;
 use tokio::sync::{mpsc, watch};
@@ -119,7 +120,14 @@ impl Node {
 
     /// Opens a node: reads the snapshot and the log, opens its ports and looks for the rest of its cell. Must
     /// be called on the runtime that is to carry it; a current-thread one is the fastest.
-    pub async fn open(config: NodeConfig) -> Result<Node, StartError> {
+    ///
+    /// Boxed, here and not where it is awaited: the code of an async function is made anew in every crate that awaits it,
+    /// and this one is the whole node.
+    pub fn open(config: NodeConfig) -> BoxFuture<'static, Result<Node, StartError>> {
+        Box::pin(Node::open_now(config))
+    }
+
+    async fn open_now(config: NodeConfig) -> Result<Node, StartError> {
         let home = Arc::new(match &config.data_dir {
             Some(path) => DataDir::open(path, config.node_id)?,
             None => DataDir::in_memory(config.node_id.unwrap_or(1))?,
@@ -252,8 +260,12 @@ impl Node {
         let bound = listener.address();
         self.doors.may_serve(bound)?;
         self.doors.may_serve_members(bound)?;
-        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.doors.clone()));
+        self.serve(listener);
         Ok(bound)
+    }
+
+    fn serve(&mut self, listener: Listener) {
+        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.doors.clone()));
     }
 
     /// The frames of a client in this process: what goes over the stream of the gRPC service, without a
@@ -286,7 +298,11 @@ impl Node {
 
     /// Stops the node. What was acknowledged is on the disk already. A leader hands over first, so that the cell
     /// is not without one until somebody notices.
-    pub async fn stop(mut self) {
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.stop_now())
+    }
+
+    async fn stop_now(mut self) {
         if self.consensus.successor().is_some()
             && let Err(failure) = leadership::hand_over(self.calls.shared(), &self.consensus).await
         {

@@ -1,4 +1,4 @@
-//! The leader's disk is full, or slow.
+//! The leader's disk is full, or its machine is too busy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -107,9 +107,8 @@ async fn the_leaders_disk_is_full() {
     }
 }
 
-/// A stand-in for a slow disk and a machine that is too busy: the leader stands still for 60 ms of every 120 ms, so that
-/// every sync and every message of it takes its time. That is less than its lease: it goes on leading, or another one
-/// takes over; in both cases no request fails.
+/// A machine that is too busy: the leader stands still for 60 ms of every 120 ms, so that every message of it takes its
+/// time. That is less than its lease: it goes on leading, or another one takes over; in both cases no request fails.
 #[tokio::test]
 async fn the_leader_is_slow() {
     let cell = Cell::start(3).await;

@@ -18,4 +18,5 @@ mod members;
 mod misfits;
 mod redirect;
 mod rolling;
+mod slow_disk;
 mod stopped_leader;

@@ -76,21 +76,26 @@ impl Http {
         let strange = |what: &str| io::Error::other(what.to_owned());
         let line = self.line().await?;
         let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(strange("no status"))?;
-        let mut length = 0;
+        let (mut length, mut is_text) = (0, false);
         loop {
             let line = self.line().await?;
             if line == "\r\n" {
                 break;
             }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().map_err(|_| strange("a length"))?;
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().map_err(|_| strange("a length"))?,
+                // The metrics are the one thing that is no JSON.
+                "content-type" => is_text = value.contains("text/"),
+                _ => {}
             }
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).await?;
-        let body = serde_json::from_slice(&body).map_err(|_| strange("no JSON"))?;
+        let body = match is_text {
+            true => Value::String(String::from_utf8_lossy(&body).into_owned()),
+            false => serde_json::from_slice(&body).map_err(|_| strange("no JSON"))?,
+        };
         Ok(Answer { status, body })
     }
 

@@ -23,6 +23,8 @@ pub struct Node {
     pub address: String,
     pub data: PathBuf,
     pub log: PathBuf,
+    /// What it finds in its environment besides.
+    pub environment: Vec<(String, PathBuf)>,
     process: Option<Child>,
 }
 
@@ -50,7 +52,7 @@ impl Node {
     pub fn new(id: u64, listens: String, address: String, folder: &Path) -> Node {
         let data = folder.join(format!("node-{id}"));
         let log = folder.join(format!("node-{id}.log"));
-        Node { id, listens, address, data, log, process: None }
+        Node { id, listens, address, data, log, environment: Vec::new(), process: None }
     }
 
     /// `lockkeeper serve` for this node, with what is given in addition.
@@ -62,6 +64,7 @@ impl Node {
             .arg(&self.data)
             .args(words)
             .env("LOCKKEEPER_LOG", std::env::var("LOCKKEEPER_NODE_LOG").as_deref().unwrap_or(LOGGED))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::null())
             .stderr(log);
         command

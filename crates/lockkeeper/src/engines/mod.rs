@@ -311,7 +311,14 @@ pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
 }
 
 /// The engine that an URL means.
-pub(crate) async fn open(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
+///
+/// Boxed, here and not where it is awaited: the code of an async function is made anew in every crate that awaits it, and
+/// with it that of all engines.
+pub(crate) fn open<'a>(url: &'a str, options: &'a Options) -> Answer<'a, Box<dyn Engine>> {
+    Box::pin(open_now(url, options))
+}
+
+async fn open_now(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
     match EngineUrl::parse(url)? {
         #[cfg(feature = "cell")]
         EngineUrl::Cell(hosts) => Ok(Box::new(cell::connect(hosts, options).await?)),

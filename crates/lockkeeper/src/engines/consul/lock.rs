@@ -4,12 +4,14 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as Json, json};
 
 use super::Consul;
 use super::session::ConsulSession;
-use super::token::Key;
-use crate::engines::base::{Entered, Failure, Ticket, Try};
+use super::token::{Key, SHARED};
+use crate::engines::base::{Entered, Failure, Shape, Ticket, Try};
 use crate::view::ForcedRelease;
 
 /// How many locks' last state is remembered.
@@ -21,6 +23,8 @@ pub(super) enum Tried {
     Locked(u64),
     /// Somebody has it.
     Held,
+    /// Others share it, and there is no room: what is seen is the lock's key and the shares at these indices.
+    Shared { key: u64, shares: u64 },
     /// Its last holder was lost, and it is kept closed.
     Delayed,
 }
@@ -44,7 +48,7 @@ impl Consul {
     }
 
     /// The key is still as it was when we saw it.
-    fn unchanged(&self, lock: &str, index: u64) -> Json {
+    pub(super) fn unchanged(&self, lock: &str, index: u64) -> Json {
         match index {
             0 => json!({"Verb": "check-not-exists", "Key": self.key(lock)}),
             index => json!({"Verb": "check-index", "Key": self.key(lock), "Index": index}),
@@ -52,10 +56,14 @@ impl Consul {
     }
 
     pub(super) async fn try_lock(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Tried, Failure> {
+        if ticket.shape != Shape::EXCLUSIVE {
+            return self.try_share(session, ticket).await;
+        }
         let was_in_doubt = ticket.in_doubt.load(Ordering::Relaxed);
         // A lock that we released ourselves is mostly as we left it: that saves a question.
         let mut guess = if was_in_doubt { None } else { self.last_seen_free(&ticket.lock) };
         loop {
+            let mut swept = Vec::new();
             let index = match guess.take() {
                 Some(index) => index,
                 None => {
@@ -66,18 +74,26 @@ impl Consul {
                     if !key.session.is_empty() {
                         return Ok(Tried::Held);
                     }
+                    if key.is_shared {
+                        let shares = self.shares(&ticket.lock, None).await?;
+                        if !self.fits(ticket, &shares)? {
+                            return Ok(Tried::Shared { key: key.modify_index, shares: shares.index });
+                        }
+                        swept.extend(shares.sweep());
+                    }
                     key.modify_index
                 }
             };
-            let steps = [
-                self.unchanged(&ticket.lock, index),
-                json!({
-                    "Verb": "lock",
-                    "Key": self.key(&ticket.lock),
-                    "Value": self.value(ticket),
-                    "Session": session.id,
-                }),
-            ];
+            let lock = json!({
+                "Verb": "lock",
+                "Key": self.key(&ticket.lock),
+                "Value": self.value(ticket),
+                "Session": session.id,
+            });
+            // The last answer is that of the lock.
+            let mut steps = vec![self.unchanged(&ticket.lock, index)];
+            steps.append(&mut swept);
+            steps.push(lock);
             // From here to the answer, nobody knows: a caller who goes away must settle it.
             ticket.in_doubt.store(true, Ordering::Relaxed);
             let answer = self.transaction(&steps).await?;
@@ -109,6 +125,9 @@ impl Consul {
 
     /// Frees the key if this ticket holds it, and makes sure that it never will.
     pub(super) async fn unlock(&self, session: &ConsulSession, ticket: &Ticket) -> Result<bool, Failure> {
+        if ticket.shape != Shape::EXCLUSIVE {
+            return self.unshare(session, ticket).await;
+        }
         let in_doubt = ticket.in_doubt.load(Ordering::Relaxed);
         let mut index = match ticket.place.get() {
             Some(&index) if !in_doubt => Some(index),
@@ -124,11 +143,9 @@ impl Consul {
                         key.modify_index
                     } else if key.session.is_empty() && in_doubt {
                         // Our lock may still be on its way, with the condition that the key is as it is now: change it.
-                        let change = json!({"Verb": "set", "Key": self.key(&ticket.lock), "Value": ""});
-                        let steps = [self.unchanged(&ticket.lock, key.modify_index), change];
-                        match self.transaction(&steps).await? {
-                            Ok(_) => return Ok(false),
-                            Err(_) => continue,
+                        match self.touch(session, &ticket.lock, &key).await? {
+                            true => return Ok(false),
+                            false => continue,
                         }
                     } else {
                         return Ok(false);
@@ -148,13 +165,42 @@ impl Consul {
         }
     }
 
+    /// Changes the index of a free key and nothing that it says; false if it is not as it was read. Locked and unlocked,
+    /// because a `set` would take its LockIndex back to 0, and with it the tokens.
+    pub(super) async fn touch(
+        &self,
+        session: &ConsulSession,
+        lock: &str,
+        key: &Key,
+    ) -> Result<bool, Failure> {
+        let (name, says) =
+            (self.key(lock), if key.is_shared { STANDARD.encode(SHARED) } else { String::new() });
+        let steps = [
+            self.unchanged(lock, key.modify_index),
+            json!({"Verb": "lock", "Key": name, "Value": "", "Session": session.id}),
+            json!({"Verb": "unlock", "Key": name, "Value": says, "Session": session.id}),
+        ];
+        match self.transaction(&steps).await? {
+            Ok(_) => Ok(true),
+            // It can be locked neither by this nor by what may be on its way: later.
+            Err(why) if why.contains("lock delay") => Err(Failure::unreachable("the lock is kept closed")),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Takes the lock from whoever has it, and raises its LockIndex above theirs.
     pub(super) async fn unlock_by_force(&self, lock: &str) -> Result<ForcedRelease, Failure> {
         let own = self.create_session(Duration::from_secs(10), Duration::ZERO).await?.session;
+        let mut holders = 0;
         let forced = loop {
             let found = self.read(lock).await?;
             if found.session.is_empty() {
-                break ForcedRelease { holders: 0, last_token: found.lock_index };
+                match self.unshare_by_force(&own, lock, &found).await? {
+                    Some(0) => break ForcedRelease { holders, last_token: found.lock_index },
+                    Some(count) => holders += count,
+                    None => {}
+                }
+                continue;
             }
             let key = self.key(lock);
             let steps = [
@@ -164,7 +210,7 @@ impl Consul {
                 json!({"Verb": "unlock", "Key": key, "Value": "", "Session": own.id}),
             ];
             if let Ok(key) = self.transaction(&steps).await? {
-                break ForcedRelease { holders: 1, last_token: key.lock_index };
+                break ForcedRelease { holders: holders + 1, last_token: key.lock_index };
             }
         };
         let _ = self.destroy_session(&own).await;

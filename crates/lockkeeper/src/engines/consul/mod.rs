@@ -9,8 +9,15 @@
 //! own: one of them asks Consul, so a release wakes one waiter of each keeper, not all of them.
 //!
 //! ```text
-//! <root>/locks/<lock>     the key: Session (who holds it), LockIndex (how often it was acquired), value (owner, id)
+//! <root>/locks/<lock>          the key: Session (who holds it), LockIndex (how often it was acquired), value (owner, id)
+//! <root>/shares/<lock>/<id>    one who shares it: Session, value (owner, id, token, what it takes)
 //! ```
+//!
+//! Who shares a lock, or has some of its permits, has a key of its own, locked by its session: Consul takes the session off
+//! when it ends. The lock's own key is the turnstile. It is locked and unlocked again in the same transaction that
+//! makes the share, on the condition that it is as it was before the shares were counted; so two who see the last place
+//! cannot both get it, the LockIndex counts shared grants as well, and whoever wants the lock alone sees that it has
+//! to count shares first.
 //!
 //! An acquire whose answer was lost may still come to pass later. Its condition is the key's ModifyIndex: whoever gives
 //! up in doubt changes the key, if it is still free, and what was on its way can then never succeed.
@@ -41,12 +48,15 @@
 //! ```
 //!
 //! - Who is next among several keepers is a race; within a keeper it is first come, first served.
-//! - Who waits in other keepers cannot be seen. Shared and counted locks, and several at once, are not there.
+//! - A writer may wait for as long as readers of other keepers come and go: there is no queue in which it would be next.
+//! - Who waits in other keepers cannot be seen. Several locks at once are not there, nor a lock-delay on a lock that is
+//!   shared or counted.
 //! - After a lock-delay nothing is told: waiters then ask again several times a second until it is over.
 
 mod client;
 mod lock;
 mod session;
+mod share;
 mod token;
 mod wait;
 
@@ -75,8 +85,8 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     clock: ClockAuthority::Server,
     fairness: Fairness::FifoInKeeper,
     loss: LossDetection::Session,
-    shared: false,
-    counted: false,
+    shared: true,
+    counted: true,
     several: false,
     lock_delay: true,
     who: true,

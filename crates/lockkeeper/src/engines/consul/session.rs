@@ -14,6 +14,7 @@ use crate::error::Error;
 /// A session.
 pub(crate) struct ConsulSession {
     pub(super) id: String,
+    pub(super) has_lock_delay: bool,
 }
 
 impl Consul {
@@ -78,7 +79,11 @@ impl Consul {
         let answer = self.client.call(Method::PUT, "/v1/session/create", Some(&body)).await?;
         let id = answer.json()?["ID"].as_str().map(str::to_owned);
         let id = id.ok_or_else(|| Failure::unreachable("Consul gave a session without an id"))?;
-        Ok(Opened { id: id.clone(), session: ConsulSession { id }, ttl })
+        Ok(Opened {
+            id: id.clone(),
+            session: ConsulSession { id, has_lock_delay: !lock_delay.is_zero() },
+            ttl,
+        })
     }
 
     pub(super) async fn renew_session(&self, session: &ConsulSession) -> Result<(), Failure> {

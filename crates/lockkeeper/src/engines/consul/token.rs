@@ -9,8 +9,12 @@ use serde_json::{Value as Json, json};
 
 use super::Consul;
 use super::client::in_path;
+use super::share::Share;
 use crate::capabilities::Finding;
 use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+
+/// What the key of a lock says that others may share: then there is more to read.
+pub(super) const SHARED: &str = "shared";
 
 /// The key of a lock, as it was read.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +26,8 @@ pub(super) struct Key {
     pub(super) modify_index: u64,
     /// The ticket that holds it.
     pub(super) id: String,
+    /// Nobody has it alone, but others may share it.
+    pub(super) is_shared: bool,
     since: Duration,
     owner: String,
 }
@@ -30,6 +36,7 @@ impl Key {
     pub(super) fn read(json: &Json) -> Key {
         let value = json["Value"].as_str().and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default();
         let value = String::from_utf8_lossy(&value).into_owned();
+        let is_shared = value == SHARED;
         let mut parts = value.splitn(3, ' ');
         let since = parts.next().and_then(|since| since.parse().ok()).unwrap_or(0);
         Key {
@@ -37,6 +44,7 @@ impl Key {
             lock_index: json["LockIndex"].as_u64().unwrap_or(0),
             modify_index: json["ModifyIndex"].as_u64().unwrap_or(0),
             id: parts.next().unwrap_or_default().to_owned(),
+            is_shared,
             since: Duration::from_millis(since),
             owner: parts.next().unwrap_or_default().to_owned(),
         }
@@ -75,7 +83,10 @@ impl Consul {
                 token: key.lock_index,
                 since: wall_clock().saturating_sub(key.since),
             });
+        } else if key.is_shared {
+            queue.extend(self.shares(lock, None).await?.into_live().map(Share::queued));
         }
+        queue.sort_by_key(|entry| entry.token);
         // Those of this keeper; nobody knows of the others'.
         for _ in 0..self.lines.waiting(lock) {
             queue.push(Queued {

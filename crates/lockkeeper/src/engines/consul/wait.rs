@@ -5,12 +5,12 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 
 use super::Consul;
-use super::client::in_path;
+use super::client::{Answer, in_path};
 use super::lock::Tried;
 use super::session::ConsulSession;
 use super::token::Key;
 use crate::backoff::random;
-use crate::engines::base::{Failure, Ticket};
+use crate::engines::base::{Failure, Shape, Ticket};
 
 /// How long Consul holds back its answer; it adds up to a sixteenth.
 const QUERY: Duration = Duration::from_secs(30);
@@ -32,6 +32,7 @@ impl Consul {
                 Tried::Held => {
                     index = self.changed(&ticket.lock, index, |key| key.session.is_empty()).await?;
                 }
+                Tried::Shared { key, shares } => self.room_may_be_made(&ticket.lock, key, shares).await?,
                 Tried::Delayed => {
                     let pause = DELAYED_MS / 2 + random(DELAYED_MS / 2);
                     tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -46,31 +47,23 @@ impl Consul {
         session: &ConsulSession,
         ticket: &Ticket,
     ) -> Result<(), Failure> {
+        if ticket.shape != Shape::EXCLUSIVE {
+            return self.wait_for_share_lost(session, ticket).await;
+        }
         self.changed(&ticket.lock, 0, |key| key.session != session.id || key.id != ticket.id).await?;
         Ok(())
     }
 
     /// Resolves when the key is as wanted, and tells its index.
-    async fn changed(
+    pub(super) async fn changed(
         &self,
         lock: &str,
         mut index: u64,
         is_wanted: impl Fn(&Key) -> bool,
     ) -> Result<u64, Failure> {
         loop {
-            let path = format!(
-                "/v1/kv/{}?consistent&index={index}&wait={}s",
-                in_path(&self.key(lock)),
-                QUERY.as_secs()
-            );
-            let generation = self.client.generation();
-            let answer = tokio::select! {
-                // A connection that is not trusted any more does not tell of its own end.
-                () = self.client.link_left(generation) => {
-                    return Err(Failure::unreachable("the agent does not answer"));
-                }
-                answer = self.client.call(Method::GET, &path, None) => answer?,
-            };
+            let path = format!("/v1/kv/{}?consistent", in_path(&self.key(lock)));
+            let answer = self.blocking(&path, index).await?;
             let key = match answer.status {
                 StatusCode::NOT_FOUND => Key::default(),
                 _ => Key::read(&answer.json()?[0]),
@@ -80,6 +73,17 @@ impl Consul {
             }
             // An index that goes back is of a cluster that was restored: begin anew.
             index = if answer.index < index { 0 } else { answer.index };
+        }
+    }
+
+    /// A question whose answer Consul holds back until there is something after this index, or for a while.
+    pub(super) async fn blocking(&self, path: &str, index: u64) -> Result<Answer, Failure> {
+        let path = format!("{path}&index={index}&wait={}s", QUERY.as_secs());
+        let generation = self.client.generation();
+        tokio::select! {
+            // A connection that is not trusted any more does not tell of its own end.
+            () = self.client.link_left(generation) => Err(Failure::unreachable("the agent does not answer")),
+            answer = self.client.call(Method::GET, &path, None) => answer,
         }
     }
 }

@@ -52,6 +52,9 @@ pub(super) async fn take(
     }
     match answer {
         Answer::Granted { token, process } => {
+            if let Some(value) = &ask.value {
+                token::store_value(sessions, &session.client, name, token, value).await?;
+            }
             let deadline = Arc::new(Deadline::new(sent, ask.ttl));
             session.hold(Some(Arc::clone(&deadline)));
             let lease = Lease { session, process, name: name.to_owned(), mode: ask.mode };

@@ -12,6 +12,9 @@
 //!
 //! Waiting is done in the server's own queue; of all who wait in a keeper, one waits there.
 //!
+//! What a leader stands for is a row of a table, with its token: it counts while the holder has that token. At
+//! transaction level there are no elections, because nobody else would see the row before the transaction ends.
+//!
 //! **Token.** `nextval` of a sequence in the same database, drawn in the statement that takes the lock: see `token.rs`.
 //!
 //! **Whose clock.** The server's; the holder's own, counted from when it sent the last statement, ends earlier.
@@ -69,13 +72,16 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     lock_delay: false,
     who: true,
     force_release: true,
-    elections: false,
+    elections: true,
     scopes: false,
     rates: false,
     values: false,
     ttl_min: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MIN),
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
 };
+
+/// What a transaction writes, others see at its end: nobody would know who leads.
+const IN_TRANSACTIONS: Capabilities = Capabilities { elections: false, ..CAPABILITIES };
 
 /// What a lock belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +120,10 @@ impl Store for PostgresStore {
     type Lease = Lease;
 
     fn capabilities(&self) -> &'static Capabilities {
-        &CAPABILITIES
+        match self.sessions.level {
+            Level::Session => &CAPABILITIES,
+            Level::Transaction => &IN_TRANSACTIONS,
+        }
     }
 
     fn address(&self) -> String {

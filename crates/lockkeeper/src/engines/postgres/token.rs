@@ -1,8 +1,10 @@
-//! Tokens and names, in tables of the same database.
+//! Tokens, names, and what leaders stand for: in tables of the same database.
 //!
 //! The token is a sequence: `nextval` is on disk before it is answered (PostgreSQL writes ahead by 32), so a crash skips
 //! numbers and repeats none. The names are a table, because an advisory lock has only a number of 64 bits: two names
 //! with the same number are found out when the second is used first, and refused.
+
+use tokio_postgres::types::{ToSql, Type};
 
 use super::session::Sessions;
 use crate::error::Error;
@@ -16,13 +18,14 @@ const SET_UP: &str = "
     CREATE SCHEMA IF NOT EXISTS lockkeeper;
     CREATE SEQUENCE IF NOT EXISTS lockkeeper.token;
     CREATE TABLE IF NOT EXISTS lockkeeper.name (key bigint PRIMARY KEY, name text NOT NULL);
+    CREATE TABLE IF NOT EXISTS lockkeeper.leader (key bigint PRIMARY KEY, token bigint NOT NULL, value text NOT NULL);
     COMMIT";
 
-/// Makes sure that both are there.
+/// Makes sure that all of it is there.
 pub(super) async fn set_up(sessions: &Sessions) -> Result<(), Error> {
     let session = sessions.open().await?;
-    let there =
-        "SELECT to_regclass('lockkeeper.token') IS NOT NULL AND to_regclass('lockkeeper.name') IS NOT NULL";
+    let there = "SELECT bool_and(to_regclass('lockkeeper.' || name) IS NOT NULL)
+        FROM unnest(ARRAY['token', 'name', 'leader']) AS name";
     let query = session.client.query_typed_one(there, &[]);
     let is_there: bool = sessions.soon(query).await?.get(0);
     if !is_there {
@@ -39,8 +42,33 @@ pub(super) async fn store_name(
 ) -> Result<(), Error> {
     let insert =
         "INSERT INTO lockkeeper.name (key, name) VALUES (hashtextextended($1, 0), $1) ON CONFLICT DO NOTHING";
-    let text = tokio_postgres::types::Type::TEXT;
-    sessions.soon(client.execute_typed(insert, &[(&name, text)])).await.map(|_| ())
+    sessions.soon(client.execute_typed(insert, &[(&name, Type::TEXT)])).await.map(|_| ())
+}
+
+/// What the holder stands for, for all to see. It counts while its token is that of the holder.
+pub(super) async fn store_value(
+    sessions: &Sessions,
+    client: &tokio_postgres::Client,
+    name: &str,
+    token: u64,
+    value: &str,
+) -> Result<(), Error> {
+    let insert = "INSERT INTO lockkeeper.leader AS known (key, token, value) VALUES (hashtextextended($1, 0), $2, $3)
+        ON CONFLICT (key) DO UPDATE SET token = excluded.token, value = excluded.value WHERE known.token < excluded.token";
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&name, Type::TEXT), (&token.cast_signed(), Type::INT8), (&value, Type::TEXT)];
+    sessions.soon(client.execute_typed(insert, &parameters)).await.map(|_| ())
+}
+
+/// What the holder with this token stands for, if it has said so.
+pub(super) async fn stored_value(
+    sessions: &Sessions,
+    client: &tokio_postgres::Client,
+    name: &str,
+) -> Result<Option<(u64, String)>, Error> {
+    let sql = "SELECT token, value FROM lockkeeper.leader WHERE key = hashtextextended($1, 0)";
+    let row = sessions.soon(client.query_typed_opt(sql, &[(&name, Type::TEXT)])).await?;
+    Ok(row.map(|row| (row.get::<_, i64>(0).cast_unsigned(), row.get(1))))
 }
 
 /// Two names have the same number.

@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::session::Sessions;
+use super::token;
 use crate::error::Error;
 use crate::mode::Mode;
 use crate::view::{ForcedRelease, Holder, LockState, Waiter};
@@ -25,6 +26,7 @@ pub(super) async fn who(sessions: &Sessions, lock: &str) -> Result<LockState, Er
     let rows = sessions.soon(session.client.query_typed(LOCKS, &[(&lock, Type::TEXT)])).await?;
     let last = "SELECT last_value FROM lockkeeper.token WHERE is_called";
     let last = sessions.soon(session.client.query_typed_opt(last, &[])).await?;
+    let stands_for = token::stored_value(sessions, &session.client, lock).await?;
     sessions.put_back(&session);
     let last_token = last.map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0));
     let (granted, waiting): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.get(1));
@@ -39,11 +41,17 @@ pub(super) async fn who(sessions: &Sessions, lock: &str) -> Result<LockState, Er
             ..Waiter::default()
         });
     }
+    let mut holders: Vec<Holder> = granted.into_iter().map(holder).collect();
+    if let Some((token, value)) = stands_for
+        && let Some(leader) = holders.iter_mut().find(|holder| holder.token == token)
+    {
+        leader.value = value;
+    }
     Ok(LockState {
         lock: lock.to_owned(),
         capacity: 1,
         last_token,
-        holders: granted.into_iter().map(holder).collect(),
+        holders,
         waiting: queue.len() as u32,
         queue,
         closed: Duration::ZERO,

@@ -1,5 +1,7 @@
 //! Consul.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Loss;
@@ -124,4 +126,85 @@ async fn the_session_hangs_on_its_time_to_live_alone() {
     let _guard = soon(keeper.lock("a").acquire()).await.unwrap();
     let sessions = site.get("/v1/session/list");
     assert!(sessions.contains(r#""NodeChecks":[]"#) && sessions.contains(r#""LockDelay":0"#), "{sessions}");
+}
+
+#[tokio::test]
+async fn a_writer_is_let_in_when_the_last_reader_is_gone_or_dead() {
+    let site = Consul::start();
+    let keeper = Keeper::connect(&site.url()).await.unwrap();
+    let other = Keeper::connect(&site.url()).await.unwrap();
+    let before = soon(keeper.lock("a").acquire()).await.unwrap();
+    let last = before.token();
+    before.release().await.unwrap();
+    let leaves = soon(keeper.lock("a").shared().acquire()).await.unwrap();
+    let dies = soon(other.lock("a").shared().acquire()).await.unwrap();
+    assert_eq!((leaves.token().0, dies.token().0), (last.0 + 1, last.0 + 2));
+    let dead = keeper.who("a").await.unwrap().holders[1].session.clone();
+    let lock = keeper.lock("a");
+    let writer = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    until_queue(&keeper, "a", 2, 1).await;
+    leaves.release().await.unwrap();
+    until_queue(&keeper, "a", 1, 1).await;
+    site.put(&format!("/v1/session/destroy/{dead}"));
+    let writer = soon(writer).await.unwrap();
+    assert!(writer.token() > dies.token());
+    assert_eq!(soon(dies.lost()).await, Loss::SessionExpired);
+    assert_eq!(other.lock("a").shared().no_wait().acquire().await.unwrap_err().code(), "busy");
+    writer.release().await.unwrap();
+    assert_eq!(site.get("/v1/kv/lockkeeper/shares/?keys"), "", "the writer has swept");
+}
+
+#[tokio::test]
+async fn permits_are_never_given_twice() {
+    const PERMITS: u32 = 3;
+    let site = Consul::start();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let keeper = Keeper::connect(&site.url()).await.unwrap();
+        for _ in 0..3 {
+            let (lock, inside) = (keeper.lock("p").capacity(PERMITS), Arc::clone(&inside));
+            tasks.push(tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                for _ in 0..6 {
+                    let guard = lock.acquire().await.unwrap();
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    assert!(now <= PERMITS, "{now} are in");
+                    tokens.push(guard.token());
+                    tokio::time::sleep(2.millis()).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+                tokens
+            }));
+        }
+    }
+    let mut tokens = Vec::new();
+    for task in tasks {
+        tokens.extend(soon(task).await.unwrap());
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 4 * 3 * 6, "each grant has a token of its own");
+    assert_eq!(site.get("/v1/kv/lockkeeper/shares/?keys"), "");
+}
+
+#[tokio::test]
+async fn all_who_share_are_thrown_out_however_many() {
+    let site = Consul::start();
+    let keeper = Keeper::connect(&site.url()).await.unwrap();
+    let mut readers = Vec::new();
+    for _ in 0..60 {
+        readers.push(soon(keeper.lock("a").shared().acquire()).await.unwrap());
+    }
+    let forced = keeper.force_release("a", "a test").await.unwrap();
+    assert_eq!(forced.holders, 60);
+    let writer = soon(keeper.lock("a").no_wait().acquire()).await.unwrap();
+    assert!(writer.token().0 > forced.last_token);
+    assert!(forced.last_token > readers[59].token().0);
+    let error = readers.remove(0).release().await.unwrap_err();
+    assert_eq!(error.code(), "not_held", "{error}");
+    assert_eq!(keeper.who("a").await.unwrap().holders.len(), 1, "the late release has touched nobody");
+    let error = keeper.lock("b").shared().lock_delay(1.secs()).acquire().await.unwrap_err();
+    assert_eq!(error.code(), "unsupported", "{error}");
 }

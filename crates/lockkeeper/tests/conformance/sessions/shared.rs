@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
-use lockkeeper::{Event, GuardState, Loss};
+use lockkeeper::{Event, GuardState, Loss, Token};
 use lockkeeper_servers::wire::Wire;
 
 use crate::servers::Site;
@@ -335,17 +335,25 @@ pub(crate) async fn lost_answers_leave_no_ghost<S: Site>() {
     let direct = connect::<S>(&site.url(), "direct").await;
     // The session is open, and it outlives all of this.
     let anchor = soon(keeper.lock("anchor").acquire()).await.unwrap();
-    for round in 0..8_u64 {
-        let lock = keeper.lock("g");
+    let mut last = Token(0);
+    for round in 0..16_u64 {
+        let lock = if round % 2 == 0 { keeper.lock("g") } else { keeper.lock("g").shared() };
         let task = tokio::spawn(async move { lock.acquire().await });
-        tokio::time::sleep(Duration::from_micros(round * 200)).await;
+        tokio::time::sleep(Duration::from_micros(round * 150)).await;
         proxy.cut();
         tokio::time::sleep(20.millis()).await;
         task.abort();
         // Granted or not: what it may have got is dropped.
         drop(task.await);
         proxy.heal();
-        soon(direct.lock("g").acquire()).await.unwrap().release().await.unwrap();
+        let next = soon(direct.lock("g").acquire()).await.unwrap();
+        assert!(
+            next.token() > last,
+            "{} after {last}: what is given up in doubt takes no token back",
+            next.token()
+        );
+        last = next.token();
+        next.release().await.unwrap();
         assert!(anchor.state() != GuardState::Lost, "the session was to live through this");
     }
     until_queue(&direct, "g", 0, 0).await;

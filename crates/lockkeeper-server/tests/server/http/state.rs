@@ -1,10 +1,8 @@
 //! The HTTP API of a real node: tokens, values, reading. Sessions and locks are in http_api.rs.
 
-#[path = "common/http.rs"]
-mod http;
-
-use http::start;
 use serde_json::{Value, json};
+
+use super::start;
 
 const ACQUIRE: &str = "/v1/lock/acquire";
 

@@ -1,7 +1,11 @@
 //! A node with an open port, and a client that speaks HTTP over a bare socket: what the tests see is what
 //! went over the wire.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary is a crate of its own and uses a part of it")]
+mod api;
+mod input;
+mod openapi;
+mod state;
+mod work;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,10 +16,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Nothing in these tests takes longer, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node, to be kept as long as the test runs, and a client of it.
-pub async fn start() -> (Node, Client) {
+pub(crate) async fn start() -> (Node, Client) {
     let mut node = Node::start(NodeConfig::in_memory()).await.expect("the node starts");
     let address = node.listen("127.0.0.1:0").await.expect("the port opens");
     (node, Client { address })
@@ -23,20 +27,20 @@ pub async fn start() -> (Node, Client) {
 
 /// A client. Every request has a connection of its own.
 #[derive(Debug, Clone, Copy)]
-pub struct Client {
-    pub address: SocketAddr,
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
 }
 
 impl Client {
     /// An open connection on which these bytes were sent.
-    pub async fn connect(self, bytes: &[u8]) -> TcpStream {
+    pub(crate) async fn connect(self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.expect("the port is open");
         stream.write_all(bytes).await.expect("the request is sent");
         stream
     }
 
     /// Sends these bytes and reads until the node closes the connection.
-    pub async fn send(self, bytes: &[u8]) -> Answer {
+    pub(crate) async fn send(self, bytes: &[u8]) -> Answer {
         let mut stream = self.connect(bytes).await;
         let mut read = Vec::new();
         tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read))
@@ -46,50 +50,50 @@ impl Client {
         Answer::parse(&read)
     }
 
-    pub async fn request(self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn request(self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         self.send(&request(method, path, headers, body)).await
     }
 
-    pub async fn get(self, path: &str) -> Answer {
+    pub(crate) async fn get(self, path: &str) -> Answer {
         self.request("GET", path, "", b"").await
     }
 
-    pub async fn post(self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(self, path: &str, body: Value) -> Answer {
         self.request("POST", path, "content-type: application/json\r\n", body.to_string().as_bytes()).await
     }
 
     /// A POST that goes on beside the test.
-    pub fn post_later(self, path: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
+    pub(crate) fn post_later(self, path: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
         tokio::spawn(self.post(path, body))
     }
 
     /// A session that outlives the test.
-    pub async fn session(self) -> String {
+    pub(crate) async fn session(self) -> String {
         self.session_of(60_000, "test").await
     }
 
-    pub async fn session_of(self, ttl_ms: u64, owner: &str) -> String {
+    pub(crate) async fn session_of(self, ttl_ms: u64, owner: &str) -> String {
         let opened = self.post("/v1/session/open", json!({"ttl_ms": ttl_ms, "owner": owner})).await.ok();
         opened["session"].as_str().expect("a session id").to_owned()
     }
 
     /// Takes a lock without waiting and answers its token.
-    pub async fn take(self, session: &str, lock: &str) -> u64 {
+    pub(crate) async fn take(self, session: &str, lock: &str) -> u64 {
         let granted = self.post("/v1/lock/acquire", json!({"session": session, "lock": lock})).await.ok();
         granted["token"].as_u64().expect("a token")
     }
 
-    pub async fn release(self, session: &str, lock: &str, token: u64) -> Answer {
+    pub(crate) async fn release(self, session: &str, lock: &str, token: u64) -> Answer {
         self.post("/v1/lock/release", json!({"session": session, "lock": lock, "token": token})).await
     }
 
     /// A lock whose name needs no escapes.
-    pub async fn lock(self, name: &str) -> Value {
+    pub(crate) async fn lock(self, name: &str) -> Value {
         self.get(&format!("/v1/lock?name={name}")).await.ok()
     }
 
     /// Looks at a lock until it is as it should be.
-    pub async fn until(self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
             let lock = self.lock(name).await;
@@ -101,17 +105,17 @@ impl Client {
         }
     }
 
-    pub async fn until_waiting(self, name: &str, count: u64) -> Value {
+    pub(crate) async fn until_waiting(self, name: &str, count: u64) -> Value {
         self.until(name, &format!("waited for by {count}"), |lock| lock["waiting"] == count).await
     }
 
-    pub async fn until_free(self, name: &str) -> Value {
+    pub(crate) async fn until_free(self, name: &str) -> Value {
         self.until(name, "free", |lock| lock["holders"] == json!([])).await
     }
 }
 
 /// The bytes of a request.
-pub fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
         "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
@@ -123,10 +127,10 @@ pub fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> 
 
 /// What came back.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
@@ -138,32 +142,32 @@ impl Answer {
         Answer { status, head, body: bytes[end + 4..].to_vec() }
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).expect("UTF-8")
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{} is not JSON ({error}): {}", self.status, self.text()))
     }
 
     /// The answer of a call that must have succeeded.
     #[track_caller]
-    pub fn ok(&self) -> Value {
+    pub(crate) fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         self.json()
     }
 
     /// The error of a call that must have failed like this.
     #[track_caller]
-    pub fn refused(&self, status: u16, code: &str) -> Value {
+    pub(crate) fn refused(&self, status: u16, code: &str) -> Value {
         let error = self.json()["error"].clone();
         assert_eq!((self.status, &error["code"]), (status, &json!(code)), "{}", self.text());
         assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{error}");

@@ -1,8 +1,4 @@
 //! What the log does on good days and on a full disk, and openraft's own suite.
-#![allow(clippy::unwrap_used)]
-
-#[path = "log_support.rs"]
-mod support;
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -18,7 +14,8 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, OptionalSend, RaftLogReader, RaftSnapshotBuilder, StorageError};
-use support::*;
+
+use super::*;
 
 fn threaded() -> LogConfig {
     LogConfig { segment_bytes: 8192, cache_bytes: 4096, sync: SyncMode::Thread, prepare_ahead: true }

@@ -1,15 +1,13 @@
 //! What people build on a lock, over HTTP: elections, rate limits, and lines of work that must not wait for each other in
 //! a circle.
 
-#[path = "common/http.rs"]
-mod http;
-
 use std::time::Duration;
 
-use http::{Client, PATIENCE, request, start};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
+
+use super::{Client, PATIENCE, request, start};
 
 const ACQUIRE: &str = "/v1/lock/acquire";
 const CAMPAIGN: &str = "/v1/election/campaign";

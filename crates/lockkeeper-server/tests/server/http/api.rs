@@ -1,13 +1,11 @@
 //! The public contract over HTTP: every call, and every sentence of the fine print that this version keeps.
 
-#[path = "common/http.rs"]
-mod http;
-
 use std::time::Duration;
 
-use http::{Client, request, start};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+
+use super::{Client, request, start};
 
 const ACQUIRE: &str = "/v1/lock/acquire";
 const ACQUIRE_ALL: &str = "/v1/lock/acquire_all";

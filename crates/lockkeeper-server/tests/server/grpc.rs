@@ -1,7 +1,5 @@
 //! gRPC as another language would use it: every operation as a call, the stream, health and reflection.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_proto::v1::{answer, operation};

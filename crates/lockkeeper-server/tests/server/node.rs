@@ -1,7 +1,5 @@
 //! A node as its clients see it, without a network: start, serve, stop, start again.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
 use std::time::Duration;
 
 use lockkeeper_proto::v1;

@@ -1,7 +1,5 @@
 //! Frames straight on TCP: good ones are answered, and nothing that comes over the wire hurts the node.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
 use std::time::Duration;
 
 use bytes::BytesMut;

@@ -1,18 +1,14 @@
 //! History, audit, top, graph, sessions and the console's stream, over the wire.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
-#[path = "common/http.rs"]
-mod http;
-
 use std::time::{Duration, Instant};
 
-use http::{Client, PATIENCE, request, start};
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_server::{Node, NodeConfig};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
+
+use crate::http::{Client, PATIENCE, request, start};
 
 fn words(history: &Value) -> Vec<String> {
     let events = history["events"].as_array().expect("events");

@@ -1,14 +1,11 @@
 //! S10: what was acknowledged is there after a crash; what is damaged is never passed over in silence.
-#![allow(clippy::unwrap_used)]
-
-#[path = "log_support.rs"]
-mod support;
 
 use lockkeeper_server::raft::log::{Disk, Faults, FaultyDisk, LogError, LogStore, SECTOR_BYTES};
 use lockkeeper_server::raft::types::Vote;
 use openraft::storage::RaftLogStorage;
 use proptest::prelude::*;
-use support::*;
+
+use super::*;
 
 /// One step of a random history.
 #[derive(Debug, Clone)]

@@ -1,5 +1,7 @@
 //! What the tests of the log share.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod safety;
+mod store;
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +15,16 @@ use openraft::type_config::TypeConfigExt;
 use openraft::{EntryPayload, RaftLogReader};
 
 /// Small segments, no threads: everything happens in the order of the test.
-pub fn small() -> LogConfig {
+pub(super) fn small() -> LogConfig {
     LogConfig { segment_bytes: 4096, cache_bytes: 2048, sync: SyncMode::Inline, prepare_ahead: false }
 }
 
-pub fn log_id(term: u64, index: u64) -> LogId {
+pub(super) fn log_id(term: u64, index: u64) -> LogId {
     openraft::testing::log_id::<TypeConfig>(term, 1, index)
 }
 
 /// An entry whose value has so many bytes, none of them predictable from its neighbours'.
-pub fn entry(term: u64, index: u64, bytes: usize) -> Entry {
+pub(super) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
     let value: Vec<u8> = (0..bytes).map(|at| (at as u64 * 31 + index * 7 + term) as u8).collect();
     let put = Command::PutValue {
         key: format!("key-{index}").into(),
@@ -34,11 +36,11 @@ pub fn entry(term: u64, index: u64, bytes: usize) -> Entry {
     Entry::new(log_id(term, index), EntryPayload::Normal(Proposal { proposer: 7, sequence: index, batch }))
 }
 
-pub fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-pub fn open(
+pub(super) fn open(
     disk: &(impl Disk + Clone + 'static),
     config: LogConfig,
 ) -> Result<(LogStore, OpenReport), LogError> {
@@ -46,7 +48,7 @@ pub fn open(
 }
 
 /// Appends, and waits until it is durable.
-pub async fn append(store: &mut LogStore, entries: Vec<Entry>) -> io::Result<()> {
+pub(super) async fn append(store: &mut LogStore, entries: Vec<Entry>) -> io::Result<()> {
     let (tx, rx) = TypeConfig::oneshot();
     store.append(entries, IOFlushed::signal(tx)).await?;
     rx.await.map_err(io::Error::other)?
@@ -54,15 +56,15 @@ pub async fn append(store: &mut LogStore, entries: Vec<Entry>) -> io::Result<()>
 
 /// All that a log holds.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Holds {
-    pub vote: Option<Vote>,
-    pub purged: Option<LogId>,
-    pub last: Option<LogId>,
-    pub committed: Option<LogId>,
-    pub entries: Vec<Entry>,
+pub(super) struct Holds {
+    pub(super) vote: Option<Vote>,
+    pub(super) purged: Option<LogId>,
+    pub(super) last: Option<LogId>,
+    pub(super) committed: Option<LogId>,
+    pub(super) entries: Vec<Entry>,
 }
 
-pub async fn holds(store: &mut LogStore) -> io::Result<Holds> {
+pub(super) async fn holds(store: &mut LogStore) -> io::Result<Holds> {
     let state = store.get_log_state().await?;
     let mut reader = store.get_log_reader().await;
     Ok(Holds {

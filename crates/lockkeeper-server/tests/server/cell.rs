@@ -1,8 +1,6 @@
 //! Three nodes in this process: what takes too many entries for real ones. A node that was down for so long that the
 //! log no longer has what it lacks gets a snapshot; if that is cut off in the middle, the next try goes on from there.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

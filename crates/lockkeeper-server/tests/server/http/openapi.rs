@@ -1,12 +1,10 @@
 //! The OpenAPI document tells the truth: what the node really answers fits what the document says.
 
-#[path = "common/http.rs"]
-mod http;
-
 use std::collections::BTreeSet;
 
-use http::{Answer, start};
 use serde_json::{Value, json};
+
+use super::{Answer, start};
 
 /// As much of JSON Schema as the document uses. An answer may have no field that is not described.
 fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {

@@ -1,15 +1,13 @@
 //! The metrics are what the dashboard, the alerts and the documentation say they are, and no lock's name is a label.
 
-#[path = "common/http.rs"]
-mod http;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use http::{Client, start};
 use lockkeeper_server::{Node, NodeConfig};
 use serde_json::json;
+
+use crate::http::{Client, start};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);

@@ -5,26 +5,23 @@
 //! by these tests, so adding one is all that a new version has to do:
 //!
 //! ```sh
-//! LOCKKEEPER_WRITE_DATA=v2 cargo test -p lockkeeper-server --test formats -- --ignored write
+//! LOCKKEEPER_WRITE_DATA=v2 cargo test -p lockkeeper-server --test server formats -- --ignored
 //! git add crates/lockkeeper-server/tests/data/v2
 //! ```
 //!
 //! Do that when something is added to what is written (a new command, a new record), after teaching `scene.rs` to
 //! use it. Never write an old folder anew: it is what real disks hold.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
-
-#[path = "../common/http.rs"]
-mod http;
 mod newer;
 mod scene;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use http::Client;
 use lockkeeper_server::{Node, NodeConfig, backup};
 use serde_json::{Value, json};
+
+use crate::http::Client;
 
 /// The folders of test data, the oldest first.
 fn versions() -> Vec<PathBuf> {

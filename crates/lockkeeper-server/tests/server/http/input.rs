@@ -1,11 +1,9 @@
 //! What a caller may send by mistake or in malice: always a clear answer, never a hang, never a 500.
 
-#[path = "common/http.rs"]
-mod http;
-
-use http::{Answer, Client, start};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{Answer, Client, start};
 
 const POSTS: [&str; 15] = [
     "/v1/session/open",
@@ -455,7 +453,8 @@ async fn bytes_that_are_no_http_do_no_harm() {
         let mut stream = client.connect(&noise).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(http::PATIENCE, stream.read_to_end(&mut answer)).await.expect("it ends");
+        let _ =
+            tokio::time::timeout(super::PATIENCE, stream.read_to_end(&mut answer)).await.expect("it ends");
         assert!(!answer.starts_with(b"HTTP/1.1 5"), "{}", String::from_utf8_lossy(&answer));
     }
     client.session().await;

@@ -1,0 +1,119 @@
+//! Disks that take their time: every sync of a node is held back, in the node's own process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lockkeeper::{GuardState, Keeper};
+
+use crate::harness::cell::Cell;
+use crate::harness::client::Load;
+
+/// Stands before the C library's own calls, and sleeps for as many milliseconds as a file says.
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int slowly(const char *name, int file) {
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
+    const char *path = getenv("SLOW_SYNC_MS");
+    FILE *said = path ? fopen(path, "r") : NULL;
+    int milliseconds = 0;
+    if (said) {
+        if (fscanf(said, "%d", &milliseconds) != 1) milliseconds = 0;
+        fclose(said);
+    }
+    if (milliseconds > 0) usleep(1000 * milliseconds);
+    return real(file);
+}
+
+int fdatasync(int file) { return slowly("fdatasync", file); }
+int fsync(int file) { return slowly("fsync", file); }
+"#;
+
+/// Compiled with what links Rust programs, too.
+fn build_shim(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("slow.c"), folder.join("slow.so"));
+    std::fs::write(&source, SHIM).unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl").status();
+    assert!(built.is_ok_and(|status| status.success()), "this test needs a C compiler");
+    library
+}
+
+struct Disks(Cell);
+
+impl Disks {
+    async fn start() -> Disks {
+        let mut cell = Cell::plan(3);
+        let shim = build_shim(cell.folder());
+        for id in 1..=3 {
+            let said = cell.path(&format!("slow-{id}"));
+            let node = cell.node_mut(id);
+            node.environment = vec![("LD_PRELOAD".into(), shim.clone()), ("SLOW_SYNC_MS".into(), said)];
+        }
+        cell.spawn_all();
+        cell.until_agreed().await;
+        Disks(cell)
+    }
+
+    fn take(&self, id: u64, milliseconds: u32) {
+        std::fs::write(self.0.path(&format!("slow-{id}")), milliseconds.to_string()).unwrap();
+    }
+
+    /// How long all syncs of a node have taken, as it has measured them itself.
+    async fn seconds_of_syncs(&self, id: u64) -> f64 {
+        let page = self.0.get(id, "/metrics").await.body;
+        let mut lines = page.as_str().expect("text").lines();
+        let line = lines.find(|line| line.starts_with("lockkeeper_wal_fsync_seconds_sum"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("the metric of syncs")
+    }
+}
+
+/// Entries are durable on a majority before they are acknowledged, and the leader's own disk need not be part of it.
+#[tokio::test]
+async fn a_slow_disk_slows_nobody_and_three_slow_disks_lose_nothing() {
+    let disks = Disks::start().await;
+    let cell = &disks.0;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(cell, 3).await;
+    load.until_more(100).await;
+
+    let leader = cell.leader().await;
+    let before = disks.seconds_of_syncs(leader).await;
+    disks.take(leader, 250);
+    let one = grants_in(&load, Duration::from_secs(4)).await;
+    assert!(disks.seconds_of_syncs(leader).await > before + 1.0, "the leader's disk was not slow");
+    assert!(one > 4 * 4 * 3, "{one} pairs in 4 s: the cell went at the pace of the leader's disk");
+    assert_eq!(guard.state(), GuardState::Held);
+
+    for id in 1..=3 {
+        disks.take(id, 100);
+    }
+    let all = grants_in(&load, Duration::from_secs(4)).await;
+    assert!(all > 0, "nothing was granted while all disks were slow");
+    assert_eq!(guard.state(), GuardState::Held);
+
+    for id in 1..=3 {
+        disks.take(id, 0);
+    }
+    load.until_more(100).await;
+    println!(
+        "pairs in 4 s: {one} with 250 ms a sync on the leader, {all} with 100 ms on all; {} in all",
+        load.end().await
+    );
+    guard.release().await.unwrap();
+    cell.until_even(&[1, 2, 3]).await;
+}
+
+/// The clients of the load count requests that fail, and end the test.
+async fn grants_in(load: &Load, time: Duration) -> u64 {
+    let (began, before) = (Instant::now(), load.done());
+    tokio::time::sleep(time).await;
+    println!("{} pairs in {:?}", load.done() - before, began.elapsed());
+    load.done() - before
+}

@@ -1,0 +1,16 @@
+//! Nodes in this process: what they answer over HTTP and gRPC, what they write to the disk and find there again.
+//!
+//! One program for all of it: each would carry the whole server, and take as long to build.
+
+#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+
+mod cell;
+mod direct;
+mod disk_full;
+mod formats;
+mod grpc;
+mod http;
+mod log;
+mod metrics;
+mod node;
+mod observe;

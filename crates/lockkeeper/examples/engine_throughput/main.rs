@@ -1,0 +1,119 @@
+//! How fast an engine is through our API, against the same recipe written directly with the same client crate: in one run
+//! and in turns, on servers that it starts itself.
+//!
+//! `cargo run --release -p lockkeeper --all-features --example engine_throughput [ENGINE...]`
+#![allow(clippy::unwrap_used, reason = "an example ends at the first error")]
+
+mod consul;
+mod etcd;
+mod postgres;
+mod redis;
+mod zookeeper;
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lockkeeper::prelude::*;
+
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_secs(2);
+/// One client of one keeper, and many that share it.
+const CLIENTS: [usize; 2] = [1, 16];
+
+/// An engine's steps, by hand.
+trait Recipe {
+    /// Takes and gives back the lock of this client.
+    async fn pair(&self, client: usize);
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let is_wanted = |engine: &str| wanted.is_empty() || wanted.iter().any(|name| name == engine);
+    println!(
+        "| engine | clients | direct, pairs/s | through the API, pairs/s | ratio |\n|---|---|---|---|---|"
+    );
+    if is_wanted("redis") {
+        let server = lockkeeper_servers::redis::Redis::with(&[]).unwrap();
+        let url = format!("redis://{}", server.address);
+        let recipe = redis::One::connect(server.address).await;
+        compare(&url, &recipe).await;
+    }
+    if is_wanted("redlock") {
+        let servers: Vec<_> = (0..3).map(|_| lockkeeper_servers::redis::Redis::with(&[]).unwrap()).collect();
+        let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+        let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let recipe = redis::Majority::connect(&addresses).await;
+        compare(&format!("redlock://{}?timeout_ms=300", hosts.join(",")), &recipe).await;
+    }
+    if is_wanted("postgres") {
+        let server = lockkeeper_servers::postgres::Postgres::start().unwrap();
+        let url = format!("postgres://postgres@{}/postgres", server.address);
+        // Its first keeper makes the tables.
+        Keeper::connect(&url).await.unwrap().close().await.unwrap();
+        let recipe = postgres::Connections::open(&url, CLIENTS[1]).await;
+        compare(&url, &recipe).await;
+    }
+    if is_wanted("etcd") {
+        let server = lockkeeper_servers::etcd::Etcd::start(1).unwrap();
+        let address = server.addresses()[0];
+        let recipe = etcd::Lease::open(address).await;
+        compare(&format!("etcd://{address}"), &recipe).await;
+    }
+    if is_wanted("zookeeper") {
+        let server = lockkeeper_servers::zookeeper::Zookeeper::start(1).unwrap();
+        let address = server.addresses()[0];
+        let recipe = zookeeper::Session::open(address, CLIENTS[1]).await;
+        compare(&format!("zookeeper://{address}"), &recipe).await;
+    }
+    if is_wanted("consul") {
+        let server = lockkeeper_servers::consul::Consul::start().unwrap();
+        let recipe = consul::Session::open(server.address).await;
+        compare(&format!("consul://{}", server.address), &recipe).await;
+    }
+}
+
+async fn compare(url: &str, recipe: &impl Recipe) {
+    let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect_unfenced(url).await.unwrap();
+    for clients in CLIENTS {
+        let (mut direct, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            direct.push(measure(clients, async |client| recipe.pair(client).await).await);
+            ours.push(measure(clients, async |client| through_api(&keeper, client).await).await);
+        }
+        let (direct, ours) = (median(direct), median(ours));
+        println!("| {} | {clients} | {direct:.0} | {ours:.0} | {:.2} |", keeper.engine(), ours / direct);
+    }
+    keeper.close().await.unwrap();
+}
+
+async fn through_api(keeper: &Keeper<lockkeeper::Unfenced>, client: usize) {
+    keeper.lock(format!("ours/{client}")).acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Pairs of acquire and release in a second, of all clients together.
+async fn measure(clients: usize, pair: impl AsyncFn(usize)) -> f64 {
+    let began = Instant::now();
+    let counts = join_all((0..clients).map(async |client| {
+        let mut pairs = 0_u64;
+        while began.elapsed() < ROUND {
+            pair(client).await;
+            pairs += 1;
+        }
+        pairs
+    }));
+    let pairs: u64 = counts.await.into_iter().sum();
+    pairs as f64 / began.elapsed().as_secs_f64()
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// So many random bytes in hexadecimal.
+fn random_hex<const BYTES: usize>() -> String {
+    let mut bytes = [0u8; BYTES];
+    getrandom::fill(&mut bytes).unwrap();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
