@@ -4,15 +4,17 @@
 //! moment at which the leader SENT the last message that a majority has acknowledged, it is the only one
 //! for that while, less what clocks may differ by.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::metrics::RaftMetrics;
 use openraft::type_config::alias::WatchReceiverOf;
-use openraft::{Instant as _, ServerState, TokioInstant as Instant};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
 
+use super::acks::Acks;
 use super::types::TypeConfig;
 
 /// Clocks may run apart by one percent and two milliseconds.
@@ -24,6 +26,7 @@ const READ_APART: Duration = Duration::from_millis(5);
 /// Tells whether this node may answer without asking.
 pub(crate) struct Lease {
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    acks: Arc<Acks>,
     lasts: Duration,
     sleep: Mutex<Sleep>,
 }
@@ -39,11 +42,12 @@ impl Lease {
     /// Members keep their promise for `promised` after each message of the leader.
     pub(crate) fn new(
         metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+        acks: Arc<Acks>,
         promised: Duration,
     ) -> Lease {
         let drift = promised * DRIFT_PERCENT / 100 + DRIFT_MORE;
         let sleep = Sleep { total: slept(), woke: None };
-        Lease { metrics, lasts: promised.saturating_sub(drift), sleep: Mutex::new(sleep) }
+        Lease { metrics, acks, lasts: promised.saturating_sub(drift), sleep: Mutex::new(sleep) }
     }
 
     /// Whether no other leader can exist now.
@@ -57,16 +61,18 @@ impl Lease {
         if metrics.state != ServerState::Leader {
             return None;
         }
-        let mut voters = metrics.membership_config.membership().voter_ids();
-        if voters.next() == Some(metrics.id) && voters.next().is_none() {
+        let groups = metrics.membership_config.membership().get_joint_config();
+        let now = Instant::now();
+        let acknowledged = self.acks.majority_since(metrics.id, metrics.vote, groups, now)?;
+        if acknowledged == now {
+            // It votes alone.
             return Some(Duration::ZERO);
         }
-        let acknowledged: Instant = metrics.last_quorum_acked?.into_inner();
         // The clock of `Instant` stands still while the machine sleeps; the other members' clocks do not.
         if self.woke().is_some_and(|woke| acknowledged <= woke) {
             return None;
         }
-        Some(acknowledged.elapsed())
+        Some(now.saturating_duration_since(acknowledged))
     }
 
     fn woke(&self) -> Option<Instant> {

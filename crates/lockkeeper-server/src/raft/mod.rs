@@ -1,6 +1,7 @@
 //! Consensus: openraft with our log on disk and our lock table as its state machine.
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
+pub(crate) mod acks;
 pub(crate) mod heard;
 pub(crate) mod lease;
 pub mod log;
@@ -22,6 +23,7 @@ use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 
+use self::acks::Acks;
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
@@ -128,11 +130,11 @@ impl Consensus {
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
         let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
+        let acks = Arc::new(Acks::default());
+        let network = Network::new(home.clone(), dialer.clone(), acks.clone());
         let raft =
-            Raft::new(node_id, Arc::new(config), Network::new(home.clone(), dialer.clone()), log, machine)
-                .await
-                .map_err(|f| stopped(&f))?;
-        let lease = Arc::new(Lease::new(raft.metrics(), timing.election_max));
+            Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
+        let lease = Arc::new(Lease::new(raft.metrics(), acks, timing.election_max));
         let heard = Arc::new(Heard::default());
         let consensus = Consensus { raft, node_id, lease, heard: heard.clone(), dialer };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long

@@ -1,7 +1,7 @@
 //! The way to one member, as openraft uses it: each replication and heartbeat has its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -25,8 +25,9 @@ use tonic::{Code, Status};
 
 use super::dial::STALLED_AFTER;
 use super::ways::Ways;
-use super::{FORMAT, codec, transfer};
+use super::{FORMAT, Network, codec, transfer};
 use crate::data_dir::DataDir;
+use crate::raft::acks::{Acks, Sent};
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
@@ -41,14 +42,16 @@ pub(crate) struct PeerClient {
     home: Arc<DataDir>,
     /// What all clients of this node share, for elections.
     ways: Arc<Ways>,
+    acks: Arc<Acks>,
     target: u64,
     member: Member,
     grpc: Option<Grpc<Channel>>,
 }
 
 impl PeerClient {
-    pub(super) fn new(home: Arc<DataDir>, ways: Arc<Ways>, target: u64, member: Member) -> PeerClient {
-        PeerClient { home, ways, target, member, grpc: None }
+    pub(super) fn new(network: &Network, target: u64, member: Member) -> PeerClient {
+        let Network { home, ways, acks } = network.clone();
+        PeerClient { home, ways, acks, target, member, grpc: None }
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
@@ -165,9 +168,9 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             };
             let input = futures_util::stream::iter([first]).chain(input);
             let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
-            let under_way = Arc::new(AtomicU64::new(0));
+            let sent = Sent::new(self.acks.clone(), self.target);
             let mut header = Some(self.header());
-            let sent = under_way.clone();
+            let waiting = sent.clone();
             let is_stuck = Arc::new(AtomicBool::new(false));
             let stuck = is_stuck.clone();
             let mut last_empty = None;
@@ -185,11 +188,12 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 std::future::ready(goes_on)
             });
             let requests = input.filter_map(move |request| {
+                let vote = request.vote;
                 // An entry that was once read from the log can always be encoded; if not, the stream stalls,
                 // is given up and the reason is in the log.
                 let request = match codec::encode(&request) {
                     Ok(body) => {
-                        sent.fetch_add(1, Ordering::Relaxed);
+                        sent.request(vote);
                         Some(peer::AppendRequest { header: header.take(), body })
                     }
                     Err(error) => {
@@ -203,26 +207,26 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 Ok(answers) => answers.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
                 Err(_) => return Err(self.failed(format!("no answer within {STALLED_AFTER:?}"))),
             };
-            let state = Some((answers.into_inner(), under_way, is_stuck, &*self));
+            let state = Some((answers.into_inner(), waiting, is_stuck, &*self));
             let results = futures_util::stream::unfold(state, |state| async move {
-                let (mut answers, under_way, is_stuck, way) = state?;
+                let (mut answers, waiting, is_stuck, way) = state?;
                 loop {
                     let result = match timeout(STALLED_AFTER, answers.message()).await {
                         Ok(Ok(Some(answer))) => {
-                            under_way.fetch_sub(1, Ordering::Relaxed);
-                            codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body)
-                                .map_err(|why| way.failed(why))
+                            let result = codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body);
+                            waiting.answered(matches!(result, Ok(Ok(_))));
+                            result.map_err(|why| way.failed(why))
                         }
                         Ok(Ok(None)) if is_stuck.load(Ordering::Relaxed) => {
                             Err(way.failed("what it needs is no longer in the log"))
                         }
                         Ok(Ok(None)) => return None,
                         Ok(Err(status)) => Err(RPCError::Unreachable(way.refused(&status))),
-                        Err(_) if under_way.load(Ordering::Relaxed) == 0 => continue,
+                        Err(_) if waiting.is_idle() => continue,
                         Err(_) => Err(way.failed(format!("nothing acknowledged for {STALLED_AFTER:?}"))),
                     };
                     let goes_on = matches!(result, Ok(Ok(_)));
-                    return Some((result, goes_on.then_some((answers, under_way, is_stuck, way))));
+                    return Some((result, goes_on.then_some((answers, waiting, is_stuck, way))));
                 }
             });
             let results: BoxStream<'s, _> = Box::pin(results);

@@ -22,6 +22,7 @@ pub use self::dial::Dialer;
 pub use self::hello::{Introduction, PeerInfo, hello};
 pub use self::service::PeerService;
 use self::ways::Ways;
+use super::acks::Acks;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
 
@@ -35,11 +36,12 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub(crate) struct Network {
     home: Arc<DataDir>,
     ways: Arc<Ways>,
+    acks: Arc<Acks>,
 }
 
 impl Network {
-    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer) -> Network {
-        Network { home, ways: Arc::new(Ways::new(dialer)) }
+    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer, acks: Arc<Acks>) -> Network {
+        Network { home, ways: Arc::new(Ways::new(dialer)), acks }
     }
 }
 
@@ -47,6 +49,6 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: u64, member: &Member) -> PeerClient {
-        PeerClient::new(self.home.clone(), self.ways.clone(), target, member.clone())
+        PeerClient::new(self, target, member.clone())
     }
 }
