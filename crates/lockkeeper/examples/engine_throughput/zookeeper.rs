@@ -16,9 +16,10 @@ fn folder(client: usize) -> String {
 impl Session {
     pub(crate) async fn open(address: SocketAddr, clients: usize) -> Session {
         let zookeeper = Client::connect(&address.to_string()).await.unwrap();
-        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        // A container would go while others are measured.
+        let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
         for client in 0..clients {
-            zookeeper.create(&folder(client), &[], &container).await.unwrap();
+            zookeeper.create(&folder(client), &[], &persistent).await.unwrap();
         }
         Session(zookeeper)
     }
