@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lockkeeper::prelude::*;
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 21;
+const ROUND: Duration = Duration::from_millis(600);
 /// One client of one keeper, and many that share it.
 const CLIENTS: [usize; 2] = [1, 16];
 
