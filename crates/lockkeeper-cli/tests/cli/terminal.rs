@@ -65,10 +65,11 @@ fn ctrl_z_does_not_leave_it_hanging() {
     let mut session = Session::start(
         &server,
         // A command can be quicker than `run` is with giving it the terminal, and until then Ctrl-Z is not for it. So it
-        // waits until its process group is the one in front.
-        "$LK run job -- sh -c 'trap \"touch continued\" CONT; \
-         until read -r _ _ _ _ group _ _ front _ < /proc/$$/stat && [ $group = $front ]; do sleep 0.02; done; echo ready; \
-         while ! [ -e continued ]; do sleep 0.02; done; echo went on'",
+        // waits until its process group is the one in front. And it starts nothing when it is stopped: while a shell
+        // waits for a child to begin (vfork), only the child stops, and nobody hears of that.
+        "$LK run job -- sh -c 'sleep 100 & trap \"echo went on; kill $!; exit 0\" CONT; \
+         until read -r _ _ _ _ group _ _ front _ < /proc/$$/stat && [ $group = $front ]; do sleep 0.02; done; \
+         echo ready; wait'",
     );
     session.until_shown("ready");
     session.process.write("\x1a");
