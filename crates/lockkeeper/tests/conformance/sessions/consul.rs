@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::prelude::*;
+use lockkeeper_servers::wire::Wire;
 
 use super::shared::{self, soon, until_queue};
 use crate::servers::Site;
@@ -207,4 +208,32 @@ async fn all_who_share_are_thrown_out_however_many() {
     assert_eq!(keeper.who("a").await.unwrap().holders.len(), 1, "the late release has touched nobody");
     let error = keeper.lock("b").shared().lock_delay(1.secs()).acquire().await.unwrap_err();
     assert_eq!(error.code(), "unsupported", "{error}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_in_doubt_takes_no_token_back() {
+    let site = Consul::start();
+    let proxy = Wire::to(site.address).unwrap();
+    let keeper = Keeper::builder().ttl(20.secs()).request_timeout(300.millis());
+    let keeper = keeper.connect(&format!("consul://{}", proxy.address)).await.unwrap();
+    let direct = Keeper::connect(&site.url()).await.unwrap();
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = soon(keeper.lock("g").acquire()).await.unwrap();
+        last = Some(guard.token());
+        guard.release().await.unwrap();
+    }
+    let key = || site.get("/v1/kv/lockkeeper/locks/g");
+    let before = key();
+    proxy.cut();
+    let lock = keeper.lock("g");
+    let asks = tokio::spawn(async move { lock.acquire().await });
+    tokio::time::sleep(50.millis()).await;
+    asks.abort();
+    let _ = asks.await;
+    assert_eq!(key(), before, "nothing of it has arrived");
+    proxy.heal();
+    shared::until("what is on its way can never succeed", async || key() != before).await;
+    let next = soon(direct.lock("g").acquire()).await.unwrap();
+    assert!(Some(next.token()) > last, "{} after {last:?}", next.token());
 }
