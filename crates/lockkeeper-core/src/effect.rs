@@ -95,6 +95,10 @@ pub enum Effect {
         request: Option<RequestId>,
         /// Why.
         refusal: Refusal,
+        /// Alone or shared.
+        mode: Mode,
+        /// How long it waited, in cell time.
+        waited_ms: u64,
     },
     /// A grant ended, one way or the other.
     Freed {

@@ -23,6 +23,7 @@
 
 pub mod access;
 mod apply;
+pub mod bounds;
 pub mod command;
 pub mod deadlock;
 pub mod effect;

@@ -114,6 +114,8 @@ impl LockTable {
             ticket,
             request: waiter.request,
             refusal,
+            mode: waiter.mode,
+            waited_ms: self.now.ms_since(waiter.since),
         });
         self.admit(waiter.locks.as_slice());
     }

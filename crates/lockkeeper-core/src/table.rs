@@ -12,6 +12,7 @@ use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
 use crate::quota::Counted;
+use crate::refusal::Refusal;
 use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
@@ -161,15 +162,26 @@ impl LockTable {
     }
 
     /// Raises the token counter so that no number is ever given twice, after a restore from a backup (S1).
-    pub fn raise_tokens(&mut self, by: u64) {
-        self.last_token.0 += by;
+    pub fn raise_tokens(&mut self, by: u64) -> Result<(), Refusal> {
+        let raised = self.last_token.0.checked_add(by).filter(|raised| *raised <= Token::MAX.0);
+        self.last_token = Token(raised.ok_or_else(no_token_left)?);
+        Ok(())
     }
 
-    /// Keeps the free locks in order: remembers one that has become free, forgets the oldest beyond the bound.
-    pub(crate) fn note_if_free(&mut self, name: &LockName) {
-        let Some(lock) = self.locks.get_mut(name) else { return };
+    /// Whether one more token can be given. Each that waits has one set aside: to let it in never fails.
+    pub(crate) fn check_token_left(&self) -> Result<(), Refusal> {
+        match self.last_token.0.saturating_add(self.waiters.len() as u64) < Token::MAX.0 {
+            true => Ok(()),
+            false => Err(no_token_left()),
+        }
+    }
+
+    /// Keeps the free locks in order: remembers one that has become free, forgets the oldest beyond the bound. False if
+    /// it is not free.
+    pub(crate) fn note_if_free(&mut self, name: &LockName) -> bool {
+        let Some(lock) = self.locks.get_mut(name) else { return true };
         if !lock.is_free() || lock.freed.is_some() {
-            return;
+            return lock.freed.is_some();
         }
         lock.capacity = crate::lock::UNCOUNTED;
         lock.freed = Some(self.free_next);
@@ -179,6 +191,7 @@ impl LockTable {
         if self.free.len() > crate::limits::FREE_LOCKS_REMEMBERED_MAX {
             self.forget_oldest_free();
         }
+        true
     }
 
     fn forget_oldest_free(&mut self) {
@@ -224,6 +237,14 @@ impl LockTable {
             }
         }
     }
+}
+
+/// No token is ever given twice, and none that a JSON client would read as another (S1).
+fn no_token_left() -> Refusal {
+    Refusal::limit(format!(
+        "the cell has given its tokens up to {}, its limit: start a new cell, and have the gates forget the old tokens",
+        Token::MAX
+    ))
 }
 
 impl PartialEq for LockTable {

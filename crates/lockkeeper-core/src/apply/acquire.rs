@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bounds::bounds;
 use crate::command::{Acquire, Locks, Wait, Waiting};
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, RequestId, SessionId};
@@ -24,10 +25,11 @@ impl LockTable {
         {
             return answer;
         }
-        if grants >= limits::GRANTS_PER_SESSION_MAX {
+        self.check_token_left()?;
+        if grants >= bounds().grants_per_session {
             return Err(Refusal::limit(format!(
                 "the session holds {} locks, its limit: release some first",
-                limits::GRANTS_PER_SESSION_MAX
+                bounds().grants_per_session
             )));
         }
 
@@ -51,10 +53,10 @@ impl LockTable {
             (demand, blocked) = self.look(request)?;
         }
         let extra = Extra { scope, value: request.value.clone(), policy: request.policy }.shared();
-        if self.locks.len() - self.free.len() + request.locks.as_slice().len() > limits::LOCKS_MAX {
+        if self.locks.len() - self.free.len() + request.locks.as_slice().len() > bounds().locks {
             return Err(Refusal::limit(format!(
                 "the cell has {} locks in use, its limit: try again when some are free",
-                limits::LOCKS_MAX
+                bounds().locks
             )));
         }
         self.check_lock_quota(&request.locks)?;
@@ -161,19 +163,20 @@ impl LockTable {
             Wait::ForMs(ms) => Some(self.now.plus_ms(ms)),
             Wait::Forever => None,
         };
-        if waits >= limits::WAITS_PER_SESSION_MAX {
+        if waits >= bounds().waits_per_session {
             return Err(Refusal::limit(format!(
                 "{} requests of this session wait already, its limit",
-                limits::WAITS_PER_SESSION_MAX
+                bounds().waits_per_session
             )));
         }
-        let crowded = request.locks.as_slice().iter().find(|name| {
-            self.locks.get(*name).is_some_and(|lock| lock.waiting >= limits::WAITERS_PER_LOCK_MAX)
-        });
+        let crowded =
+            request.locks.as_slice().iter().find(|name| {
+                self.locks.get(*name).is_some_and(|lock| lock.waiting >= bounds().waiters_per_lock)
+            });
         if let Some(name) = crowded {
             return Err(Refusal::limit(format!(
                 "{} requests wait for \"{name}\" already, its limit: come back later",
-                limits::WAITERS_PER_LOCK_MAX
+                bounds().waiters_per_lock
             )));
         }
         self.check_waiter_quota(&request.locks)?;

@@ -17,9 +17,9 @@ impl LockTable {
         forget: bool,
     ) -> Answer {
         self.heard_of(session)?;
-        let (session, token) = match self.locks.get(lock).and_then(|lock| lock.holders.iter().next()) {
-            Some((held_by, other)) if mutation::is_on(Mutation::ReleaseByAnyone) => (other, held_by),
-            _ => (session, token),
+        let (session, token) = match mutation::is_on(Mutation::ReleaseByAnyone) {
+            true => self.whoever_holds(lock).unwrap_or((session, token)),
+            false => (session, token),
         };
         let Some(request) = self.free_one(session, lock, token, Freed::Released) else {
             return Err(Refusal::NotHeld { lock: lock.clone(), token });
@@ -44,12 +44,15 @@ impl LockTable {
         why: Freed,
     ) -> Option<Option<RequestId>> {
         let request = self.take_from(session, name, token, why)?;
-        if self.locks.get(name).is_some_and(|lock| lock.waiting > 0) {
+        // Nobody waits for a lock that is free.
+        if !self.note_if_free(name) {
             self.admit(std::slice::from_ref(name));
-        } else {
-            self.note_if_free(name);
         }
         Some(request)
+    }
+
+    fn whoever_holds(&self, lock: &LockName) -> Option<(SessionId, Token)> {
+        self.locks.get(lock)?.holders.iter().next().map(|(token, session)| (session, token))
     }
 
     /// The same, but nobody is let in yet.

@@ -2,6 +2,7 @@
 
 use smol_str::SmolStr;
 
+use crate::bounds::bounds;
 use crate::effect::{Answer, Effect, Reply, SessionEnd};
 use crate::id::SessionId;
 use crate::limits;
@@ -18,10 +19,10 @@ impl LockTable {
         if self.sessions.contains_key(&session) || self.has_remains(session) {
             return Err(Refusal::invalid("there is a session with this id already: open another"));
         }
-        if self.sessions.len() >= limits::SESSIONS_MAX {
+        if self.sessions.len() >= bounds().sessions {
             return Err(Refusal::limit(format!(
                 "the cell has {} sessions, its limit: close some, or share one session in each process",
-                limits::SESSIONS_MAX
+                bounds().sessions
             )));
         }
         let opened = Session::new(ttl_ms, owner.clone(), self.now);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::bounds::bounds;
 use crate::command::Fence;
 use crate::effect::{Answer, Reply};
 use crate::id::Token;
@@ -27,10 +28,10 @@ impl LockTable {
         let highest = self.check_write(key, fence, if_version)?;
         let version = match self.values.get(key) {
             Some(old) => old.version + 1,
-            None if self.values.len() >= limits::VALUES_MAX => {
+            None if self.values.len() >= bounds().values => {
                 return Err(Refusal::limit(format!(
                     "the cell has {} values, its limit: remove some",
-                    limits::VALUES_MAX
+                    bounds().values
                 )));
             }
             None => {

@@ -478,9 +478,17 @@ impl Naive {
 
     fn end_wait(&mut self, ticket: u64, refusal: Refusal) {
         let at = self.line.iter().position(|place| place.ticket == ticket).expect("it waits");
-        let Place { session, request, .. } = self.line.remove(at);
+        let Place { session, request, mode, since, .. } = self.line.remove(at);
+        let waited_ms = (self.now - since) / 1_000;
         self.remember(session, request.as_ref(), Memory::Refused(refusal.clone()));
-        self.effects.push(Effect::Ended { session, ticket: Ticket(ticket), request, refusal });
+        self.effects.push(Effect::Ended {
+            session,
+            ticket: Ticket(ticket),
+            request,
+            refusal,
+            mode,
+            waited_ms,
+        });
         self.admit();
     }
 

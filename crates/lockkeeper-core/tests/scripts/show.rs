@@ -31,7 +31,7 @@ pub(crate) fn effect(effect: &Effect) -> String {
             of_request(request),
             milliseconds(*waited_ms)
         ),
-        Effect::Ended { session, ticket, request, refusal: refused } => {
+        Effect::Ended { session, ticket, request, refusal: refused, .. } => {
             format!("-> {session:?} ended ticket={ticket}{}: {}", of_request(request), refusal(refused))
         }
         Effect::Freed { session, lock, token, why, held_ms } => {

@@ -1,0 +1,66 @@
+//! How many of something there may be (S11). To reach some of these takes gigabytes: with the feature `mutations` a test
+//! can have smaller ones on its thread. Without it they are constants.
+
+use crate::limits;
+
+/// The most of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// See [`limits::SESSIONS_MAX`].
+    pub sessions: usize,
+    /// See [`limits::LOCKS_MAX`].
+    pub locks: usize,
+    /// See [`limits::VALUES_MAX`].
+    pub values: usize,
+    /// See [`limits::GRANTS_PER_SESSION_MAX`].
+    pub grants_per_session: u32,
+    /// See [`limits::WAITS_PER_SESSION_MAX`].
+    pub waits_per_session: u32,
+    /// See [`limits::WAITERS_PER_LOCK_MAX`].
+    pub waiters_per_lock: u32,
+}
+
+impl Bounds {
+    /// Those of every cell.
+    pub const REAL: Bounds = Bounds {
+        sessions: limits::SESSIONS_MAX,
+        locks: limits::LOCKS_MAX,
+        values: limits::VALUES_MAX,
+        grants_per_session: limits::GRANTS_PER_SESSION_MAX,
+        waits_per_session: limits::WAITS_PER_SESSION_MAX,
+        waiters_per_lock: limits::WAITERS_PER_LOCK_MAX,
+    };
+}
+
+#[cfg(feature = "mutations")]
+mod in_force {
+    use std::cell::Cell;
+
+    use super::Bounds;
+
+    thread_local! {
+        static BOUNDS: Cell<Bounds> = const { Cell::new(Bounds::REAL) };
+    }
+
+    /// Other bounds on this thread.
+    pub fn set(bounds: Bounds) {
+        BOUNDS.set(bounds);
+    }
+
+    /// The bounds in force.
+    pub fn bounds() -> Bounds {
+        BOUNDS.get()
+    }
+}
+
+#[cfg(not(feature = "mutations"))]
+mod in_force {
+    use super::Bounds;
+
+    /// The bounds in force.
+    pub const fn bounds() -> Bounds {
+        Bounds::REAL
+    }
+}
+
+pub use in_force::*;
