@@ -84,6 +84,14 @@ function show() {
   }, lost);
 }
 
+// The part behind the # names the view: this link must not change it.
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 addEventListener("hashchange", show);
+// A page that the browser puts aside must not keep its connection, and reads again when it comes back.
+addEventListener("pagehide", () => stop());
+addEventListener("pageshow", (event) => { if (event.persisted) show(); });
 setInterval(tick, 500);
 show();

@@ -1,6 +1,6 @@
 // What operators did.
 
-import { figure, h, list, table, td } from "./dom.js";
+import { figure, h, list, table, td, tr } from "./dom.js";
 import { count, lockLink, since } from "./format.js";
 
 function told(act) {
@@ -22,7 +22,7 @@ export function audit() {
     wants: () => ({ view: "audit" }),
     update(data) {
       rows.title.textContent = data.acts.length === 0 ? "Nothing yet" : "The newest first";
-      list(rows.body, data.acts, (act) => act.number, (act) => h("tr", { "data-what": act.what },
+      list(rows.body, data.acts, (act) => act.number, (act) => tr({ "data-what": act.what },
         figure("Number", act.number), td("Who", act.by || h("span", { class: "soft" }, "–")), td("What", told(act)), td("Why", act.reason || h("span", { class: "soft" }, "–")),
         figure("When", since(act.at_ms, " ago"))));
     },

@@ -1,8 +1,8 @@
 // The health of the cell: members, leader, log, disk, the last hour, elections over time.
 
-import { figure, h, list, s, table, td } from "./dom.js";
+import { figure, h, list, rowHead, s, table, td, tr } from "./dom.js";
 import { bytes, count, duration, cellNow, nodeLink, since } from "./format.js";
-import { sparkline } from "./draw.js";
+import { drawingWidth, most, sparkline } from "./draw.js";
 import { contendedTable, heldTable } from "./top.js";
 
 /** A member that has not answered for so long is shown as silent. */
@@ -18,13 +18,13 @@ function role(member, around) {
 }
 
 /** Who came to lead, as marks on the time of the cell. */
-function electionLine(elections) {
+function electionLine(elections, width) {
   const now = cellNow();
   const from = Math.min(now - 1, ...elections.map((election) => election.at_ms));
-  const x = (at) => 10 + ((at - from) / (now - from)) * 970;
+  const x = (at) => 10 + ((at - from) / (now - from)) * (width - 30);
   const words = `${elections.length} changes of the leader in ${duration(now - from)}`;
-  const drawing = s("svg", { viewBox: "0 0 1000 64", role: "img", "aria-label": words },
-    s("line", { class: "axis", x1: 10, y1: 30, x2: 980, y2: 30 }));
+  const drawing = s("svg", { viewBox: `0 0 ${width} 64`, role: "img", "aria-label": words },
+    s("line", { class: "axis", x1: 10, y1: 30, x2: width - 20, y2: 30 }));
   for (const election of elections) {
     const title = `node ${election.node_id}, term ${election.term}, ${duration(now - election.at_ms)} ago`;
     drawing.append(
@@ -33,7 +33,7 @@ function electionLine(elections) {
   }
   drawing.append(
     s("text", { class: "soft", x: 10, y: 56 }, duration(now - from) + " ago"),
-    s("text", { class: "soft", x: 980, y: 56, "text-anchor": "end" }, "now"));
+    s("text", { class: "soft", x: width - 20, y: 56, "text-anchor": "end" }, "now"));
   return drawing;
 }
 
@@ -42,7 +42,7 @@ export function cell() {
   const cards = h("dl", { class: "cards" });
   const members = table("Members", ["Node", "Address", "Role", "#Entries behind", "#Last heard"]);
   const charts = h("div", { class: "two" });
-  const line = h("div", { class: "scroll" });
+  const line = h("div");
   const elections = table("", ["Leader", "#Term", "#When"]);
   const contended = contendedTable("Most wait for");
   const held = heldTable("Held the longest");
@@ -65,8 +65,8 @@ export function cell() {
         card("Applied entry", count(data.applied_index), data.queued ? `${count(data.queued)} queued` : ""),
         card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "nothing is kept"),
         card("Up for", duration(data.uptime_s * 1000), `node ${around.node_id}, ${data.version}`));
-      list(members.body, data.members, (member) => member.node_id, (member) => h("tr", { "data-node": member.node_id },
-        h("th", { scope: "row" }, `node ${member.node_id}`, member.node_id === around.node_id ? " (this one)" : ""),
+      list(members.body, data.members, (member) => member.node_id, (member) => tr({ "data-node": member.node_id },
+        rowHead(`node ${member.node_id}`, member.node_id === around.node_id ? " (this one)" : ""),
         td("Address", nodeLink(member.address, member.address)),
         td("Role", role(member, around)),
         figure("Entries behind", member.lag === null ? "–" : count(member.lag)),
@@ -76,16 +76,16 @@ export function cell() {
       const granted = hour.granted.reduce((sum, one) => sum + one, 0);
       const lost = hour.lost.reduce((sum, one) => sum + one, 0);
       charts.replaceChildren(
-        h("div", {}, h("p", { class: "soft" }, `${count(granted)} grants; waited p50 ${duration(hour.waited.p50_ms)}, p99 ${duration(hour.waited.p99_ms)}`),
+        h("div", {}, h("p", { class: "soft" }, `${count(granted)} grants${most(hour.granted)}; waited p50 ${duration(hour.waited.p50_ms)}, p99 ${duration(hour.waited.p99_ms)}`),
           sparkline(hour.granted, "spark", `${granted} grants in the last hour`)),
-        h("div", {}, h("p", { class: "soft" }, `${count(lost)} lost; held p50 ${duration(hour.held.p50_ms)}, p99 ${duration(hour.held.p99_ms)}`),
+        h("div", {}, h("p", { class: "soft" }, `${count(lost)} lost${most(hour.lost)}; held p50 ${duration(hour.held.p50_ms)}, p99 ${duration(hour.held.p99_ms)}`),
           sparkline(hour.lost, "spark-lost", `${lost} grants lost in the last hour`)));
       contended.update(data.top.contended, around);
       held.update(data.top.longest_held, around);
-      line.replaceChildren(h("div", { class: "wide" }, electionLine(data.elections)));
+      line.replaceChildren(electionLine(data.elections, drawingWidth(line)));
       elections.title.textContent = data.elections.length === 1 ? "One election is remembered" : `${data.elections.length} elections are remembered`;
-      list(elections.body, data.elections.slice(0, 10), (one) => one.term + " " + one.node_id, (one) => h("tr", {},
-        h("th", { scope: "row" }, `node ${one.node_id}`), figure("Term", one.term), figure("When", since(one.at_ms, " ago"))));
+      list(elections.body, data.elections.slice(0, 10), (one) => one.term + " " + one.node_id, (one) => tr({},
+        rowHead(`node ${one.node_id}`), figure("Term", one.term), figure("When", since(one.at_ms, " ago"))));
     },
   };
 }

@@ -59,16 +59,24 @@ export function say(element, text, kind = "") {
   if (element.className !== kind) element.className = kind;
 }
 
+// A phone shows rows as blocks, and what is no table to the eye is none to the screen readers of some browsers: hence
+// the roles.
+
 /** A table with a caption and a body to be filled with `list`. */
-export function table(caption, heads, stack = true) {
-  const body = h("tbody");
+export function table(caption, heads, id) {
+  const body = h("tbody", { role: "rowgroup" });
   const title = h("caption", {}, caption);
-  const head = heads.map((name) => h("th", { scope: "col", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")));
-  const whole = h("div", { class: "scroll" }, h("table", { class: stack ? "stack" : undefined }, title, h("thead", {}, h("tr", {}, head)), body));
+  const head = heads.map((name) => h("th", { scope: "col", role: "columnheader", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")));
+  const whole = h("div", { class: "scroll" }, h("table", { id, role: "table", class: "stack" }, title,
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), body));
   return { whole, body, title };
 }
 
+/** A row of a table. */
+export const tr = (attributes, ...cells) => h("tr", { role: "row", ...attributes }, cells);
+/** The cell that names its row. */
+export const rowHead = (...children) => h("th", { scope: "row", role: "rowheader" }, children);
 /** A cell of a table; its label is shown where the head is not. */
-export const td = (label, ...children) => h("td", { "data-label": label }, children);
+export const td = (label, ...children) => h("td", { role: "cell", "data-label": label }, children);
 /** The same for a figure. */
-export const figure = (label, ...children) => h("td", { "data-label": label, class: "number" }, children);
+export const figure = (label, ...children) => h("td", { role: "cell", "data-label": label, class: "number" }, children);

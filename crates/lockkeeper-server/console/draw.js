@@ -1,7 +1,7 @@
 // Small drawings: lines over the last hour, and the timeline of a lock.
 
 import { s } from "./dom.js";
-import { duration, happened, who } from "./format.js";
+import { brief, count, duration, happened, who } from "./format.js";
 
 /** Figures of the last sixty minutes as a line; `words` tells the same to those who do not see it. */
 export function sparkline(figures, kind, words) {
@@ -11,6 +11,15 @@ export function sparkline(figures, kind, words) {
     s("line", { class: "axis", x1: 0, y1: 47, x2: 300, y2: 47 }),
     s("polyline", { class: kind, points: figures.map(place).join(" ") }));
 }
+
+/** The highest of them, in words: a line has no scale. */
+export function most(figures) {
+  const highest = Math.max(0, ...figures);
+  return highest > 0 ? `, at most ${count(highest)} a minute` : "";
+}
+
+/** As wide as there is room, so that letters keep their size. */
+export const drawingWidth = (container) => Math.min(1160, Math.max(320, container.clientWidth || 1000));
 
 /** Grants with their ends, out of events that come newest first. */
 export function grants(events, asOf) {
@@ -42,7 +51,7 @@ const LANES = 8;
 const LANE = 26;
 
 /** When who held it: one bar for each grant, one lane for each owner. */
-export function timeline(events, asOf, now) {
+export function timeline(events, asOf, now, width) {
   const bars = grants(events, asOf);
   const from = Math.min(asOf, ...bars.map((bar) => bar.from));
   const to = Math.max(now, from + 1);
@@ -50,29 +59,35 @@ export function timeline(events, asOf, now) {
   const lanes = owners.slice(0, LANES - 1);
   const lane = (owner) => (lanes.includes(owner) ? lanes.indexOf(owner) : lanes.length);
   const names = owners.length > lanes.length ? [...lanes, `${owners.length - lanes.length} others`] : lanes;
-  const height = names.length * LANE + 34;
-  const x = (at) => 180 + ((at - from) / (to - from)) * 800;
+  // On a phone the names get a line of their own, above their bars.
+  const narrow = width < 600;
+  const left = narrow ? 4 : 200;
+  const right = width - 20;
+  const pitch = narrow ? LANE + 18 : LANE;
+  const height = names.length * pitch + 34;
+  const x = (at) => left + ((at - from) / (to - from)) * (right - left);
   const words = bars.length === 0 ? "Nothing is remembered" : `${bars.length} grants to ${owners.length} owners in ${duration(to - from)}`;
-  const drawing = s("svg", { viewBox: `0 0 1000 ${height}`, role: "img", "aria-label": "Timeline: " + words });
+  const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Timeline: " + words });
   names.forEach((name, at) => {
-    const y = at * LANE;
+    const y = (at + 1) * pitch;
     drawing.append(
-      s("line", { class: "axis", x1: 180, y1: y + LANE, x2: 980, y2: y + LANE }),
-      s("text", { x: 0, y: y + 18 }, name.length > 25 ? name.slice(0, 24) + "…" : name, s("title", {}, name)));
+      s("line", { class: "axis", x1: left, y1: y, x2: right, y2: y }),
+      s("text", { x: 0, y: y - pitch + (narrow ? 14 : 18) }, brief(name, narrow ? 48 : 28), s("title", {}, name)));
   });
-  for (let part = 0; part <= 4; part += 1) {
-    const at = from + ((to - from) * part) / 4;
-    const anchor = part === 4 ? "end" : "middle";
-    const text = part === 4 ? "now" : duration(to - at) + " ago";
+  const parts = narrow ? 2 : 4;
+  for (let part = 0; part <= parts; part += 1) {
+    const at = from + ((to - from) * part) / parts;
+    const anchor = part === parts ? "end" : part === 0 && narrow ? "start" : "middle";
+    const text = part === parts ? "now" : duration(to - at) + " ago";
     drawing.append(
-      s("line", { class: "axis", x1: x(at), y1: 0, x2: x(at), y2: names.length * LANE }),
+      s("line", { class: "axis", x1: x(at), y1: 0, x2: x(at), y2: names.length * pitch }),
       s("text", { class: "soft", x: x(at), y: height - 12, "text-anchor": anchor }, text));
   }
   for (const bar of bars) {
     const end = bar.end === "now" ? to : bar.to;
     const told = bar.end === "now" ? "held now" : happened[bar.end] ?? bar.end;
     const title = `${bar.who}, token ${bar.token}: ${told}, ${duration(end - bar.from)}${bar.reason ? ` (${bar.reason})` : ""}`;
-    const shape = { class: "bar " + bar.end, x: x(bar.from), y: lane(bar.who) * LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
+    const shape = { class: "bar " + bar.end, x: x(bar.from), y: (lane(bar.who) + 1) * pitch - LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
     drawing.append(s("rect", shape, s("title", {}, title)));
   }
   return drawing;

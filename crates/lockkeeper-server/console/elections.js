@@ -1,6 +1,6 @@
 // The elections of the cell's users, and who leads them.
 
-import { figure, h, list, table, td } from "./dom.js";
+import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
 import { count, lockAddress, since } from "./format.js";
 
 const address = (after) => "#/elections?" + new URLSearchParams(after ? { after } : {});
@@ -24,8 +24,8 @@ export function elections() {
       if (rows.title.textContent !== text) rows.title.textContent = text;
       next.disabled = !data.more;
       next.onclick = () => { location.hash = address(data.elections[shown - 1].election); };
-      list(rows.body, data.elections, (one) => one.election, (one) => h("tr", { "data-election": one.election },
-        h("th", { scope: "row" }, h("a", { href: lockAddress(one.lock), "data-focus": "election " + one.election }, one.election)),
+      list(rows.body, data.elections, (one) => one.election, (one) => tr({ "data-election": one.election },
+        rowHead(h("a", { href: lockAddress(one.lock), "data-focus": "election " + one.election }, one.election)),
         td("Leader", one.leader ? named(one.leader) : h("span", { class: "bad" }, "nobody")),
         figure("Epoch", one.leader ? count(one.leader.epoch) : "–"),
         figure("Leads for", one.leader ? since(around.as_of_ms - one.leader.held_ms) : "–"),

@@ -59,14 +59,33 @@ export function bytes(count) {
 /** A count with thin spaces. */
 export const count = (number) => Number(number).toLocaleString("en").replaceAll(",", "\u2009");
 
+// What our own clients say last.
+const VERSION = /\/lockkeeper-\d[\w.+-]*$/;
+
 /** Who it is, or at least its session. */
 export const who = (one) => one.owner || "session " + one.session;
+
+/** The same to look at: the client's version steps back. */
+export function owner(one) {
+  const name = who(one);
+  const [version] = name.match(VERSION) ?? [""];
+  return h("span", { class: "who" }, parted(name.slice(0, name.length - version.length)), version ? h("small", { class: "soft" }, h("wbr"), version) : "");
+}
+
+/** Names break behind a slash, if they must. */
+const parted = (name) => name.split(/(?<=\/)/).flatMap((part, at) => (at === 0 ? [part] : [h("wbr"), part]));
+
+/** A name where there is little room: without the client's version, and cut. */
+export function brief(name, letters) {
+  const short = name.replace(VERSION, "");
+  return short.length > letters ? short.slice(0, letters - 1) + "…" : short;
+}
 
 /** The address of a lock's own view. */
 export const lockAddress = (name) => "#/lock?name=" + encodeURIComponent(name);
 
 /** A lock's name that leads to its own view. */
-export const lockLink = (name) => h("a", { href: lockAddress(name), "data-focus": "lock " + name }, name);
+export const lockLink = (name) => h("a", { href: lockAddress(name), "data-focus": "lock " + name }, parted(name));
 
 /** A link to another node's console, if its address is one. */
 export function nodeLink(address, text, hash = "") {

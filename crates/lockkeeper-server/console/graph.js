@@ -1,11 +1,11 @@
 // Who waits for whom: those in the way on the left, those who wait to the right of them.
 
-import { figure, h, list, s, table, td } from "./dom.js";
-import { count, lockLink, since, who } from "./format.js";
+import { figure, h, list, rowHead, s, table, td, tr } from "./dom.js";
+import { brief, count, lockLink, owner, since, who } from "./format.js";
 
 /** Points that a drawing has room for. */
 const DRAWN = 60;
-const WIDTH = 190;
+const WIDTH = 220;
 const HEIGHT = 46;
 const GAP_X = 70;
 const GAP_Y = 16;
@@ -57,8 +57,9 @@ function drawing(data) {
   const height = 20 + Math.max(1, ...columns.values()) * (HEIGHT + GAP_Y);
   const words = `${data.points.length} sessions, ${data.arrows.length} waits, ${data.rings} rings, longest chain ${data.longest_chain.length}`;
   const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Who waits for whom: " + words });
-  // Few points need not fill the page.
+  // Few points need not fill the page, and many are moved sideways rather than made too small to read.
   made.style.maxWidth = width + "px";
+  made.style.minWidth = width * 0.85 + "px";
   for (const arrow of arrows) {
     const kind = inRing(arrow) ? " ring" : inChain(arrow) ? " chain" : "";
     const from = spot.get(arrow.from);
@@ -74,15 +75,19 @@ function drawing(data) {
       s("path", { class: "arrow" + kind, d: path }, s("title", {}, title)),
       s("path", { class: "tip" + kind, d: `M${end.x} ${end.y} l${tip} -5 v10 z` }));
   }
+  const stands = (at) => {
+    const waits = arrows.find((arrow) => arrow.from === at);
+    return (ring(at) > 0 ? "in a ring, " : "") + (waits ? `waits for ${waits.lock}` : `holds ${data.points[at].holds}`);
+  };
   for (const at of places) {
     const point = data.points[at];
     const { x, y } = spot.get(at);
     const kind = point.ring > 0 ? " ring" : chain.includes(at) ? " chain" : "";
     const name = who(point);
     made.append(s("g", { class: "point" + kind },
-      s("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6 }), s("title", {}, `${name}, session ${point.session}`),
-      s("text", { x: x + 10, y: y + 19 }, name.length > 26 ? name.slice(0, 25) + "…" : name),
-      s("text", { x: x + 10, y: y + 36, class: "soft" }, `holds ${point.holds}${point.ring > 0 ? ", in a ring" : ""}`)));
+      s("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6 }), s("title", {}, `${name}, session ${point.session}, holds ${point.holds}`),
+      s("text", { x: x + 10, y: y + 19 }, brief(name, 28)),
+      s("text", { x: x + 10, y: y + 36, class: "soft" }, brief(stands(at), 32))));
   }
   return made;
 }
@@ -104,7 +109,7 @@ function sentences(data) {
 
 export function graph() {
   const words = h("div");
-  const picture = h("div", { class: "scroll" });
+  const picture = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Drawing of who waits for whom" });
   const rows = table("The same in words", ["Who waits", "Lock", "In its way", "#Waited"]);
   const root = h("section", {}, h("h2", {}, "Who waits for whom"), words, picture, rows.whole);
   let drawn = "";
@@ -120,8 +125,8 @@ export function graph() {
         drawn = sign;
       }
       const waits = data.arrows.slice(0, 200).map((arrow) => ({ ...arrow, waits: data.points[arrow.from], holds: data.points[arrow.to] }));
-      list(rows.body, waits, (one) => one.waits.session + one.holds.session + one.lock, (one) => h("tr", {},
-        h("th", { scope: "row" }, who(one.waits)), td("Lock", lockLink(one.lock)), td("In its way", who(one.holds)),
+      list(rows.body, waits, (one) => one.waits.session + one.holds.session + one.lock, (one) => tr({},
+        rowHead(owner(one.waits)), td("Lock", lockLink(one.lock)), td("In its way", owner(one.holds)),
         figure("Waited", since(around.as_of_ms - one.waited_ms))));
     },
   };

@@ -1,20 +1,21 @@
 // The locks in use: found by the beginning of their names, a page at a time.
 
-import { h, list, table, td, figure } from "./dom.js";
-import { count, lockLink, since, who } from "./format.js";
+import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { count, lockLink, owner, since } from "./format.js";
 
 const address = (prefix, after) => "#/locks?" + new URLSearchParams({ ...(prefix && { prefix }), ...(after && { after }) });
 
 function holders(lock, asOf) {
   if (lock.holders.length === 0) return h("span", { class: "soft" }, lock.closed_ms > 0 ? "nobody: closed by a lock-delay" : "nobody");
-  const shown = lock.holders.map((holder) => h("li", {}, who(holder), " ", h("span", { class: "chip" }, lock.capacity > 1 ? `${holder.permits} of ${lock.capacity}` : holder.mode),
+  const shown = lock.holders.map((holder) => h("li", {}, owner(holder), " ", h("span", { class: "chip" }, lock.capacity > 1 ? `${holder.permits} of ${lock.capacity}` : holder.mode),
     " for ", since(asOf - holder.held_ms)));
+  if (lock.more_holders) shown.push(h("li", { class: "soft" }, "and more"));
   return h("ul", {}, shown);
 }
 
 function queue(lock, asOf) {
   if (lock.waiting === 0) return h("span", { class: "soft" }, "nobody");
-  const shown = lock.queue.map((waiter) => h("li", {}, `${waiter.position}. ${who(waiter)} for `, since(asOf - waiter.waited_ms)));
+  const shown = lock.queue.map((waiter) => h("li", {}, `${waiter.position}. `, owner(waiter), " for ", since(asOf - waiter.waited_ms)));
   const more = lock.waiting - lock.queue.length;
   if (more > 0) shown.push(h("li", { class: "soft" }, `and ${count(more)} more`));
   return h("ul", {}, shown);
@@ -51,8 +52,8 @@ export function locks() {
       if (rows.title.textContent !== text) rows.title.textContent = text;
       next.disabled = !data.more;
       next.onclick = () => { location.hash = address(prefix, data.locks[shown - 1].lock); };
-      list(rows.body, data.locks, (lock) => lock.lock, (lock) => h("tr", { "data-lock": lock.lock },
-        h("th", { scope: "row" }, lockLink(lock.lock)),
+      list(rows.body, data.locks, (lock) => lock.lock, (lock) => tr({ "data-lock": lock.lock },
+        rowHead(lockLink(lock.lock)),
         td("Held by", holders(lock, around.as_of_ms)),
         td("Waiting", queue(lock, around.as_of_ms)),
         figure("Last token", count(lock.last_token))));

@@ -1,7 +1,7 @@
 // The sessions and the time that they have left.
 
-import { figure, h, list, table } from "./dom.js";
-import { cellNow, count, duration, since, until, who } from "./format.js";
+import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { cellNow, count, duration, owner, since, until } from "./format.js";
 
 const address = (owner, after) => "#/sessions?" + new URLSearchParams({ ...(owner && { owner }), ...(after && { after }) });
 
@@ -12,11 +12,11 @@ function left(session) {
 }
 
 export function sessions() {
-  let owner = "";
+  let wanted = "";
   let timer;
   const input = h("input", { id: "owner", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "anybody" });
   const rows = table("", ["Owner", "#Time left", "#Time to live", "#Holds", "#Waits", "#Open for", "Session"]);
-  const first = h("button", { type: "button", onclick: () => { location.hash = address(owner, ""); } }, "First page");
+  const first = h("button", { type: "button", onclick: () => { location.hash = address(wanted, ""); } }, "First page");
   const next = h("button", { type: "button" }, "Next page");
   input.addEventListener("input", () => {
     clearTimeout(timer);
@@ -30,8 +30,8 @@ export function sessions() {
     title: () => "Sessions",
     keeps: () => true,
     ask(asked) {
-      owner = asked.owner ?? "";
-      if (document.activeElement !== input) input.value = owner;
+      wanted = asked.owner ?? "";
+      if (document.activeElement !== input) input.value = wanted;
       first.disabled = !asked.after;
     },
     wants: (asked) => ({ view: "sessions", owner: asked.owner ?? "", after: asked.after ?? "" }),
@@ -40,12 +40,12 @@ export function sessions() {
       const text = shown === 0 ? "No such session" : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in the cell`;
       if (rows.title.textContent !== text) rows.title.textContent = text;
       next.disabled = !data.more;
-      next.onclick = () => { location.hash = address(owner, data.sessions[shown - 1].session); };
+      next.onclick = () => { location.hash = address(wanted, data.sessions[shown - 1].session); };
       // The time left jumps at every renewal, so the rows are always new.
-      list(rows.body, data.sessions, (session) => session.session, (session) => h("tr", { "data-session": session.session },
-        h("th", { scope: "row" }, who(session)), figure("Time left", left(session)), figure("Time to live", duration(session.ttl_ms)),
+      list(rows.body, data.sessions, (session) => session.session, (session) => tr({ "data-session": session.session },
+        rowHead(owner(session)), figure("Time left", left(session)), figure("Time to live", duration(session.ttl_ms)),
         figure("Holds", count(session.grants)), figure("Waits", count(session.waits)),
-        figure("Open for", since(around.as_of_ms - session.age_ms)), h("td", { "data-label": "Session" }, session.session)), JSON.stringify);
+        figure("Open for", since(around.as_of_ms - session.age_ms)), td("Session", session.session)), JSON.stringify);
     },
   };
 }

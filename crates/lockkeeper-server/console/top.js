@@ -1,8 +1,8 @@
 // Where to look first.
 
-import { figure, h, list, table, td } from "./dom.js";
-import { count, duration, lockLink, since } from "./format.js";
-import { sparkline } from "./draw.js";
+import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { count, duration, lockLink, owner, since } from "./format.js";
+import { most, sparkline } from "./draw.js";
 
 /** The locks that most wait for. */
 export function contendedTable(caption) {
@@ -11,9 +11,9 @@ export function contendedTable(caption) {
     whole: rows.whole,
     update(locks, around) {
       rows.title.textContent = locks.length === 0 ? "Nobody waits" : caption;
-      list(rows.body, locks, (lock) => lock.lock, (lock) => h("tr", {},
-        h("th", { scope: "row" }, lockLink(lock.lock)), figure("Waiting", count(lock.waiting)),
-        figure("First waits", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner || "nobody")));
+      list(rows.body, locks, (lock) => lock.lock, (lock) => tr({},
+        rowHead(lockLink(lock.lock)), figure("Waiting", count(lock.waiting)),
+        figure("First waits", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner ? owner(lock) : "nobody")));
     },
   };
 }
@@ -25,9 +25,9 @@ export function heldTable(caption) {
     whole: rows.whole,
     update(locks, around) {
       rows.title.textContent = locks.length === 0 ? "Nothing is held" : caption;
-      list(rows.body, locks, (lock) => lock.lock + lock.token, (lock) => h("tr", {},
-        h("th", { scope: "row" }, lockLink(lock.lock)), figure("Held for", since(around.as_of_ms - lock.held_ms)),
-        td("Held by", lock.owner), figure("Waiting", count(lock.waiting))));
+      list(rows.body, locks, (lock) => lock.lock + lock.token, (lock) => tr({},
+        rowHead(lockLink(lock.lock)), figure("Held for", since(around.as_of_ms - lock.held_ms)),
+        td("Held by", owner(lock)), figure("Waiting", count(lock.waiting))));
     },
   };
 }
@@ -38,7 +38,7 @@ const card = (name, spread) => [
 ];
 
 export function top() {
-  const cards = h("dl", { class: "cards" });
+  const cards = h("dl", { class: "cards three" });
   const charts = h("div", { class: "two" });
   const sampled = h("p", { class: "soft" });
   const contended = contendedTable("Most wait for");
@@ -50,12 +50,12 @@ export function top() {
     wants: () => ({ view: "top" }),
     update(data, around) {
       const { hour } = data;
-      cards.replaceChildren(...card("Waited", hour.waited), ...card("Held", hour.held),
-        h("div", {}, h("dt", {}, "Grants, last hour"), h("dd", {}, count(hour.waited.count))),
-        h("div", {}, h("dt", {}, "Lost, last hour"), h("dd", {}, count(hour.lost.reduce((sum, one) => sum + one, 0)))));
+      cards.replaceChildren(
+        ...card("Waited", hour.waited), h("div", {}, h("dt", {}, "Grants, last hour"), h("dd", {}, count(hour.waited.count))),
+        ...card("Held", hour.held), h("div", {}, h("dt", {}, "Lost, last hour"), h("dd", {}, count(hour.lost.reduce((sum, one) => sum + one, 0)))));
       charts.replaceChildren(
-        h("div", {}, h("p", { class: "soft" }, "Grants in each minute"), sparkline(hour.granted, "spark", "Grants in each minute of the last hour")),
-        h("div", {}, h("p", { class: "soft" }, "Lost in each minute"), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
+        h("div", {}, h("p", { class: "soft" }, "Grants" + most(hour.granted)), sparkline(hour.granted, "spark", "Grants in each minute of the last hour")),
+        h("div", {}, h("p", { class: "soft" }, "Lost" + most(hour.lost)), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
       contended.update(data.contended, around);
       held.update(data.longest_held, around);
       sampled.textContent = data.sampled ? "There are too many locks or sessions to look at all of them: this is a sample." : "";

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use lockkeeper_core::{Command, Right, Signed, SignedWhat};
 use lockkeeper_proto::v1;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::calls::Calls;
@@ -16,6 +17,8 @@ use crate::raft::network::{Introduction, hello};
 
 /// How long a node that is to be added may take to say who it is.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How long a snapshot may take to be written; one of a million locks takes seconds.
+const SNAPSHOT_WITHIN: Duration = Duration::from_secs(120);
 /// Between two looks whether a snapshot is there.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -107,13 +110,33 @@ impl Calls {
         if let Some(why) = self.consensus().status().stopped {
             return Err(Failure::Unavailable(why));
         }
+        if !self.consensus().is_formed().await? {
+            return Err(Failure::Unavailable(
+                "this node waits for its cell and has nothing to save yet: ask another node, or wait until \
+                 lockkeeper status names a leader"
+                    .to_owned(),
+            ));
+        }
         let wanted = self.consensus().status().applied;
+        let began = Instant::now();
         let (through, image) = loop {
             if let Some((meta, image)) = self.snapshots().current()
                 && let Some(last) = meta.last_log_id
                 && last.index >= wanted
             {
                 break (last.index, image);
+            }
+            if let Some(why) = self.snapshots().trouble() {
+                return Err(Failure::Unavailable(format!(
+                    "this node cannot write a snapshot ({why}): free some space on its disk, or save from another \
+                     node; it goes on trying by itself"
+                )));
+            }
+            if began.elapsed() > SNAPSHOT_WITHIN {
+                return Err(Failure::Unavailable(format!(
+                    "no snapshot was written within {} s: look at the log of this node, or save from another one",
+                    SNAPSHOT_WITHIN.as_secs()
+                )));
             }
             // Ignored while one is being written.
             self.consensus().take_snapshot().await?;

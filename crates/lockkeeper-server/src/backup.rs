@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lockkeeper_core::Refusal;
+
 use crate::data_dir::{DataDir, DataDirError};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::Member;
@@ -40,6 +42,9 @@ pub enum RestoreError {
     /// The folder cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// There are no tokens left above those of the backup.
+    #[error(transparent)]
+    Tokens(#[from] Refusal),
     /// There is something in the folder already.
     #[error("the folder {} is not empty: choose one that is new, so that nothing is lost", .0.display())]
     NotEmpty(PathBuf),
@@ -65,7 +70,7 @@ pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored,
         Err(error) => return Err(failed(error)),
     }
     let backup_token = table.last_token().0;
-    table.raise_tokens(TOKENS_RAISED_BY);
+    table.raise_tokens(TOKENS_RAISED_BY)?;
     table.note_restored();
     let home = DataDir::open(data_dir, Some(node_id))?;
     let own = home.identity();

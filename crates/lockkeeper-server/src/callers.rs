@@ -104,6 +104,16 @@ impl Callers {
         self.inner().proposed.remove(&sequence)
     }
 
+    /// Whether a proposal is under way of which nobody knows yet what becomes of it.
+    pub fn expects_answers(&self) -> bool {
+        !self.inner().proposed.is_empty()
+    }
+
+    /// Whether any stream speaks for a session here.
+    pub fn has_streams(&self) -> bool {
+        !self.inner().attached.is_empty()
+    }
+
     /// Answers a caller, or keeps it if its request was queued. False if the caller has gone.
     pub fn answer(&self, caller: Caller, answer: Answer) -> bool {
         match answer {

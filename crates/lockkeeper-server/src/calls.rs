@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::callers::Caller;
 use crate::data_dir::DataDir;
+use crate::doubt;
 use crate::failure::{Failure, Outcome};
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
@@ -146,8 +147,10 @@ impl Calls {
     /// Sends a command through the log and waits for its answer.
     pub async fn command(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
+        let next_step = doubt::next_step(&command);
         self.submit(command, Caller::Call(sender));
-        answer.await.unwrap_or_else(|_| Err(Failure::Unknown("the node is stopping".to_owned())))
+        let outcome = answer.await.unwrap_or_else(|_| Err(Failure::unknown("the node is stopping")));
+        outcome.map_err(|failure| failure.in_doubt(next_step))
     }
 
     /// Draws a session id and makes the command that opens it.
@@ -332,6 +335,16 @@ impl Calls {
         }
         self.inner.shared.office.now().map(|_| ())
     }
+
+    /// The part of a node that can serve: it leads, or it knows who does and sends callers there. Followers count as
+    /// ready, because otherwise a rolling restart of a cell would wait for ever for all but one of them.
+    pub fn role(&self) -> Result<&'static str, Failure> {
+        match self.ready() {
+            Ok(()) => Ok("leader"),
+            Err(Failure::NotLeader { leader: Some(_) }) => Ok("follower"),
+            Err(failure) => Err(failure),
+        }
+    }
 }
 
 /// The calendar, for those who ask the cell for it; no decision about locks reads it.
@@ -341,7 +354,7 @@ fn unix_ms() -> u64 {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    Failure::Unknown(format!("the table gave an answer that does not fit ({reply:?})"))
+    Failure::unknown(format!("the table gave an answer that does not fit ({reply:?})"))
 }
 
 /// Takes a request out of the queue if its caller goes away while it waits.

@@ -11,7 +11,7 @@ use crate::raft::snapshot::COMMANDS_BETWEEN;
 use crate::security::Security;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
-const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
+pub const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
 /// See [`NodeConfig::slow_acquire`].
 const SLOW_ACQUIRE: Duration = Duration::from_secs(10);
 

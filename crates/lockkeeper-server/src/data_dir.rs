@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
 
 const IDENTITY: &str = "identity.json";
@@ -218,9 +219,7 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
 fn read_identity(folder: &Path, bytes: &[u8]) -> Result<Identity, DataDirError> {
     let strange = |what: String| DataDirError::Strange { path: folder.join(IDENTITY), what };
     let identity: Identity = serde_json::from_slice(bytes).map_err(|error| {
-        strange(format!(
-            "it cannot be read ({error}): put back a copy of the folder from a backup, or choose another folder"
-        ))
+        strange(format!("it cannot be read ({error}), so nobody knows whose folder this is. {REPAIR}"))
     })?;
     if identity.format != FORMAT {
         return Err(strange(format!(
@@ -238,8 +237,8 @@ fn found(folder: &Path, node_id: u64) -> Result<Identity, DataDirError> {
         return Err(DataDirError::Strange {
             path: folder.to_owned(),
             what: format!(
-                "it has a log or a snapshot but no {IDENTITY}: put that file back from a backup, or choose \
-                 another folder"
+                "it has a log or a snapshot but no {IDENTITY}: if it is no data folder of lockkeeper, choose another \
+                 one. {REPAIR}"
             ),
         });
     }

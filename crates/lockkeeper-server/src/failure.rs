@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use lockkeeper_core::{Refusal, Reply};
 
+use crate::doubt;
+
 /// What a caller gets in the end.
 pub type Outcome = Result<Reply, Failure>;
 
@@ -19,9 +21,14 @@ pub enum Failure {
         /// The leader's address, if it is known.
         leader: Option<String>,
     },
-    /// It may or may not have happened. A retry with the same request id settles it.
-    #[error("{0}: it may have happened; repeat it with the same request id")]
-    Unknown(String),
+    /// It may or may not have happened.
+    #[error("{why}: it may have happened; {next_step}")]
+    Unknown {
+        /// What has come between.
+        why: Cow<'static, str>,
+        /// What the caller should do about it.
+        next_step: &'static str,
+    },
     /// Nothing has happened, and nothing can for the moment.
     #[error("{0}")]
     Unavailable(String),
@@ -69,6 +76,19 @@ impl Failure {
         )
     }
 
+    /// It may have happened, and nobody here knows what it was.
+    pub(crate) fn unknown(why: impl Into<Cow<'static, str>>) -> Failure {
+        Failure::Unknown { why: why.into(), next_step: doubt::ANYTHING }
+    }
+
+    /// The same with the next step for this kind of command.
+    pub(crate) fn in_doubt(self, next_step: &'static str) -> Failure {
+        match self {
+            Failure::Unknown { why, .. } => Failure::Unknown { why, next_step },
+            other => other,
+        }
+    }
+
     /// The code of the public contract.
     pub fn code(&self) -> &'static str {
         match self {
@@ -87,7 +107,7 @@ impl Failure {
                 Refusal::Limit(_) => "limit",
             },
             Failure::NotLeader { .. } => "not_leader",
-            Failure::Unknown(_) | Failure::Unavailable(_) => "unavailable",
+            Failure::Unknown { .. } | Failure::Unavailable(_) => "unavailable",
             Failure::Overload { .. } => "limit",
             Failure::Unsupported(_) => "unsupported",
             Failure::Invalid(_) => "invalid",
@@ -117,7 +137,7 @@ impl Failure {
 
     /// True if the request may have been carried out all the same.
     pub fn may_have_happened(&self) -> bool {
-        matches!(self, Failure::Unknown(_))
+        matches!(self, Failure::Unknown { .. })
     }
 
     /// The failure on the wire.

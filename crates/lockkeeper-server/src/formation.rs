@@ -89,7 +89,7 @@ pub enum Misfit {
     /// The folder is empty, but the cell knows this node.
     #[error(
         "the cell {cell} knows node {node_id} with another data folder, and this one is empty: bring the old folder \
-         back; if it is lost, remove the node from the cell (lockkeeper member remove {node_id} --engine \
+         back as the node left it (no older copy of it: that one has forgotten its votes); if it is lost, remove the node from the cell (lockkeeper member remove {node_id} --engine \
          lockkeeper://{address}), start it with an empty folder and add it again (lockkeeper member add \
          {node_id}={own} --engine lockkeeper://{address})"
     )]

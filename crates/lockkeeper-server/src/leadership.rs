@@ -23,6 +23,14 @@ const ALONE_AFTER: Duration = Duration::from_millis(1_000);
 /// Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So it falls
 /// silent for long enough that another can be elected, and then tries again: it may be the only one that can lead.
 const SILENT_FOR: Duration = Duration::from_millis(800);
+/// How long the entries under way may take to be applied before a leader that hands over leaves them to their fate.
+const FINISH_WITHIN: Duration = Duration::from_millis(500);
+/// After a hand-over the clients hear from whoever they ask where the leader is, and go there. Longer than the pause
+/// between two tries of theirs: a stream that is cut while something of its client is on its way leaves that in doubt.
+const STAY_AT_LEAST: Duration = Duration::from_millis(120);
+/// Clients that ask nothing are sent away then.
+const STAY_AT_MOST: Duration = Duration::from_millis(300);
+const LOOK_WHO_IS_LEFT: Duration = Duration::from_millis(2);
 /// While it hands over, a node does not take office again.
 const YIELD_FOR: Duration = Duration::from_secs(3);
 
@@ -88,7 +96,8 @@ fn is_alone(consensus: &Consensus) -> bool {
 }
 
 /// Hands the leadership to another member, if this node leads and there is one. Before it asks for that, it
-/// stops answering: an election that the leader has asked for does not wait for its lease to end.
+/// stops answering: an election that the leader has asked for does not wait for its lease to end. What was under way gets
+/// its answer first, because nobody else could give it; what comes later is refused, and its client asks the next leader.
 pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<(), Failure> {
     if !consensus.status().leads {
         return Ok(());
@@ -98,8 +107,23 @@ pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<
         .ok_or_else(|| Failure::Unavailable("no other member can take over the leadership now".to_owned()))?;
     tracing::info!(to = successor, "handing over the leadership");
     shared.office.yield_for(YIELD_FOR);
-    leave(shared, &RaftStatus { leads: true, ..consensus.status() });
-    consensus.hand_over(successor).await
+    shared.office.close();
+    let began = Instant::now();
+    while shared.callers.expects_answers() && began.elapsed() < FINISH_WITHIN {
+        tokio::time::sleep(LOOK_WHO_IS_LEFT).await;
+    }
+    resign(shared, &RaftStatus { leads: true, ..consensus.status() });
+    let handed_over = consensus.hand_over(successor).await;
+    let status = consensus.status();
+    shared.office.leave(status.leader_address.filter(|_| !status.leads));
+    let began = Instant::now();
+    let stays =
+        |time: Duration| time < STAY_AT_LEAST || (time < STAY_AT_MOST && shared.callers.has_streams());
+    while handed_over.is_ok() && stays(began.elapsed()) {
+        tokio::time::sleep(LOOK_WHO_IS_LEFT).await;
+    }
+    shared.callers.send_away();
+    handed_over
 }
 
 fn take(shared: &Shared, term: u64) {
@@ -127,6 +151,13 @@ fn take(shared: &Shared, term: u64) {
 }
 
 fn leave(shared: &Shared, status: &RaftStatus) {
+    if resign(shared, status) {
+        shared.callers.send_away();
+    }
+}
+
+/// Leaves office, and says whether this node was in it. Its clients stay.
+fn resign(shared: &Shared, status: &RaftStatus) -> bool {
     let was_in_office = shared.office.term().is_some();
     if was_in_office {
         tracing::warn!(term = status.term, leader = ?status.leader, "this node no longer leads the cell");
@@ -140,7 +171,7 @@ fn leave(shared: &Shared, status: &RaftStatus) {
             Some(leader) => Failure::NotLeader { leader: Some(leader) },
             None => Failure::no_leader(),
         });
-        shared.callers.fail_all(&Failure::Unknown("the leader has changed".to_owned()));
-        shared.callers.send_away();
+        shared.callers.fail_all(&Failure::unknown("the leader has changed"));
     }
+    was_in_office
 }

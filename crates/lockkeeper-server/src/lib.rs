@@ -20,6 +20,7 @@ pub mod callers;
 pub mod calls;
 pub mod config;
 pub mod data_dir;
+mod doubt;
 pub mod election;
 pub mod expiry;
 pub mod failure;

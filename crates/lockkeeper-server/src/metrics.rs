@@ -1,7 +1,9 @@
 //! What can be measured, in the text format of Prometheus. Lock names are never labels: there is no bound
 //! on how many of them there are; `/v1/top` names those that matter.
 
-use lockkeeper_core::{Counts, Freed, Mode, SessionEnd, Token};
+mod acquires;
+
+use lockkeeper_core::{Counts, Freed, Mode, Refusal, SessionEnd, Token};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,6 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use self::acquires::Acquires;
 use crate::observe::disk::Disk;
 use crate::raft::RaftStatus;
 
@@ -20,16 +23,24 @@ struct Why {
     reason: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InMode {
-    mode: &'static str,
-}
-
 /// A member of the cell: there are never many.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfMember {
     member: u64,
 }
+
+/// Why somebody is turned away: docs/security.md tells what each means.
+const TURNED_AWAY_FOR: [&str; 9] = [
+    "another_session",
+    "connections",
+    "connections_of_address",
+    "forbidden",
+    "handshake",
+    "not_a_member",
+    "request_rate",
+    "unauthenticated",
+    "unheard",
+];
 
 /// A histogram of times, from a tenth of a millisecond to a day.
 pub(crate) fn seconds() -> Histogram {
@@ -40,14 +51,15 @@ pub(crate) fn seconds() -> Histogram {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    // Found once: looking up a family costs more than counting.
-    wait_exclusive: Histogram,
-    wait_shared: Histogram,
+    acquires: Acquires,
     hold_seconds: Histogram,
-    refused: Family<Why, Counter>,
     turned_away: Family<Why, Counter>,
-    lost: Family<Why, Counter>,
-    sessions_ended: Family<Why, Counter>,
+    // Found once: looking up a family costs more than counting.
+    lost_to_expiry: Counter,
+    lost_to_force: Counter,
+    lost_to_older: Counter,
+    sessions_closed: Counter,
+    sessions_expired: Counter,
     stale_writes: Counter,
     /// Requests that were granted after a wait that counts as slow.
     pub slow_acquires: Counter,
@@ -124,17 +136,21 @@ pub struct Reading {
 impl Metrics {
     /// All at zero. The log measures its own writes.
     pub fn new(sync_seconds: Histogram) -> Metrics {
-        let wait_seconds = Family::<InMode, Histogram>::new_with_constructor(seconds);
-        let in_mode = |mode: Mode| wait_seconds.get_or_create(&InMode { mode: mode.as_str() }).clone();
+        let mut registry = Registry::with_prefix("lockkeeper");
+        // Alerts compare with what was before, so every word that a label can have is there from the start.
+        let lost = Family::<Why, Counter>::default();
+        let sessions_ended = Family::<Why, Counter>::default();
+        let count = |family: &Family<Why, Counter>, reason| family.get_or_create(&Why { reason }).clone();
         let mut metrics = Metrics {
-            registry: Registry::with_prefix("lockkeeper"),
-            wait_exclusive: in_mode(Mode::Exclusive),
-            wait_shared: in_mode(Mode::Shared),
+            acquires: Acquires::new(&mut registry),
+            registry,
             hold_seconds: seconds(),
-            refused: Family::default(),
             turned_away: Family::default(),
-            lost: Family::default(),
-            sessions_ended: Family::default(),
+            lost_to_expiry: count(&lost, "session_expired"),
+            lost_to_force: count(&lost, "forced"),
+            lost_to_older: count(&lost, "wounded"),
+            sessions_closed: count(&sessions_ended, "closed"),
+            sessions_expired: count(&sessions_ended, "expired"),
             stale_writes: Counter::default(),
             slow_acquires: Counter::default(),
             keep_alives: Counter::default(),
@@ -143,33 +159,28 @@ impl Metrics {
             snapshot_seconds: seconds(),
             gauges: Gauges::default(),
         };
-        // Alerts compare with what was before, so that it must be there from the start.
-        for reason in ["busy", "timeout"] {
-            drop(metrics.refused.get_or_create(&Why { reason }));
+        for reason in TURNED_AWAY_FOR {
+            drop(metrics.turned_away.get_or_create(&Why { reason }));
         }
-        for reason in ["session_expired", "forced", "wounded"] {
-            drop(metrics.lost.get_or_create(&Why { reason }));
-        }
-        metrics.register(wait_seconds, sync_seconds);
+        metrics.register(lost, sessions_ended, sync_seconds);
         metrics.gauges.register(&mut metrics.registry);
         metrics
     }
 
-    fn register(&mut self, wait_seconds: Family<InMode, Histogram>, sync_seconds: Histogram) {
+    fn register(
+        &mut self,
+        lost: Family<Why, Counter>,
+        sessions_ended: Family<Why, Counter>,
+        sync_seconds: Histogram,
+    ) {
         let r = &mut self.registry;
-        r.register(
-            "lock_acquire_wait_seconds",
-            "How long granted requests waited, in cell time",
-            wait_seconds,
-        );
         r.register("lock_hold_seconds", "How long locks were held, in cell time", self.hold_seconds.clone());
-        r.register("lock_refused", "Acquires that were not granted", self.refused.clone());
         r.register(
             "turned_away",
             "Requests and connections refused for who they are",
             self.turned_away.clone(),
         );
-        r.register("lock_lost", "Grants that were taken from their holder", self.lost.clone());
+        r.register("lock_lost", "Grants that were taken from their holder", lost);
         r.register(
             "lock_slow_acquires",
             "Grants after a wait that counts as slow",
@@ -180,7 +191,7 @@ impl Metrics {
             "Writes to values with a stale token",
             self.stale_writes.clone(),
         );
-        r.register("sessions_ended", "Sessions that ended", self.sessions_ended.clone());
+        r.register("sessions_ended", "Sessions that ended", sessions_ended);
         r.register("keep_alives", "Session renewals acknowledged", self.keep_alives.clone());
         r.register("proposer_batch_commands", "Commands in one log entry", self.batch_commands.clone());
         r.register("wal_fsync_seconds", "How long the disk took to make the log durable", sync_seconds);
@@ -196,47 +207,57 @@ impl Metrics {
 
     /// A request was granted without waiting.
     pub fn granted_at_once(&self, mode: Mode) {
-        self.granted_after(mode, 0);
+        self.acquires.granted(mode, 0);
     }
 
     /// A request was granted after a wait.
     pub fn granted_after(&self, mode: Mode, waited_ms: u64) {
-        let histogram = match mode {
-            Mode::Exclusive => &self.wait_exclusive,
-            Mode::Shared => &self.wait_shared,
-        };
-        histogram.observe(waited_ms as f64 / 1_000.0);
+        self.acquires.granted(mode, waited_ms);
+    }
+
+    /// A request was refused without waiting.
+    pub fn refused_at_once(&self, mode: Mode, why: &Refusal) {
+        // What became of a wait was counted when it ended; here somebody asks for it again.
+        if !matches!(why, Refusal::Timeout { .. } | Refusal::Cancelled | Refusal::SessionLost) {
+            self.acquires.refused(mode, why, 0);
+        }
+    }
+
+    /// A wait ended without a grant.
+    pub fn refused_after(&self, mode: Mode, why: &Refusal, waited_ms: u64) {
+        self.acquires.refused(mode, why, waited_ms);
+    }
+
+    /// A rate had no permits left.
+    pub fn no_permit_of_a_rate(&self) {
+        self.acquires.no_permit_of_a_rate();
     }
 
     /// A request or a connection was refused for who it is, or because there are too many.
     pub fn turned_away(&self, reason: &'static str) {
+        debug_assert!(TURNED_AWAY_FOR.contains(&reason), "{reason} is not among the reasons");
         self.turned_away.get_or_create(&Why { reason }).inc();
-    }
-
-    /// A request was not granted.
-    pub fn refused(&self, reason: &'static str) {
-        self.refused.get_or_create(&Why { reason }).inc();
     }
 
     /// A grant ended.
     pub fn freed(&self, why: Freed, held_ms: u64) {
         self.hold_seconds.observe(held_ms as f64 / 1_000.0);
-        let reason = match why {
-            Freed::SessionExpired => "session_expired",
-            Freed::Forced => "forced",
-            Freed::Wounded => "wounded",
+        let lost = match why {
+            Freed::SessionExpired => &self.lost_to_expiry,
+            Freed::Forced => &self.lost_to_force,
+            Freed::Wounded => &self.lost_to_older,
             Freed::Released | Freed::SessionClosed | Freed::Cancelled => return,
         };
-        self.lost.get_or_create(&Why { reason }).inc();
+        lost.inc();
     }
 
     /// A session ended.
     pub fn session_ended(&self, why: SessionEnd) {
-        let reason = match why {
-            SessionEnd::Closed => "closed",
-            SessionEnd::Expired => "expired",
+        let ended = match why {
+            SessionEnd::Closed => &self.sessions_closed,
+            SessionEnd::Expired => &self.sessions_expired,
         };
-        self.sessions_ended.get_or_create(&Why { reason }).inc();
+        ended.inc();
     }
 
     /// A value was not written because the token was stale.

@@ -352,8 +352,8 @@ fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
             path: config.data_dir.clone().unwrap_or_default(),
             what: format!(
                 "the log begins at entry {first}, but the snapshot that covers what is before it is \
-                 missing or older: put back a copy of the data folder from a backup; a member of a larger \
-                 cell can also be emptied and added again"
+                 missing or older. {}",
+                log::REPAIR
             ),
         }));
     }

@@ -21,6 +21,8 @@ pub struct Office {
 struct Inner {
     term: Option<Term>,
     leader: Option<String>,
+    /// Nothing new is answered: what is under way gets its answer, and then the office is left.
+    closing: bool,
     /// Until then this node does not take office: it is handing over to another one.
     yields_until: Option<Instant>,
 }
@@ -45,6 +47,7 @@ impl Office {
             return false;
         }
         inner.term = Some(Term { number, began_at, began });
+        inner.closing = false;
         true
     }
 
@@ -54,10 +57,16 @@ impl Office {
         self.inner().yields_until = Some(Instant::now() + time);
     }
 
+    /// From now on nothing is answered that was not under way before.
+    pub fn close(&self) {
+        self.inner().closing = true;
+    }
+
     /// Leaves office; `leader` is who leads now, if anybody.
     pub fn leave(&self, leader: Option<String>) {
         let mut inner = self.inner();
         inner.term = None;
+        inner.closing = false;
         inner.leader = leader;
     }
 
@@ -68,12 +77,22 @@ impl Office {
 
     /// Cell time now, or who should be asked instead.
     pub fn now(&self) -> Result<CellTime, Failure> {
-        let inner = self.inner();
-        match inner.term {
-            Some(term) => {
-                Ok(CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64)))
-            }
-            None => Err(match &inner.leader {
+        let term = self.inner().open_term()?;
+        Ok(CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64)))
+    }
+
+    /// Whether this node may be asked, or who should be asked instead. Reads no clock.
+    pub fn is_open(&self) -> Result<(), Failure> {
+        self.inner().open_term().map(drop)
+    }
+}
+
+impl Inner {
+    fn open_term(&self) -> Result<Term, Failure> {
+        match self.term {
+            Some(_) if self.closing => Err(Failure::no_leader()),
+            Some(term) => Ok(term),
+            None => Err(match &self.leader {
                 Some(leader) => Failure::NotLeader { leader: Some(leader.clone()) },
                 None => Failure::no_leader(),
             }),

@@ -42,6 +42,10 @@ const ENTRY_BYTES_MAX: usize = 1 << 20;
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
 /// This much of the log's last segment is kept for releases and expiries when the disk is full.
 const RESERVED_BYTES: u64 = 4 << 20;
+/// For so long an entry gathers, at most, while every turn of the runtime brings more for it.
+const GATHERED_FOR_MAX: Duration = Duration::from_millis(1);
+/// A node that has fewer commands to propose than this is not busy: they go at once.
+const WORTH_GATHERING: usize = 16;
 /// What the node itself asked for is asked again after this time, if its entry failed.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// While the disk is full, how often it is looked at again.
@@ -73,7 +77,11 @@ struct Queued {
 impl Queue {
     /// How long the oldest command has waited.
     fn late(&self) -> Duration {
-        self.commands.front().map_or(Duration::ZERO, |oldest| oldest.since.elapsed())
+        self.late_at(Instant::now())
+    }
+
+    fn late_at(&self, now: Instant) -> Duration {
+        self.commands.front().map_or(Duration::ZERO, |oldest| now.saturating_duration_since(oldest.since))
     }
 
     /// As long as the queue takes now, it will take about then.
@@ -99,7 +107,8 @@ impl Proposer {
         let trouble = space
             .trouble
             .filter(|_| space.current_bytes + space.next_bytes < RESERVED_BYTES)
-            .map(|error| format!("nothing new is granted for now, releases still work: {error}"));
+            .map(|error| error.while_it_is_tried_again())
+            .map(|why| format!("nothing new is granted for now, releases still work: {why}"));
         let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*disk_full, &trouble) {
             (None, Some(why)) => tracing::error!("{why}"),
@@ -120,6 +129,8 @@ impl Proposer {
             caller.deliver(Err(Failure::Refused(refusal)));
             return;
         }
+        // The clock is read once for each command.
+        let since = Instant::now();
         let mut queue = self.queue();
         let frees = frees(&command);
         if !frees && let Some(why) = self.refuses_new() {
@@ -135,7 +146,7 @@ impl Proposer {
             (_, false) => {
                 queue.commands.len() >= QUEUED_NEW_MAX
                     || queue.bytes >= QUEUED_NEW_BYTES_MAX
-                    || queue.late() >= QUEUED_NEW_FOR_MAX
+                    || queue.late_at(since) >= QUEUED_NEW_FOR_MAX
             }
         };
         if full {
@@ -146,7 +157,7 @@ impl Proposer {
             return;
         }
         queue.bytes += bytes_of(&command);
-        queue.commands.push_back(Queued { command, caller, since: Instant::now() });
+        queue.commands.push_back(Queued { command, caller, since });
         if queue.commands.len() == 1 {
             self.wake.notify_one();
         }
@@ -218,6 +229,20 @@ impl Proposer {
         }
     }
 
+    /// Everybody who is ready to run goes first, and for as long as that brings more to many. A node with time to spare is
+    /// done after one turn; one that has more to do than it can carries fewer and larger entries, and so can do more.
+    async fn gather(&self) {
+        let began = tokio::time::Instant::now();
+        let mut queued = self.queued();
+        while queued > 0 && queued < COMMANDS_PER_ENTRY_MAX && began.elapsed() < GATHERED_FOR_MAX {
+            tokio::task::yield_now().await;
+            let before = std::mem::replace(&mut queued, self.queued());
+            if queued == before || queued < WORTH_GATHERING {
+                return;
+            }
+        }
+    }
+
     /// Proposes until the node stops.
     pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore) {
         let mut under_way = FuturesUnordered::new();
@@ -230,15 +255,13 @@ impl Proposer {
                         fail(&shared, sequence, &batch, &failure);
                     }
                 }
-                () = shared.proposer.wake.notified(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {
-                    // Everybody who is ready to run goes first, so that what they bring fits in.
-                    tokio::task::yield_now().await;
-                }
+                () = shared.proposer.wake.notified(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {}
                 // What is new is refused before it is queued, so nothing else would notice that there is room.
                 () = tokio::time::sleep(SPACE_CHECK), if shared.proposer.refuses_new().is_some() => {}
             }
             shared.proposer.check_space(&log);
             while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
+                shared.proposer.gather().await;
                 shared.proposer.check_space(&log);
                 let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };
                 let now = match shared.office.now() {
@@ -417,6 +440,46 @@ mod tests {
         assert!(ask(&proposer, close()).try_recv().is_err(), "what frees is queued");
         proposer.queue().commands.clear();
         assert!(ask(&proposer, put(1)).try_recv().is_err(), "and all is well again");
+    }
+
+    /// Brings a command at each turn of the runtime, so many times, and counts the turns.
+    async fn bring(proposer: &Proposer, turns: &mut usize, commands: usize) {
+        loop {
+            if *turns < commands {
+                proposer.submit(put(1), Caller::Nobody);
+            }
+            *turns += 1;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_entry_gathers_what_every_turn_brings_and_does_not_wait_when_one_brings_nothing() {
+        for (queued, commands, gathered) in
+            [(1, 5, 3), (WORTH_GATHERING, 0, WORTH_GATHERING), (WORTH_GATHERING, 5, 21)]
+        {
+            let (proposer, mut turns) = (Proposer::default(), 0);
+            (0..queued).for_each(|_| proposer.submit(put(1), Caller::Nobody));
+            tokio::select! {
+                biased;
+                () = bring(&proposer, &mut turns, commands) => {}
+                () = proposer.gather() => {}
+            }
+            assert_eq!(proposer.queued(), gathered);
+            assert!(turns <= commands + 2, "{turns} turns for {commands} commands");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_entry_does_not_gather_for_ever() {
+        let (proposer, mut turns) = (Proposer::default(), 0);
+        (0..WORTH_GATHERING).for_each(|_| proposer.submit(put(1), Caller::Nobody));
+        tokio::select! {
+            biased;
+            () = bring(&proposer, &mut turns, usize::MAX) => {}
+            () = proposer.gather() => {}
+        }
+        assert!(proposer.queued() <= COMMANDS_PER_ENTRY_MAX + 1, "{}", proposer.queued());
     }
 
     #[test]

@@ -82,8 +82,8 @@ impl Shared {
 
     /// Queues a command, if this node leads.
     pub fn submit(&self, command: Command, caller: Caller) {
-        match self.office.now() {
-            Ok(_) => {
+        match self.office.is_open() {
+            Ok(()) => {
                 let caller = trace::follow(&command, caller);
                 self.proposer.submit(command, caller);
             }
@@ -166,11 +166,10 @@ impl Shared {
                 self.lately.granted(now, 0);
                 self.observers.changed(grant.locks.as_slice());
             }
-            (Command::Acquire(_), Err(Refusal::Deadlock { .. })) => self.metrics.refused("deadlock"),
-            (Command::Acquire(_), Err(Refusal::Died { .. })) => self.metrics.refused("died"),
-            (Command::Acquire(_), Err(Refusal::Wounded)) => self.metrics.refused("wounded"),
-            (Command::TakeRate(_), Ok(Reply::Rate { allowed: false, .. })) => self.metrics.refused("rate"),
-            (Command::Acquire(_), Err(Refusal::Busy { .. })) => self.metrics.refused("busy"),
+            (Command::Acquire(request), Err(why)) => self.metrics.refused_at_once(request.mode, why),
+            (Command::TakeRate(_), Ok(Reply::Rate { allowed: false, .. })) => {
+                self.metrics.no_permit_of_a_rate();
+            }
             (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
                 self.metrics.stale_write_refused();
             }
@@ -202,10 +201,8 @@ impl Shared {
                     self.give_back(session, &given);
                 }
             }
-            Effect::Ended { ticket, refusal, .. } => {
-                if matches!(refusal, Refusal::Timeout { .. }) {
-                    self.metrics.refused("timeout");
-                }
+            Effect::Ended { ticket, refusal, mode, waited_ms, .. } => {
+                self.metrics.refused_after(mode, &refusal, waited_ms);
                 self.callers.wait_over(ticket, Err(Failure::Refused(refusal)));
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
@@ -218,7 +215,9 @@ impl Shared {
                     Freed::Wounded => Some("wounded"),
                     Freed::Released | Freed::SessionClosed | Freed::SessionExpired | Freed::Cancelled => None,
                 };
-                if let (Some(why), Some(connection)) = (taken, self.callers.attached(session)) {
+                if let Some(why) = taken
+                    && let Some(connection) = self.callers.attached(session)
+                {
                     connection.grant_lost(session, &lock, token, why);
                 }
             }

@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::StreamExt;
 use lockkeeper_proto::frame::{self, GREETING, NotAFrame};
 use lockkeeper_proto::net::{Duplex, Stream};
 use lockkeeper_proto::v1;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf};
-use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
@@ -30,47 +29,6 @@ const UNKNOWN_FRAME_BYTES_MAX: usize = 64 * 1024;
 const FRAME_WITHIN: Duration = Duration::from_secs(10);
 /// What is read at once.
 const READ_BYTES: usize = 8 * 1024;
-
-/// Whether the client greets like our library. Takes nothing away from the stream that it gives back.
-pub(super) async fn is_greeting(stream: Stream) -> io::Result<(Stream, bool)> {
-    match stream {
-        Stream::Tcp(stream) => {
-            let greets = peek(&stream).await?;
-            Ok((Stream::Tcp(stream), greets))
-        }
-        Stream::Other(mut stream) => {
-            let mut first = BytesMut::with_capacity(GREETING.len());
-            while first.len() < GREETING.len() && GREETING.starts_with(&first) {
-                let room = (GREETING.len() - first.len()) as u64;
-                if (&mut stream).take(room).read_buf(&mut first).await? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            let greets = first[..] == GREETING[..];
-            Ok((Stream::Other(Box::new(Resumed { first: first.freeze(), stream })), greets))
-        }
-    }
-}
-
-async fn peek(stream: &TcpStream) -> io::Result<bool> {
-    let mut first = [0; GREETING.len()];
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let count = stream.peek(&mut first).await?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if first[..count] != GREETING[..count] {
-            return Ok(false);
-        }
-        if count == GREETING.len() {
-            return Ok(true);
-        }
-        // The rest of the greeting is on its way; there is no event for "more than before".
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
-}
 
 /// Serves a client until one side ends.
 pub(super) async fn serve(stream: Stream, calls: Calls) {
@@ -192,45 +150,6 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
                 Poll::Pending => return this.poll_late(context).map(|error| Some(Err(error))),
             }
         }
-    }
-}
-
-/// A stream whose first bytes were already looked at.
-struct Resumed {
-    first: Bytes,
-    stream: Box<dyn Duplex>,
-}
-
-impl AsyncRead for Resumed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
-        }
-        let count = self.first.len().min(buffer.remaining());
-        buffer.put_slice(&self.first.split_to(count));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Resumed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

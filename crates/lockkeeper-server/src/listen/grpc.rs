@@ -21,8 +21,8 @@ const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The gRPC services as routes.
 pub(super) fn router(calls: Calls, peers: &PeerService) -> axum::Router {
+    let health = super::health::Service::server(calls.clone());
     let service = LockkeeperServer::new(Service { calls }).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let (health_reporter, health) = tonic_health::server::health_reporter();
     let mut routes = tonic::service::Routes::new(service).add_service(peers.server()).add_service(health);
     match tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -32,9 +32,6 @@ pub(super) fn router(calls: Calls, peers: &PeerService) -> axum::Router {
         Ok(reflection) => routes = routes.add_service(reflection),
         Err(error) => tracing::error!(%error, "gRPC reflection is not available"),
     }
-    tokio::spawn(async move {
-        health_reporter.set_serving::<LockkeeperServer<Service>>().await;
-    });
     routes.into_axum_router()
 }
 

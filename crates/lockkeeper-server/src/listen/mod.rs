@@ -3,7 +3,10 @@
 mod crowd;
 mod direct;
 mod grpc;
+mod health;
 pub mod http;
+mod opening;
+mod prompt;
 mod reception;
 mod seldom;
 
@@ -23,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::crowd::{Crowd, Seat};
+use self::opening::{Opening, opening};
 use self::reception::Reception;
 use self::seldom::Seldom;
 use crate::calls::Calls;
@@ -161,10 +165,10 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
             None => (stream, Visitor::default()),
             Some(tls) => tls.accept(stream).await?,
         };
-        let (stream, greets) = direct::is_greeting(stream).await?;
-        io::Result::Ok((stream, visitor, greets))
+        let (stream, opening) = opening(stream).await?;
+        io::Result::Ok((stream, visitor, opening))
     };
-    let (stream, visitor, greets) = tokio::select! {
+    let (stream, visitor, opening) = tokio::select! {
         first = timeout(FIRST_BYTES_WITHIN, first) => match first {
             Ok(Ok(first)) => first,
             Ok(Err(error)) => {
@@ -191,17 +195,17 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         }
     };
     seat.heard();
-    if greets {
-        match port.frames {
-            true => {
-                let who = port.calls.guard().by_certificate(&visitor);
-                direct::serve(stream, port.calls.on_behalf_of(who)).await;
-            }
-            false => tracing::debug!("a client came to the port of the members"),
+    let builder = auto::Builder::new(TokioExecutor::new());
+    // Not left to the builder to find out: it would wait for the rest of a preface for as long as it takes.
+    let mut builder = match opening {
+        Opening::Frames if port.frames => {
+            let who = port.calls.guard().by_certificate(&visitor);
+            return direct::serve(stream, port.calls.on_behalf_of(who)).await;
         }
-        return;
-    }
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+        Opening::Frames => return tracing::debug!("a client came to the port of the members"),
+        Opening::Http2 => builder.http2_only(),
+        Opening::Http1 => builder.http1_only(),
+    };
     builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
     builder
         .http2()

@@ -14,6 +14,7 @@ use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
+use super::prompt::Prompt;
 use super::seldom::Seldom;
 use super::{grpc, http};
 use crate::calls::Calls;
@@ -23,6 +24,11 @@ use crate::security::{Who, admission, guard};
 
 /// The path of everything that members ask each other.
 const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
+/// The path of everything that clients ask over gRPC.
+const CLIENTS_PATH: &str = "/lockkeeper.v1.";
+/// Calls whose messages come for as long as the caller likes.
+const STREAMS: [&str; 2] =
+    ["/lockkeeper.v1.Lockkeeper/Stream", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"];
 
 /// One connection's way to the routes.
 #[derive(Clone)]
@@ -58,17 +64,22 @@ impl Reception {
             };
         }
         let by_certificate = || self.calls.guard().by_certificate(&self.visitor);
-        match parts.headers.get(AUTHORIZATION) {
-            None => Ok(by_certificate()),
+        let who = match parts.headers.get(AUTHORIZATION) {
+            None => by_certificate(),
             Some(header) => match header.to_str().ok().and_then(guard::bearer) {
-                Some(token) => Ok(self.calls.with_token(token)?.who().clone()),
+                Some(token) => self.calls.with_token(token)?.who().clone(),
                 // Somebody's own scheme, meant for a proxy perhaps.
                 None => match by_certificate() {
-                    Who::Nobody if self.calls.guard().is_strict() => Err(admission::not_known()),
-                    who => Ok(who),
+                    Who::Nobody if self.calls.guard().is_strict() => return Err(admission::not_known()),
+                    who => who,
                 },
             },
+        };
+        // Before the message is read: it may be large, and on a stream there is no end of them.
+        if who == Who::Nobody && parts.uri.path().starts_with(CLIENTS_PATH) {
+            self.calls.must_be_known()?;
         }
+        Ok(who)
     }
 }
 
@@ -87,14 +98,18 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
+        let kind = parts.headers.get(CONTENT_TYPE);
+        let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
         match self.recognise(&parts) {
             Ok(who) => {
                 parts.extensions.insert(who);
-                Box::pin(self.router.call(Request::from_parts(parts, body)))
+                let path = parts.uri.path();
+                match grpc && !STREAMS.contains(&path) && !path.starts_with(MEMBERS_PATH) {
+                    true => Box::pin(self.router.call(Request::from_parts(parts, Prompt::new(body)))),
+                    false => Box::pin(self.router.call(Request::from_parts(parts, body))),
+                }
             }
             Err(failure) => {
-                let kind = parts.headers.get(CONTENT_TYPE);
-                let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
                 let mut response = match grpc {
                     true => grpc::status(failure).into_http(),
                     false => http::refuse(failure),

@@ -43,6 +43,8 @@ pub struct Lock {
     capacity: u32,
     last_token: u64,
     holders: Vec<Holder>,
+    /// There are more holders than these.
+    more_holders: bool,
     queue: Vec<Waiter>,
     waiting: u32,
     closed_ms: u64,
@@ -67,9 +69,14 @@ struct Waiter {
     waited_ms: u64,
 }
 
-impl From<LockView> for Lock {
-    fn from(view: LockView) -> Lock {
+impl Lock {
+    /// Out of a view with one more than so many holders and waiters, which tells whether there are more.
+    fn shown(mut view: LockView, limit: usize) -> Lock {
+        let more_holders = view.holders.len() > limit;
+        view.holders.truncate(limit);
+        view.queue.truncate(limit);
         Lock {
+            more_holders,
             lock: view.name.to_string(),
             capacity: view.capacity,
             last_token: view.last_token.0,
@@ -107,9 +114,9 @@ impl Look<'_> {
     pub fn locks(&self, prefix: &str, after: &str) -> LockList {
         let mut locks: Vec<Lock> = self
             .table
-            .lock_views(prefix, after, self.now, SHOWN_IN_PAGE)
+            .lock_views(prefix, after, self.now, SHOWN_IN_PAGE + 1)
             .take(PAGE + 1)
-            .map(Lock::from)
+            .map(|view| Lock::shown(view, SHOWN_IN_PAGE))
             .collect();
         let more = locks.len() > PAGE;
         locks.truncate(PAGE);
@@ -119,7 +126,7 @@ impl Look<'_> {
     /// One lock with its history.
     pub fn lock_in_full(&self, name: &str) -> Result<LockInFull, Failure> {
         let history = self.history(name, 0)?;
-        let lock = self.table.lock_view(&LockName::from(name), self.now, SHOWN_OF_ONE).into();
-        Ok(LockInFull { lock, history })
+        let view = self.table.lock_view(&LockName::from(name), self.now, SHOWN_OF_ONE + 1);
+        Ok(LockInFull { lock: Lock::shown(view, SHOWN_OF_ONE), history })
     }
 }

@@ -145,7 +145,7 @@ impl Builder {
         let (meta, store) = (self.meta.clone(), self.snapshots.clone());
         // The last handle on the old nodes of the table goes there, not on the thread that serves.
         let table = std::mem::take(&mut self.table);
-        let (written, table) = blocking::run(move || match store.write(&meta, &table) {
+        let (written, table) = blocking::run_aside(move || match store.write(&meta, &table) {
             Ok(written) => (Ok(written), LockTable::new()),
             Err(error) => (Err(error), table),
         })

@@ -201,9 +201,9 @@ impl Consensus {
                 }),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "an entry is in doubt");
-                    Err(Failure::Unknown("the leader has changed".to_owned()))
+                    Err(Failure::unknown("the leader has changed"))
                 }
-                Err(_) => Err(Failure::Unknown("the node lost its office on the way".to_owned())),
+                Err(_) => Err(Failure::unknown("the node lost its office on the way")),
             }
         })
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_core::{Acquire, Command, Locks, Reply};
@@ -41,11 +41,31 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
 struct Proxy {
     address: String,
     real: String,
-    /// How many bytes may still pass to the node.
-    budget: Arc<AtomicU64>,
-    passed: Arc<AtomicU64>,
+    way: Arc<Way>,
     running: AbortHandle,
     tasks: JoinSet<()>,
+}
+
+/// What may pass to the node, and what has.
+struct Way {
+    /// How many bytes may still pass.
+    budget: AtomicU64,
+    passed: AtomicU64,
+    /// One byte of a value is to be changed on the way.
+    damages: AtomicBool,
+}
+
+impl Way {
+    /// Changes a byte in the middle of a value, if that is due and there is one.
+    fn damage(&self, bytes: &mut [u8]) {
+        let value = [b'x'; 1_000];
+        if self.damages.load(Ordering::Relaxed)
+            && let Some(at) = bytes.windows(value.len()).position(|some| some == value)
+        {
+            bytes[at + value.len() / 2] ^= 1;
+            self.damages.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Proxy {
@@ -56,22 +76,23 @@ impl Proxy {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (budget, passed) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicU64::new(0)));
+        let (budget, passed) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let way = Arc::new(Way { budget, passed, damages: AtomicBool::new(false) });
         let mut tasks = JoinSet::new();
         let running = {
-            let (real, budget, passed) = (real.clone(), budget.clone(), passed.clone());
+            let (real, way) = (real.clone(), way.clone());
             tasks.spawn(async move {
                 let mut connections = JoinSet::new();
                 loop {
                     let (inbound, _) = listener.accept().await.unwrap();
-                    let (real, budget, passed) = (real.clone(), budget.clone(), passed.clone());
+                    let (real, way) = (real.clone(), way.clone());
                     connections.spawn(async move {
-                        let _ = carry(inbound, &real, &budget, &passed).await;
+                        let _ = carry(inbound, &real, &way).await;
                     });
                 }
             })
         };
-        Proxy { address, real, budget, passed, running, tasks }
+        Proxy { address, real, way, running, tasks }
     }
 }
 
@@ -82,12 +103,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(
-    inbound: TcpStream,
-    real: &str,
-    budget: &AtomicU64,
-    passed: &AtomicU64,
-) -> std::io::Result<()> {
+async fn carry(inbound: TcpStream, real: &str, way: &Way) -> std::io::Result<()> {
     let outbound = TcpStream::connect(real).await?;
     let (mut from_peer, mut to_peer) = inbound.into_split();
     let (mut from_node, mut to_node) = outbound.into_split();
@@ -95,13 +111,14 @@ async fn carry(
         let mut bytes = vec![0; 64 * 1024];
         loop {
             let count = from_peer.read(&mut bytes).await?;
-            let left = budget.load(Ordering::Relaxed);
+            let left = way.budget.load(Ordering::Relaxed);
             if count == 0 || left < count as u64 {
                 // The connection breaks.
                 return Ok::<_, std::io::Error>(());
             }
-            budget.fetch_sub(count as u64, Ordering::Relaxed);
-            passed.fetch_add(count as u64, Ordering::Relaxed);
+            way.budget.fetch_sub(count as u64, Ordering::Relaxed);
+            way.passed.fetch_add(count as u64, Ordering::Relaxed);
+            way.damage(&mut bytes[..count]);
             to_node.write_all(&bytes[..count]).await?;
         }
     };
@@ -118,16 +135,38 @@ async fn put(node: &Node, key: &str, bytes: usize) -> bool {
     matches!(node.calls().command(command).await, Ok(Reply::Put { .. }))
 }
 
-/// The parts of a snapshot that have arrived so far.
-fn arrived(data: &Path) -> Option<u64> {
+/// The file with the parts of a snapshot that have arrived so far.
+fn incoming(data: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(data.join("snapshot")).ok()?;
     let mut parts =
         entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("incoming-"));
-    parts.next().and_then(|part| Some(part.metadata().ok()?.len()))
+    parts.next().map(|part| part.path())
+}
+
+fn arrived(data: &Path) -> Option<u64> {
+    incoming(data).and_then(|path| Some(path.metadata().ok()?.len()))
+}
+
+/// What happens to a part of the snapshot besides.
+#[derive(Clone, Copy, PartialEq)]
+enum Damage {
+    /// On the way: its checksum does not fit, and it is sent again.
+    Sent,
+    /// On the disk, between two lives of the node: the whole does not fit, and all of it is sent again.
+    Stored,
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_node_that_was_down_for_long_gets_a_snapshot_and_goes_on_where_it_was_cut() {
+    gets_a_snapshot(Damage::Sent).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn half_a_snapshot_that_was_damaged_on_the_disk_is_thrown_away() {
+    gets_a_snapshot(Damage::Stored).await;
+}
+
+async fn gets_a_snapshot(damage: Damage) {
     let folder = tempfile::tempdir().unwrap();
     let data: PathBuf = folder.path().join("3");
     let proxy = Proxy::open().await;
@@ -174,19 +213,30 @@ async fn a_node_that_was_down_for_long_gets_a_snapshot_and_goes_on_where_it_was_
 
     // It is back, and the way to it breaks in the middle.
     let whole = VALUES * VALUE_BYTES as u64;
-    proxy.budget.store(whole / 2, Ordering::Relaxed);
-    proxy.passed.store(0, Ordering::Relaxed);
+    proxy.way.budget.store(whole / 2, Ordering::Relaxed);
+    proxy.way.passed.store(0, Ordering::Relaxed);
     let third = Node::open(config(3)).await.unwrap();
     // Until nothing more arrives: what is left of the budget is too little for a part.
     let there = until("half of it to be there", async || {
-        arrived(&data).filter(|there| *there > whole / 4 && proxy.budget.load(Ordering::Relaxed) < whole / 8)
+        arrived(&data)
+            .filter(|there| *there > whole / 4 && proxy.way.budget.load(Ordering::Relaxed) < whole / 8)
     })
     .await;
     assert!(there > 0 && there < whole, "{there} of {whole} bytes");
     assert_eq!(third.calls().status().values, 0, "half a snapshot is none");
     // And it is restarted as well.
     third.stop().await;
-    proxy.budget.store(u64::MAX, Ordering::Relaxed);
+    match damage {
+        Damage::Sent => proxy.way.damages.store(true, Ordering::Relaxed),
+        Damage::Stored => {
+            let path = incoming(&data).expect("what has arrived stays");
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    proxy.way.budget.store(u64::MAX, Ordering::Relaxed);
     let third = Node::open(config(3)).await.unwrap();
     until("it to catch up", async || {
         let (own, theirs) = (third.calls().status(), node.calls().status());
@@ -196,9 +246,20 @@ async fn a_node_that_was_down_for_long_gets_a_snapshot_and_goes_on_where_it_was_
     let status = third.calls().status();
     assert!(status.snapshot_index > missed_from, "it was a snapshot, not the log");
     assert_eq!((status.values, status.last_token), (VALUES + 1, grant.token.0));
-    let passed = proxy.passed.load(Ordering::Relaxed);
+    let passed = proxy.way.passed.load(Ordering::Relaxed);
     println!("{there} of about {whole} bytes before the cut, {passed} in all");
-    assert!(passed < whole + whole / 4, "it began anew: {passed} bytes for a snapshot of about {whole}");
+    match damage {
+        Damage::Sent => {
+            assert!(!proxy.way.damages.load(Ordering::Relaxed), "nothing was damaged on the way");
+            // What was on its way behind the damaged part is sent twice, but nothing that had been stored.
+            let most = there + 2 * (whole - there) + whole / 8;
+            assert!(passed < most, "it began anew: {passed} bytes, {there} of {whole} were there");
+        }
+        Damage::Stored => {
+            assert!(passed > whole + whole / 4, "what was damaged was not sent again: {passed} bytes")
+        }
+    }
+    assert_eq!(third.calls().digest(), node.calls().digest(), "they have the same table");
 
     // The cell served all the time, and serves with the third one.
     assert!(put(node, "after", 10).await);

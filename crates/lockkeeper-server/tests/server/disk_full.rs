@@ -1,6 +1,8 @@
 //! A full disk: nothing new is granted, releases and reads go on, and when there is room again everything
 //! goes on by itself. On a real file system of its own, which takes root to mount.
 
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -64,6 +66,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     assert_eq!(why.code(), "unavailable");
     assert!(why.to_string().contains("no space left"), "{why}");
     assert!(why.to_string().contains("releases still work"), "{why}");
+    assert!(why.to_string().contains("goes on by itself") && !why.to_string().contains("restart"), "{why}");
     // Longer than the log takes to try again: a try does not let anything through.
     for _ in 0..60 {
         assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), "unavailable");
@@ -92,4 +95,75 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     assert_eq!(node.calls().lock("held").unwrap().holders[0].token, again.token);
     assert!(node.calls().value("k0").unwrap().version > 0);
     node.stop().await;
+}
+
+/// Writes until there is no room at all.
+fn fill(path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    let mut size = 1 << 20;
+    while size > 0 {
+        match file.write_all(&vec![1; size]) {
+            Ok(()) => {}
+            Err(_) => size /= 2,
+        }
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount(folder.path(), 60);
+    let config = NodeConfig {
+        commands_between_snapshots: 50,
+        entries_behind_snapshot: 1,
+        ..NodeConfig::durable(disk.path.join("data"))
+    };
+    let node = Node::start(config.clone()).await.unwrap();
+    let (session, _) = node.calls().open_session(60_000, "test".into()).await.unwrap();
+    let held = acquire(&node, session, "held").await.unwrap();
+    // The log has its segment and the next one: it is only the snapshot that finds no room.
+    let log = disk.path.join("data/log");
+    let written = || -> u64 {
+        let files = std::fs::read_dir(&log).unwrap().map(|file| file.unwrap().metadata().unwrap());
+        files.map(|file| file.blocks() * 512).sum()
+    };
+    until("two whole segments", || written() >= 2 * config.log.segment_bytes).await;
+    let filler = disk.path.join("filler");
+    fill(&filler);
+    for number in 0..60 {
+        assert!(put(&node, &format!("k{}", number % 10)).await.is_ok(), "the log has room");
+    }
+    // Somebody who asks for a copy is told, and does not wait for the room that may never come.
+    let asked = Instant::now();
+    let why = node.calls().backup().await.err().expect("no room for a snapshot");
+    assert_eq!(why.code(), "unavailable");
+    assert!(why.to_string().contains("cannot write a snapshot"), "{why}");
+    assert!(why.to_string().contains("free some space"), "{why}");
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert_eq!(node.calls().status().snapshot_index, 0, "none was written");
+
+    let release = TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
+    assert_eq!(node.calls().command(release).await, Ok(Reply::Done), "a release works");
+    let last = acquire(&node, session, "held").await.expect("a grant works");
+
+    std::fs::remove_file(&filler).unwrap();
+    until("a snapshot", || node.calls().status().snapshot_index > 0).await;
+    for number in 0..60 {
+        assert!(put(&node, &format!("k{}", number % 10)).await.is_ok());
+    }
+    until("the log to be cut", || node.calls().status().purged_index > 0).await;
+    assert!(node.calls().backup().await.is_ok(), "and a copy can be had");
+    node.stop().await;
+
+    let node = Node::start(config).await.unwrap();
+    assert_eq!(node.calls().lock("held").unwrap().holders[0].token, last.token);
+    node.stop().await;
+}
+
+async fn until(what: &str, mut look: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !look() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

@@ -37,6 +37,18 @@ fn families(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// A label's words, in the documentation's table.
+fn told(row: &str) -> BTreeSet<String> {
+    row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The words that a label has in a scrape.
+fn words(text: &str, metric: &str, label: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")));
+    let of = |line: &str| Some(line.split_once(&format!("{label}=\""))?.1.split_once('"')?.0.to_owned());
+    lines.filter_map(of).collect()
+}
+
 /// A node that has seen something of everything.
 async fn busy() -> (Node, Client) {
     let (node, client) = start().await;
@@ -91,7 +103,10 @@ async fn everything_is_counted_and_no_name_is_a_label() {
     let text = client.get("/metrics").await.text();
     assert!(!text.contains("secret"), "the name of a lock is in the metrics");
     for line in [
-        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"exclusive\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"exclusive\",outcome=\"granted\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"exclusive\",outcome=\"refused\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"exclusive\",outcome=\"timeout\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"shared\",outcome=\"granted\"} 0",
         "lockkeeper_lock_hold_seconds_count 1",
         "lockkeeper_lock_refused_total{reason=\"busy\"} 1",
         "lockkeeper_lock_refused_total{reason=\"timeout\"} 1",
@@ -110,6 +125,91 @@ async fn everything_is_counted_and_no_name_is_a_label() {
     }
     let synced = text.lines().find_map(|line| line.strip_prefix("lockkeeper_wal_fsync_seconds_count "));
     assert!(synced.and_then(|count| count.parse::<u64>().ok()) > Some(5), "{synced:?}");
+}
+
+/// A family without samples is not printed, so that nobody could see that it is missing in the documentation.
+#[tokio::test(flavor = "current_thread")]
+async fn every_family_and_every_word_of_a_label_is_there_from_the_start() {
+    let (_node, client) = start().await;
+    let text = client.get("/metrics").await.text();
+    let printed = families(&text);
+    for file in ["metrics.rs", "metrics/acquires.rs"] {
+        let source = read(&format!("crates/lockkeeper-server/src/{file}"));
+        let names = source
+            .split("register(")
+            .skip(1)
+            .filter_map(|call| call.trim_start().strip_prefix('"').and_then(|call| call.split('"').next()));
+        for name in names {
+            let name = format!("lockkeeper_{name}");
+            let known = ["", "_total", "_info"].iter().any(|end| printed.contains(&format!("{name}{end}")));
+            assert!(known, "{name} is registered in {file}, but a fresh node does not print it");
+        }
+    }
+    let docs = read("docs/observing.md");
+    for (metric, label) in [
+        ("lockkeeper_lock_acquire_wait_seconds", "outcome"),
+        ("lockkeeper_lock_refused_total", "reason"),
+        ("lockkeeper_lock_lost_total", "reason"),
+        ("lockkeeper_sessions_ended_total", "reason"),
+        ("lockkeeper_turned_away_total", "reason"),
+    ] {
+        let row = docs.lines().find(|line| line.starts_with(&format!("| `{metric}{{"))).unwrap();
+        let row = row.split(" | ").nth(1).unwrap();
+        let sample = if label == "outcome" { format!("{metric}_count") } else { metric.to_owned() };
+        assert_eq!(words(&text, &sample, label), told(row), "{metric}: what is printed, and what is told");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_lost_and_what_is_waited_for_in_vain_is_counted() {
+    let (_node, client) = start().await;
+    let scoped = |session: &str, lock: &str, scope: &str| {
+        let policy = "wound_wait";
+        json!({"session": session, "lock": lock, "scope": scope, "policy": policy, "wait_ms": 60_000})
+    };
+    let (old, young) = (client.session().await, client.session().await);
+    client.post("/v1/lock/acquire", scoped(&old, "a", "first")).await.ok();
+    client.post("/v1/lock/acquire", scoped(&young, "b", "second")).await.ok();
+    client.post("/v1/lock/acquire", scoped(&old, "b", "first")).await.ok();
+    let brief = client.session_of(100, "brief").await;
+    client.take(&brief, "c").await;
+    client.until_free("c").await;
+    client.take(&old, "d").await;
+    for request in ["cancelled", "abandoned"] {
+        let waits =
+            json!({"session": young, "lock": "d", "mode": "shared", "wait_ms": 60_000, "request": request});
+        let waiting = client.post_later("/v1/lock/acquire", waits);
+        client
+            .until("d", "waited for a while", |lock| lock["queue"][0]["waited_ms"].as_u64() > Some(1))
+            .await;
+        match request {
+            "cancelled" => {
+                client.post("/v1/lock/cancel", json!({"session": young, "request": request})).await
+            }
+            _ => client.post("/v1/session/close", json!({"session": young})).await,
+        }
+        .ok();
+        waiting.await.unwrap();
+    }
+    let text = client.get("/metrics").await.text();
+    for line in [
+        "lockkeeper_lock_lost_total{reason=\"session_expired\"} 1",
+        "lockkeeper_lock_lost_total{reason=\"wounded\"} 1",
+        "lockkeeper_lock_lost_total{reason=\"forced\"} 0",
+        "lockkeeper_sessions_ended_total{reason=\"expired\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"shared\",outcome=\"cancelled\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"shared\",outcome=\"session_ended\"} 1",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"shared\",outcome=\"timeout\"} 0",
+        "lockkeeper_lock_acquire_wait_seconds_count{mode=\"exclusive\",outcome=\"granted\"} 5",
+    ] {
+        assert!(text.lines().any(|known| known == line), "{line}:\n{text}");
+    }
+    for outcome in ["cancelled", "session_ended"] {
+        let sum =
+            format!("lockkeeper_lock_acquire_wait_seconds_sum{{mode=\"shared\",outcome=\"{outcome}\"}} ");
+        let waited = text.lines().find_map(|line| line.strip_prefix(&sum));
+        assert!(waited.and_then(|sum| sum.parse::<f64>().ok()) >= Some(0.002), "{outcome}: {waited:?}");
+    }
 }
 
 #[tokio::test(flavor = "current_thread")]

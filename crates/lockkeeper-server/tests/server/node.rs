@@ -222,6 +222,34 @@ async fn a_newer_stream_of_a_session_closes_the_older_one() {
     node.stop().await;
 }
 
+/// An older copy of the folder would give tokens twice, and has forgotten votes: nobody must be told to use one.
+fn says_how_to_repair(why: &str) {
+    assert!(why.contains("snapshot restore") && why.contains("add it again"), "{why}");
+    assert!(!why.contains("copy of the") && !why.contains("put back"), "{why}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_folder_whose_identity_is_unreadable_or_gone_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = NodeConfig::durable(folder.path());
+    Node::start(config.clone()).await.unwrap().stop().await;
+    let path = folder.path().join("identity.json");
+    let whole = std::fs::read(&path).unwrap();
+
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(why.contains("identity.json") && why.contains("cannot be read"), "{why}");
+    says_how_to_repair(&why);
+
+    std::fs::remove_file(&path).unwrap();
+    let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(why.contains("but no identity.json"), "{why}");
+    says_how_to_repair(&why);
+
+    std::fs::write(&path, &whole).unwrap();
+    Node::start(config).await.expect("nothing was changed").stop().await;
+}
+
 /// A folder with a snapshot and a log that was cut behind it.
 async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
     let folder = tempfile::tempdir().unwrap();
@@ -258,7 +286,8 @@ async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
         flipped[at] ^= 0x10;
         std::fs::write(&path, &flipped).unwrap();
         let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(why.contains("is damaged") && why.contains("backup"), "byte {at}: {why}");
+        assert!(why.contains("is damaged"), "byte {at}: {why}");
+        says_how_to_repair(&why);
     }
     for length in [0, 5, whole.len() / 2, whole.len() - 1] {
         std::fs::write(&path, &whole[..length]).unwrap();
@@ -268,6 +297,7 @@ async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
     std::fs::remove_file(&path).unwrap();
     let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("the log begins at entry"), "no snapshot at all: {why}");
+    says_how_to_repair(&why);
 
     std::fs::write(&path, &whole).unwrap();
     Node::start(config).await.expect("the whole one is read again").stop().await;

@@ -99,7 +99,7 @@ impl Details {
             }
             Failure::Refused(Refusal::Died { lock, .. }) => details.lock = Some(lock.to_string()),
             Failure::NotLeader { leader } => details.leader = Some(leader.clone()),
-            Failure::Unknown(_) | Failure::Unavailable(_) => {
+            Failure::Unknown { .. } | Failure::Unavailable(_) => {
                 details.may_have_happened = Some(failure.may_have_happened());
             }
             Failure::Overload { retry_after_ms, .. } => details.retry_after_ms = Some(*retry_after_ms),
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!((status, &error["leader"]), (421, &json!("b:7420")));
         let (_, error) = shown(Failure::NotLeader { leader: None });
         assert!(error.as_object().unwrap().contains_key("leader"));
-        let (status, error) = shown(Failure::Unknown("the leader changed".to_owned()));
+        let (status, error) = shown(Failure::unknown("the leader changed"));
         assert_eq!((status, &error["may_have_happened"]), (503, &json!(true)));
         let (_, error) = shown(Refusal::Busy { lock: "a".into() }.into());
         assert_eq!((&error["lock"], error.get("last_token")), (&json!("a"), None));

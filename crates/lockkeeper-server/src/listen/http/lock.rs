@@ -268,7 +268,7 @@ pub(super) async fn force_release(
             Ok(Json(Forced { released: released > 0, last_token: last_token.0 }))
         }
         other => {
-            Err(Failure::Unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
+            Err(Failure::unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
         }
     }
 }

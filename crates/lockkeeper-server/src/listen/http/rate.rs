@@ -35,7 +35,7 @@ pub(super) async fn take(OnBehalf(calls): OnBehalf, Body(asked): Body<Take>) -> 
     match calls.command(wire::take_rate_command(request)?).await? {
         Reply::Rate { allowed, retry_after_ms } => Ok(Json(Taken { allowed, retry_after_ms })),
         other => {
-            Err(Failure::Unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
+            Err(Failure::unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
         }
     }
 }

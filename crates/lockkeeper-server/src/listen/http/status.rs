@@ -102,17 +102,12 @@ pub(super) async fn alive() -> Json<Health> {
     Json(Health { status: "ok", checks: None })
 }
 
-/// The node can serve: it leads, or it knows who does and sends callers there. Followers count as ready,
-/// because otherwise a rolling restart of a cell would wait for ever for all but one of them.
+/// The node can serve.
 pub(super) async fn ready(OnBehalf(calls): OnBehalf, uri: Uri) -> Result<Json<Health>, Error> {
-    let role = match calls.ready() {
-        Ok(()) => "leader",
-        Err(Failure::NotLeader { leader: Some(_) }) => "follower",
-        Err(failure) => {
-            let why = Failure::Unavailable(format!("not ready: {failure}"));
-            return Err(Error::from(why).with_status(StatusCode::SERVICE_UNAVAILABLE));
-        }
-    };
+    let role = calls.role().map_err(|failure| {
+        let why = Failure::Unavailable(format!("not ready: {failure}"));
+        Error::from(why).with_status(StatusCode::SERVICE_UNAVAILABLE)
+    })?;
     let verbose = uri.query().is_some_and(|query| query.split('&').any(|word| word.starts_with("verbose")));
     let checks = verbose.then(|| {
         let status = calls.status();

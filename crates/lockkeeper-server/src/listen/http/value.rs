@@ -59,7 +59,7 @@ pub(super) async fn put(OnBehalf(calls): OnBehalf, Body(asked): Body<Put>) -> Re
     match calls.command(command).await? {
         Reply::Put { version } => Ok(Json(Written { version })),
         other => {
-            Err(Failure::Unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
+            Err(Failure::unknown(format!("the table gave an answer that does not fit ({other:?})")).into())
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-/// What to do about a log that can't be trusted.
-const REPAIR: &str = "Nothing was changed. If this node is alone in its cell, restore it from a snapshot or a \
+/// What to do about a log, a snapshot or a folder that can't be trusted. Never a copy of the folder: an older one has
+/// forgotten votes and grants, and would give tokens twice (S1, S10).
+pub(crate) const REPAIR: &str = "Nothing was changed. If this node is alone in its cell, restore it from a snapshot or a \
     backup (lockkeeper snapshot restore). If the cell has other members, remove this node from the cell, \
     delete its data folder, and add it again as a new member: it then gets everything from the others. Do not \
-    delete or edit single files of the log: this node has promised the others to keep what is in them";
+    delete or edit single files of the folder: this node has promised the others to keep what is in them";
 
 /// Why the log can't be opened, written or read. Cloned to everyone who asks after the first failure.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -97,6 +98,16 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// The same for a log that is open and goes on trying: nobody has to restart anything for that.
+    pub(crate) fn while_it_is_tried_again(&self) -> String {
+        match self {
+            LogError::NoSpace { folder, source } => {
+                format!("no space left in {folder} ({source}): free some, and it goes on by itself")
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// A failure of the disk, with a full disk told apart.
     pub(crate) fn disk(action: &'static str, folder: &str, file: &str, source: io::Error) -> LogError {
         let full = matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);

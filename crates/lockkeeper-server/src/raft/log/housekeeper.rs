@@ -165,7 +165,8 @@ impl Housekeeper {
                         Next::Ready(segment)
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the next segment of the log can't be made, trying again");
+                        let why = error.while_it_is_tried_again();
+                        tracing::warn!("the next segment of the log can't be made, trying again: {why}");
                         chores.trouble = Some(error);
                         Next::Failed { number }
                     }

@@ -51,6 +51,7 @@ use std::time::{Duration, Instant};
 
 pub use disk::{Disk, DiskFile, Faults, FaultyDisk, MemoryDisk, RealDisk, SECTOR_BYTES};
 pub use error::LogError;
+pub(crate) use error::REPAIR;
 pub use housekeeper::Space;
 pub use store::{LogReader, LogStore};
 

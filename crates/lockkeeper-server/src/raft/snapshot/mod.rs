@@ -6,6 +6,8 @@
 //! A snapshot is written under another name, made durable and then renamed: under its own name it is whole.
 
 pub(crate) mod incoming;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,12 +15,14 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::{LockTable, Restore, SnapshotError};
 use openraft::Membership;
 use tokio::sync::Notify;
 
 use self::incoming::Incoming;
+use super::log::REPAIR;
 use super::types::{Member, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
@@ -30,8 +34,13 @@ const FILE_NAME: &str = "table.snapshot";
 const NEW_FILE_NAME: &str = "table.snapshot.new";
 /// So much of a snapshot goes to the disk at once.
 const SYNC_BYTES: usize = 1 << 20;
+/// After each such portion, it rests for this many times as long as that took: the log shares the disk.
+const REST: u32 = 3;
+const REST_MAX: Duration = Duration::from_millis(50);
 /// After this many commands a snapshot is taken, at the earliest.
 pub const COMMANDS_BETWEEN: u64 = 500_000;
+/// After as many more for each of these in the last one: what takes longer to write is written less often.
+const BYTES_OF_A_LARGE_ONE: u64 = 32 << 20;
 
 /// The bytes of a snapshot: a file, or memory for a node that keeps nothing.
 #[derive(Debug, Clone)]
@@ -101,7 +110,11 @@ struct Inner {
     current: Mutex<Option<(SnapshotMeta, SnapshotImage)>>,
     commands_since: AtomicU64,
     commands_between: u64,
+    /// How large the current one is.
+    bytes: AtomicU64,
     due: Notify,
+    /// Why the last try to write one failed. Stays while another try is under way.
+    trouble: Mutex<Option<String>>,
 }
 
 /// A snapshot that could not be read.
@@ -117,9 +130,7 @@ pub enum SnapshotReadError {
     },
     /// It is not what was once written.
     #[error(
-        "the snapshot {} is damaged ({what}), and the log before it is gone, so the node does not start: \
-         put back a copy of the data folder from a backup; a member of a larger cell can also be emptied and \
-         added again, and gets everything from the others",
+        "the snapshot {} is damaged ({what}), and the log before it is gone, so the node does not start. {REPAIR}",
         path.display()
     )]
     Damaged {
@@ -157,7 +168,9 @@ impl SnapshotStore {
             current: Mutex::new(None),
             commands_since: AtomicU64::new(0),
             commands_between,
+            bytes: AtomicU64::new(0),
             due: Notify::new(),
+            trouble: Mutex::new(None),
         };
         let store = SnapshotStore { inner: Arc::new(inner) };
         let Some(folder) = folder else { return Ok((store, None)) };
@@ -182,12 +195,14 @@ impl SnapshotStore {
             Err(ReadError::Damaged(what)) => return Err(SnapshotReadError::Damaged { path, what }),
         };
         *store.inner.current.lock().unwrap_or_else(PoisonError::into_inner) = Some((meta.clone(), image));
+        store.inner.bytes.store(len, Ordering::Relaxed);
         Ok((store, Some((meta, table))))
     }
 
     /// Counts commands that were applied; enough of them make a snapshot due.
     pub(crate) fn count(&self, commands: u64) {
-        let between = self.inner.commands_between.max(1);
+        let larger = self.inner.bytes.load(Ordering::Relaxed) / BYTES_OF_A_LARGE_ONE;
+        let between = self.inner.commands_between.max(1).saturating_mul(1 + larger);
         let before = self.inner.commands_since.fetch_add(commands, Ordering::Relaxed);
         // Each time the mark is passed: raft ignores a wish that comes while a snapshot is being written.
         if (before + commands) / between > before / between {
@@ -204,8 +219,24 @@ impl SnapshotStore {
         self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Why no snapshot can be written, if the last try failed.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Writes a snapshot and makes it the current one. Returns the current one.
     pub(crate) fn write(
+        &self,
+        meta: &SnapshotMeta,
+        table: &LockTable,
+    ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
+        let written = self.try_to_write(meta, table);
+        let trouble = written.as_ref().err().map(ToString::to_string);
+        *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        written
+    }
+
+    fn try_to_write(
         &self,
         meta: &SnapshotMeta,
         table: &LockTable,
@@ -251,6 +282,7 @@ impl SnapshotStore {
             File::open(folder)?.sync_all()?;
             image.place = Place::File(path);
         }
+        self.inner.bytes.store(image.len, Ordering::Relaxed);
         *current = Some((meta.clone(), image.clone()));
         Ok((meta.clone(), image))
     }
@@ -316,6 +348,7 @@ fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Resul
     let path = folder.join(NEW_FILE_NAME);
     let mut file = File::create(&path)?;
     let (mut len, mut unsynced) = (0, 0);
+    let mut began = Instant::now();
     for chunk in chunks {
         file.write_all(&chunk)?;
         len += chunk.len() as u64;
@@ -324,6 +357,8 @@ fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Resul
         if unsynced >= SYNC_BYTES {
             file.sync_data()?;
             unsynced = 0;
+            std::thread::sleep((began.elapsed() * REST).min(REST_MAX));
+            began = Instant::now();
         }
     }
     file.sync_all()?;

@@ -5,22 +5,27 @@
 //! by these tests, so adding one is all that a new version has to do:
 //!
 //! ```sh
-//! LOCKKEEPER_WRITE_DATA=v2 cargo test -p lockkeeper-server --test server formats -- --ignored
-//! git add crates/lockkeeper-server/tests/data/v2
+//! LOCKKEEPER_WRITE_DATA=v3 cargo test -p lockkeeper-server --test server formats -- --ignored
+//! git add crates/lockkeeper-server/tests/data/v3
 //! ```
 //!
 //! Do that when something is added to what is written (a new command, a new record), after teaching `scene.rs` to
 //! use it. Never write an old folder anew: it is what real disks hold.
+//!
+//! v1 is from before a cell asked who its callers are; v2 has rules, tokens, quotas, and sessions that belong to
+//! identities.
 
+mod caller;
 mod newer;
 mod scene;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_server::{Node, NodeConfig, backup};
+use lockkeeper_server::{Node, NodeConfig, Security, backup};
 use serde_json::{Value, json};
 
+use self::caller::Caller;
 use crate::http::Client;
 
 /// The folders of test data, the oldest first.
@@ -45,11 +50,45 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-async fn start(folder: &Path) -> (Node, Client) {
-    let config = NodeConfig { listen: Some("127.0.0.1:0".to_owned()), ..NodeConfig::durable(folder) };
-    let node = Node::start(config).await.expect("the node starts");
-    let address = node.address().unwrap();
-    (node, Client { address })
+/// The token of the administrator, where there is one.
+const ROOT_TOKEN: &str = "the root token of the formats, long enough to be one";
+
+/// A node that asks who comes, if it has to.
+struct Stage {
+    node: Node,
+    client: Client,
+    asks: bool,
+}
+
+impl Stage {
+    async fn start(config: NodeConfig, asks: bool) -> Stage {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("root.token");
+        fs::write(&file, ROOT_TOKEN).unwrap();
+        let security = Security { root_token_file: asks.then_some(file), ..Security::default() };
+        let config = NodeConfig { listen: Some("127.0.0.1:0".to_owned()), security, ..config };
+        let node = Node::start(config).await.expect("the node starts");
+        let client = Client { address: node.address().unwrap() };
+        Stage { node, client, asks }
+    }
+
+    /// On the data of a version, which tells whether it asks.
+    async fn on(folder: &Path, expected: &Value) -> Stage {
+        Stage::start(NodeConfig::durable(folder), expected["ci"].is_string()).await
+    }
+
+    fn root(&self) -> Caller {
+        Caller::new(self.client, self.asks.then_some(ROOT_TOKEN))
+    }
+
+    /// Whoever the sessions belong to; nobody in particular if nobody is asked.
+    fn ci(&self, expected: &Value) -> Caller {
+        Caller::new(self.client, expected["ci"].as_str())
+    }
+}
+
+fn expected(version: &Path) -> Value {
+    serde_json::from_slice(&fs::read(version.join("expected.json")).unwrap()).unwrap()
 }
 
 /// Whether all that is expected is there. There may be more: a newer version may have more to tell.
@@ -75,18 +114,20 @@ async fn data_folders_of_all_versions_are_read_and_used_on() {
     for version in versions() {
         let temporary = tempfile::tempdir().unwrap();
         copy(&version.join("folder"), temporary.path());
-        let expected: Value =
-            serde_json::from_slice(&fs::read(version.join("expected.json")).unwrap()).unwrap();
-        let (node, client) = start(temporary.path()).await;
+        let expected = expected(&version);
+        let stage = Stage::on(temporary.path(), &expected).await;
         let mut wrong = Vec::new();
-        missing(&scene::look(client).await, &expected["shown"], "", &mut wrong);
+        missing(&scene::look(&stage.root()).await, &expected["shown"], "", &mut wrong);
         assert!(wrong.is_empty(), "{}: {wrong:#?}", version.display());
-        scene::go_on(client, &expected).await;
-        node.stop().await;
+        scene::go_on(&stage.ci(&expected), &expected).await;
+        if stage.asks {
+            scene::asks_on(&stage, &expected).await;
+        }
+        stage.node.stop().await;
         // What the old log and today's entries add up to can be read again.
-        let (node, client) = start(temporary.path()).await;
-        client.get("/v1/value?key=format%2Fafter").await.ok();
-        node.stop().await;
+        let stage = Stage::on(temporary.path(), &expected).await;
+        stage.ci(&expected).get("/v1/value?key=format%2Fafter").await.ok();
+        stage.node.stop().await;
     }
 }
 
@@ -98,20 +139,22 @@ async fn backups_of_all_versions_can_be_restored() {
         let restored = backup::restore(&version.join("backup.snapshot"), &folder, 1).unwrap();
         assert!(restored.last_token > backup::TOKENS_RAISED_BY, "{restored:?}");
         assert!(restored.locks > 0 && restored.sessions > 0 && restored.values > 0, "{restored:?}");
-        let (node, client) = start(&folder).await;
-        let session = client.session().await;
-        let token = client.take(&session, "format/new").await;
+        let expected = expected(&version);
+        let stage = Stage::on(&folder, &expected).await;
+        let caller = stage.ci(&expected);
+        let session = caller.session_of(60_000, "test").await;
+        let token = caller.take(&session, "format/new").await;
         assert_eq!(token, restored.last_token + 1, "tokens go on above the backup");
-        let value = client.get("/v1/value?key=format%2Fvalue").await.ok();
+        let value = caller.get("/v1/value?key=format%2Fvalue").await.ok();
         assert_eq!(value["value"], json!("early"), "{value}");
-        node.stop().await;
+        stage.node.stop().await;
     }
 }
 
 #[tokio::test(flavor = "current_thread")]
 #[ignore = "writes the test data of a new version; see the head of this file"]
 async fn write() {
-    let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v2");
+    let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v3");
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     assert!(!target.exists(), "{} is there: old data is never written anew", target.display());
     scene::write(&target).await;

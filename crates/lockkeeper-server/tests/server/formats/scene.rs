@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use lockkeeper_server::NodeConfig;
 use lockkeeper_server::raft::log::{LogConfig, SyncMode};
-use lockkeeper_server::{Node, NodeConfig};
 use serde_json::{Value, json};
 
-use crate::http::Client;
+use super::Stage;
+use super::caller::Caller;
 
 const ACQUIRE: &str = "/v1/lock/acquire";
 /// The longest there is: no session may end while the test looks.
@@ -23,12 +24,13 @@ const LOOKS: &[&str] = &[
     "/v1/election?name=format%2Felection",
     "/v1/history?name=format%2Fexclusive",
     "/v1/history?name=format%2Fforced",
+    "/v1/access",
 ];
 /// What changes while one looks.
 const MOVING: &[&str] = &["held_ms", "waited_ms", "ago_ms", "closed_ms", "remaining_ms", "age_ms"];
 
 /// All that is shown and does not depend on when one looks.
-pub(crate) async fn look(client: Client) -> Value {
+pub(crate) async fn look(client: &Caller) -> Value {
     let mut shown = serde_json::Map::new();
     for path in LOOKS {
         let mut answer = client.get(path).await.ok();
@@ -38,7 +40,8 @@ pub(crate) async fn look(client: Client) -> Value {
     // Who led differs by now, and at which address; what operators did does not.
     let mut audit = client.get("/v1/audit").await.ok();
     still(&mut audit);
-    let acts = audit["acts"].as_array().into_iter().flatten().filter(|act| act["what"] == "force_release");
+    let lasting = |act: &&Value| act["what"] == "force_release" || act["what"] == "access";
+    let acts = audit["acts"].as_array().into_iter().flatten().filter(lasting);
     shown.insert("acts".to_owned(), acts.cloned().collect());
     Value::Object(shown)
 }
@@ -54,6 +57,28 @@ fn still(value: &mut Value) {
     }
 }
 
+/// Most sessions of `ci`: those of the scene and one more.
+const SESSIONS_MAX: u64 = 4;
+
+/// Rules, tokens and quotas; the token of whoever does the rest.
+async fn admit(root: &Caller) -> String {
+    for (identity, prefix, rights) in
+        [("ci", "format/", &["acquire"][..]), ("ops", "", &["admin"]), ("*", "format/", &["read"])]
+    {
+        let rule = json!({"identity": identity, "prefix": prefix, "rights": rights});
+        root.post("/v1/access/grant", rule).await.ok();
+    }
+    for quota in [
+        json!({"namespace": "format", "locks": 100, "waiters": 50, "values": 20, "requests_per_s": 1_000}),
+        json!({"namespace": "*", "locks": 10}),
+        json!({"identity": "ci", "sessions": SESSIONS_MAX}),
+    ] {
+        root.post("/v1/access/quota", quota).await.ok();
+    }
+    let made = root.post("/v1/access/token/create", json!({"identity": "ci"})).await.ok();
+    made["token"].as_str().unwrap().to_owned()
+}
+
 /// Makes the test data.
 pub(crate) async fn write(target: &Path) {
     let temporary = tempfile::tempdir().unwrap();
@@ -63,10 +88,10 @@ pub(crate) async fn write(target: &Path) {
         prepare_ahead: false,
         ..LogConfig::default()
     };
-    let config =
-        NodeConfig { listen: Some("127.0.0.1:0".to_owned()), log, ..NodeConfig::durable(temporary.path()) };
-    let node = Node::start(config).await.unwrap();
-    let client = Client { address: node.address().unwrap() };
+    let stage = Stage::start(NodeConfig { log, ..NodeConfig::durable(temporary.path()) }, true).await;
+    let root = stage.root();
+    let ci = admit(&root).await;
+    let client = stage.ci(&json!({"ci": ci}));
 
     let one = client.session_of(TTL_MS, "one@format").await;
     let two = client.session_of(TTL_MS, "two@format").await;
@@ -102,21 +127,24 @@ pub(crate) async fn write(target: &Path) {
     client.post("/v1/election/campaign", campaign).await.ok();
     client.take(&two, "format/forced").await;
     let forced = json!({"lock": "format/forced", "reason": "the test wants it"});
-    client.post("/v1/lock/force_release", forced).await.ok();
+    root.post("/v1/lock/force_release", forced).await.ok();
     let waiting = json!({"session": two, "lock": "format/exclusive", "request": "r-2", "wait_forever": true,
         "scope": "other work"});
     let early = client.post_later(ACQUIRE, waiting);
     client.until_waiting("format/exclusive", 1).await;
 
     fs::create_dir_all(target).unwrap();
-    let backup = client.get("/v1/snapshot").await;
+    let backup = root.get("/v1/snapshot").await;
     assert_eq!(backup.status, 200);
     fs::write(target.join("backup.snapshot"), backup.body).unwrap();
 
     // From here on it is in the log alone.
     client.post("/v1/session/close", json!({"session": gone})).await.ok();
     let brief = client.take(&two, "format/brief").await;
-    client.release(&two, "format/brief", brief).await.ok();
+    client
+        .post("/v1/lock/release", json!({"session": two, "lock": "format/brief", "token": brief}))
+        .await
+        .ok();
     let late = json!({"session": two, "lock": "format/exclusive", "request": "r-3", "wait_forever": true});
     let late = client.post_later(ACQUIRE, late);
     client.until_waiting("format/exclusive", 2).await;
@@ -126,10 +154,19 @@ pub(crate) async fn write(target: &Path) {
         .ok();
     client.post("/v1/value/put", json!({"key": "format/late", "value": "late"})).await.ok();
 
-    let expected = json!({"one": one, "two": two, "token": token, "shown": look(client).await});
+    let rule = json!({"identity": "late", "prefix": "format/late/", "rights": ["read", "force_release"]});
+    root.post("/v1/access/grant", rule).await.ok();
+    let unused = root.post("/v1/access/token/create", json!({"identity": "late"})).await.ok();
+    root.post("/v1/access/token/revoke", json!({"id": unused["id"]})).await.ok();
+    root.post("/v1/access/token/create", json!({"identity": "late"})).await.ok();
+    root.post("/v1/access/revoke", json!({"identity": "*", "prefix": "format/"})).await.ok();
+    root.post("/v1/access/quota", json!({"namespace": "late", "requests_per_s": 7})).await.ok();
+
+    let shown = look(&root).await;
+    let expected = json!({"one": one, "two": two, "token": token, "ci": ci, "shown": shown});
     early.abort();
     late.abort();
-    node.stop().await;
+    stage.node.stop().await;
     let text = serde_json::to_vec_pretty(&expected).unwrap();
     fs::write(target.join("expected.json"), text).unwrap();
     super::copy(temporary.path(), &target.join("folder"));
@@ -137,7 +174,7 @@ pub(crate) async fn write(target: &Path) {
 }
 
 /// The sessions of the old version live, their requests are remembered, and whoever waited is next.
-pub(crate) async fn go_on(client: Client, expected: &Value) {
+pub(crate) async fn go_on(client: &Caller, expected: &Value) {
     let (one, two) = (&expected["one"], &expected["two"]);
     client.post("/v1/session/keepalive", json!({"session": one})).await.ok();
     let again = json!({"session": one, "lock": "format/exclusive", "request": "r-1", "scope": "work"});
@@ -158,4 +195,20 @@ pub(crate) async fn go_on(client: Client, expected: &Value) {
         .ok();
     assert!(next["token"].as_u64() > expected["token"].as_u64(), "the waiter is next: {next}");
     client.post("/v1/value/put", json!({"key": "format/after", "value": "today"})).await.ok();
+}
+
+/// Rules, tokens, quotas and whose a session is are in force as they were.
+pub(crate) async fn asks_on(stage: &Stage, expected: &Value) {
+    let (root, ci, nobody) = (stage.root(), stage.ci(expected), Caller::new(stage.client, None));
+    nobody.get("/v1/status").await.refused(401, "unauthenticated");
+    let one = &expected["one"];
+    root.post("/v1/session/keepalive", json!({"session": one})).await.refused(410, "session_lost");
+    ci.post(ACQUIRE, json!({"session": one, "lock": "elsewhere/1"})).await.refused(403, "forbidden");
+    ci.get("/v1/access").await.refused(403, "forbidden");
+    // Two of the scene are left.
+    for _ in 2..SESSIONS_MAX {
+        ci.session_of(60_000, "more@format").await;
+    }
+    let more = ci.post("/v1/session/open", json!({"ttl_ms": 60_000})).await;
+    more.refused(429, "limit");
 }

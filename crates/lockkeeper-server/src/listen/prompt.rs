@@ -1,0 +1,61 @@
+//! The message of a single gRPC call, which must be there soon: memory that waits for the rest of it would be anybody's to
+//! take, because a call is looked at when it is there. Bodies of JSON have the same bound in `http/body.rs`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::Bytes;
+use http_body::Frame;
+use tokio::time::Sleep;
+use tonic::Status;
+
+use super::grpc;
+use crate::failure::Failure;
+
+const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A body that fails when it takes too long.
+pub(super) struct Prompt<B> {
+    body: Pin<Box<B>>,
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Prompt<B> {
+    pub(super) fn new(body: B) -> Prompt<B> {
+        Prompt { body: Box::pin(body), late: None }
+    }
+}
+
+impl<B> HttpBody for Prompt<B>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<axum::BoxError>,
+{
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
+        if let Poll::Ready(frame) = self.body.as_mut().poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        // Most messages are there at once and never need a timer.
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(MESSAGE_WITHIN)));
+        ready!(late.as_mut().poll(context));
+        Poll::Ready(Some(Err(too_slow().into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+fn too_slow() -> Status {
+    let text = format!("the message did not arrive within {} s: nothing was done", MESSAGE_WITHIN.as_secs());
+    grpc::status(Failure::Invalid(text))
+}

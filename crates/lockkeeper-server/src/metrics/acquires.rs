@@ -1,0 +1,116 @@
+//! How acquires ended, and how long they had waited until then. Every counter is found once, when the node starts:
+//! looking one up costs more than counting.
+
+use lockkeeper_core::{Mode, Refusal};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::{Why, seconds};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Wait {
+    mode: &'static str,
+    outcome: &'static str,
+}
+
+/// One histogram for each mode, of one outcome.
+#[derive(Debug)]
+struct Waits {
+    exclusive: Histogram,
+    shared: Histogram,
+}
+
+impl Waits {
+    fn of(family: &Family<Wait, Histogram>, outcome: &'static str) -> Waits {
+        let in_mode = |mode: Mode| family.get_or_create(&Wait { mode: mode.as_str(), outcome }).clone();
+        Waits { exclusive: in_mode(Mode::Exclusive), shared: in_mode(Mode::Shared) }
+    }
+
+    fn observe(&self, mode: Mode, waited_ms: u64) {
+        let histogram = match mode {
+            Mode::Exclusive => &self.exclusive,
+            Mode::Shared => &self.shared,
+        };
+        histogram.observe(waited_ms as f64 / 1_000.0);
+    }
+}
+
+/// Acquires by their end. Each that was decided is in one of the histograms, once.
+#[derive(Debug)]
+pub(super) struct Acquires {
+    granted: Waits,
+    timeout: Waits,
+    refused: Waits,
+    cancelled: Waits,
+    session_ended: Waits,
+    // Those that were not granted, by reason.
+    busy: Counter,
+    timeouts: Counter,
+    deadlock: Counter,
+    died: Counter,
+    wounded: Counter,
+    rate: Counter,
+}
+
+impl Acquires {
+    pub(super) fn new(registry: &mut Registry) -> Acquires {
+        let waits = Family::<Wait, Histogram>::new_with_constructor(seconds);
+        let refused = Family::<Why, Counter>::default();
+        let of = |outcome| Waits::of(&waits, outcome);
+        let count = |reason| refused.get_or_create(&Why { reason }).clone();
+        let acquires = Acquires {
+            granted: of("granted"),
+            timeout: of("timeout"),
+            refused: of("refused"),
+            cancelled: of("cancelled"),
+            session_ended: of("session_ended"),
+            busy: count("busy"),
+            timeouts: count("timeout"),
+            deadlock: count("deadlock"),
+            died: count("died"),
+            wounded: count("wounded"),
+            rate: count("rate"),
+        };
+        registry.register(
+            "lock_acquire_wait_seconds",
+            "How long acquires waited until they were decided, in cell time",
+            waits,
+        );
+        registry.register("lock_refused", "Acquires that were not granted", refused);
+        acquires
+    }
+
+    pub(super) fn granted(&self, mode: Mode, waited_ms: u64) {
+        self.granted.observe(mode, waited_ms);
+    }
+
+    /// What is wrong with the request itself is not counted: nothing was decided.
+    pub(super) fn refused(&self, mode: Mode, why: &Refusal, waited_ms: u64) {
+        let (waits, counter) = match why {
+            Refusal::Busy { .. } => (&self.refused, Some(&self.busy)),
+            Refusal::Deadlock { .. } => (&self.refused, Some(&self.deadlock)),
+            Refusal::Died { .. } => (&self.refused, Some(&self.died)),
+            Refusal::Wounded => (&self.refused, Some(&self.wounded)),
+            Refusal::Timeout { .. } => (&self.timeout, Some(&self.timeouts)),
+            Refusal::Cancelled => (&self.cancelled, None),
+            Refusal::SessionLost => (&self.session_ended, None),
+            Refusal::NotHeld { .. }
+            | Refusal::StaleToken { .. }
+            | Refusal::VersionMismatch { .. }
+            | Refusal::Invalid(_)
+            | Refusal::TooLarge(_)
+            | Refusal::Limit(_) => return,
+        };
+        waits.observe(mode, waited_ms);
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+
+    pub(super) fn no_permit_of_a_rate(&self) {
+        self.rate.inc();
+    }
+}
