@@ -13,6 +13,23 @@ const PLACES: &[&str] = &[
     "/usr/local/lib/faketime/libfaketimeMT.so.1",
 ];
 
+fn library() -> Result<PathBuf, ServerError> {
+    let library = PLACES.iter().map(PathBuf::from).find(|path| path.exists());
+    library.ok_or(ServerError::Missing {
+        program: "libfaketime",
+        advice: "apt-get install faketime (it moves the clock of one process)",
+    })
+}
+
+/// What a process needs in its environment for a wall clock that is this far ahead of the machine's from the beginning.
+pub(crate) fn ahead(by: Duration) -> Result<Vec<(String, String)>, ServerError> {
+    let library = library()?.to_string_lossy().into_owned();
+    let by = format!("+{}s", by.as_secs());
+    let variables =
+        [("LD_PRELOAD", library), ("FAKETIME", by), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())];
+    Ok(variables.map(|(name, value)| (name.to_owned(), value)).to_vec())
+}
+
 /// The wall clock of one process. Its monotonic clock is left alone.
 #[derive(Debug, Clone)]
 pub struct MovedClock {
@@ -27,12 +44,7 @@ impl MovedClock {
     ///
     /// If libfaketime is not installed.
     pub fn new(folder: &Path) -> Result<MovedClock, ServerError> {
-        let library = PLACES.iter().map(PathBuf::from).find(|path| path.exists());
-        let library = library.ok_or(ServerError::Missing {
-            program: "libfaketime",
-            advice: "apt-get install faketime (it moves the clock of one process)",
-        })?;
-        let clock = MovedClock { library, file: folder.join("clock") };
+        let clock = MovedClock { library: library()?, file: folder.join("clock") };
         clock.forward(Duration::ZERO)?;
         Ok(clock)
     }

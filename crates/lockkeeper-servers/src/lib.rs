@@ -14,6 +14,7 @@ pub mod pgbouncer;
 pub mod postgres;
 mod process;
 pub mod redis;
+mod sockets;
 pub mod wire;
 pub mod zookeeper;
 
@@ -22,3 +23,4 @@ pub use clock::MovedClock;
 pub use error::ServerError;
 pub use process::{Process, Program, bound_to_us, find_program};
 pub use rustix::process::Signal;
+pub use sockets::connections_to;

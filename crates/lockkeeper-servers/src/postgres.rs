@@ -27,6 +27,7 @@ pub struct Postgres {
     folder: TempDir,
     /// Where clients go, as user `postgres` and without a password.
     pub address: SocketAddr,
+    settings: Vec<String>,
     process: Option<Process>,
 }
 
@@ -98,15 +99,15 @@ impl Postgres {
         let folder = folder()?;
         give_to_user(folder.path())?;
         initialise(&folder.path().join("data"))?;
-        Postgres::in_folder(folder)
+        Postgres::in_folder(folder, &[])
     }
 
-    /// The same with a copy of a data folder that is kept here: to make one takes seconds.
+    /// The same with a copy of a data folder that is kept here: to make one takes seconds. Settings are like `fsync=off`.
     ///
     /// # Errors
     ///
     /// If it cannot be started.
-    pub fn start_from(kept: &Path) -> Result<Postgres, ServerError> {
+    pub fn start_from(kept: &Path, settings: &[&str]) -> Result<Postgres, ServerError> {
         {
             // One at a time in this process: they would copy into each other's folder. Other processes have other names.
             static TURN: Mutex<()> = Mutex::new(());
@@ -121,11 +122,12 @@ impl Postgres {
         give_to_user(folder.path())?;
         std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))
             .map_err(ServerError::io("the data folder of PostgreSQL cannot be closed to others"))?;
-        Postgres::in_folder(folder)
+        Postgres::in_folder(folder, settings)
     }
 
-    fn in_folder(folder: TempDir) -> Result<Postgres, ServerError> {
-        let mut postgres = Postgres { folder, address: free_address(5432), process: None };
+    fn in_folder(folder: TempDir, settings: &[&str]) -> Result<Postgres, ServerError> {
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let mut postgres = Postgres { folder, address: free_address(5432), settings, process: None };
         postgres.restart()?;
         Ok(postgres)
     }
@@ -154,7 +156,7 @@ impl Postgres {
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let data = self.folder.path().join("data").to_string_lossy().into_owned();
         let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
-        let arguments = [
+        let mut arguments = vec![
             "-D",
             &data,
             "-p",
@@ -168,6 +170,9 @@ impl Postgres {
             "-c",
             "shared_buffers=16MB",
         ];
+        for setting in &self.settings {
+            arguments.extend(["-c", setting]);
+        }
         let mut server = Program::new(program("postgres")?, &arguments, self.folder.path().join("log"));
         server.user = user();
         let mut process = server.start()?;
@@ -178,6 +183,25 @@ impl Postgres {
         })?;
         self.process = Some(process);
         Ok(())
+    }
+
+    /// Starts it again with other rules of who may log in and how (`pg_hba.conf`).
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written, or it cannot be started.
+    pub fn admit(&mut self, rules: &str) -> Result<(), ServerError> {
+        std::fs::write(self.folder.path().join("data/pg_hba.conf"), rules)
+            .map_err(ServerError::io("the rules of PostgreSQL cannot be written"))?;
+        self.kill();
+        self.restart()
+    }
+
+    /// How many statements of clients its log tells of, if it was started with `log_statement=all`.
+    pub fn statements(&self) -> u64 {
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let is_one = |line: &&str| line.contains("LOG:  execute ") || line.contains("LOG:  statement: ");
+        log.lines().filter(is_one).count() as u64
     }
 
     /// The answer of a query, one line for each row.

@@ -18,9 +18,34 @@ pub struct Wire {
 #[derive(Debug)]
 struct State {
     server: SocketAddr,
-    is_cut: bool,
+    passes: Passes,
     has_ended: bool,
     streams: Vec<TcpStream>,
+}
+
+/// What comes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passes {
+    Everything,
+    Requests,
+    Nothing,
+}
+
+/// Which way something goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Request,
+    Answer,
+}
+
+impl Passes {
+    fn lets(self, way: Way) -> bool {
+        match self {
+            Passes::Everything => true,
+            Passes::Requests => way == Way::Request,
+            Passes::Nothing => false,
+        }
+    }
 }
 
 impl Wire {
@@ -33,7 +58,7 @@ impl Wire {
         let failed = || ServerError::io("no port for a wire can be opened");
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
-        let state = State { server, is_cut: false, has_ended: false, streams: Vec::new() };
+        let state = State { server, passes: Passes::Everything, has_ended: false, streams: Vec::new() };
         let state = Arc::new(Mutex::new(state));
         let of_thread = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -51,13 +76,25 @@ impl Wire {
 
     /// Nothing comes through any more, and nobody is told.
     pub fn cut(&self) {
-        locked(&self.state).is_cut = true;
+        locked(&self.state).passes = Passes::Nothing;
+    }
+
+    /// Connections are closed, and new ones hear nothing.
+    pub fn sever(&self) {
+        let mut state = locked(&self.state);
+        state.passes = Passes::Nothing;
+        close(&mut state);
+    }
+
+    /// Requests come through and are worked on, but their answers are lost, and nobody is told.
+    pub fn lose_answers(&self) {
+        locked(&self.state).passes = Passes::Requests;
     }
 
     /// New connections come through; those from before are closed.
     pub fn heal(&self) {
         let mut state = locked(&self.state);
-        state.is_cut = false;
+        state.passes = Passes::Everything;
         close(&mut state);
     }
 
@@ -83,7 +120,7 @@ fn connect(client: TcpStream, shared: &Arc<Mutex<State>>) -> std::io::Result<()>
     let mut state = locked(shared);
     state.streams.push(client.try_clone()?);
     // Whoever connects while it is cut hears nothing, as with a network that drops packets.
-    if state.is_cut {
+    if state.passes == Passes::Nothing {
         return Ok(());
     }
     let server = TcpStream::connect_timeout(&state.server, Duration::from_secs(1));
@@ -93,17 +130,17 @@ fn connect(client: TcpStream, shared: &Arc<Mutex<State>>) -> std::io::Result<()>
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     state.streams.push(server.try_clone()?);
-    pump(client.try_clone()?, server.try_clone()?, Arc::clone(shared));
-    pump(server, client, Arc::clone(shared));
+    pump(client.try_clone()?, server.try_clone()?, Way::Request, Arc::clone(shared));
+    pump(server, client, Way::Answer, Arc::clone(shared));
     Ok(())
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, state: Arc<Mutex<State>>) {
+fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, state: Arc<Mutex<State>>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             // What is on its way when the wire is cut is lost.
-            if locked(&state).is_cut {
+            if !locked(&state).passes.lets(way) {
                 continue;
             }
             if to.write_all(&buffer[..count]).is_err() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::clock;
 use crate::error::ServerError;
 use crate::free_address;
 use crate::process::{Process, Program, find_program, folder};
@@ -28,6 +29,7 @@ struct Member {
 pub struct Zookeeper {
     folder: TempDir,
     members: Vec<Member>,
+    environment: Vec<(String, String)>,
 }
 
 impl Zookeeper {
@@ -37,6 +39,19 @@ impl Zookeeper {
     ///
     /// If it cannot be started.
     pub fn start(count: usize) -> Result<Zookeeper, ServerError> {
+        Zookeeper::build(count, Vec::new())
+    }
+
+    /// One server whose wall clock is ahead of the machine's.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started, or libfaketime is missing.
+    pub fn start_ahead(by: Duration) -> Result<Zookeeper, ServerError> {
+        Zookeeper::build(1, clock::ahead(by)?)
+    }
+
+    fn build(count: usize, environment: Vec<(String, String)>) -> Result<Zookeeper, ServerError> {
         if !Path::new(JAR).exists() {
             return Err(ServerError::Missing { program: "ZooKeeper", advice: ADVICE });
         }
@@ -67,7 +82,7 @@ impl Zookeeper {
                 .and_then(|()| std::fs::write(folder.path().join(format!("{number}.cfg")), config))
                 .map_err(ServerError::io("the settings of ZooKeeper cannot be written"))?;
         }
-        let mut zookeeper = Zookeeper { folder, members };
+        let mut zookeeper = Zookeeper { folder, members, environment };
         zookeeper.restart()?;
         Ok(zookeeper)
     }
@@ -114,7 +129,9 @@ impl Zookeeper {
                 &config,
             ];
             let log = self.folder.path().join(format!("log-{number}"));
-            member.process = Some(Program::new(&java, &arguments, log).start()?);
+            let mut program = Program::new(&java, &arguments, log);
+            program.environment.clone_from(&self.environment);
+            member.process = Some(program.start()?);
         }
         for member in &mut self.members {
             let address = member.client;

@@ -1,6 +1,6 @@
 //! The client's own deadline (S4), shared by all guards of one session: a renewal touches one number, not every guard.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -16,7 +16,9 @@ pub(crate) struct Deadline {
     at: AtomicU64,
     /// Why it was lost; meaningful once `at` is 0.
     why: AtomicU8,
-    /// Told when guards must look again: a loss, or a renewal that ends a jeopardy. Not told of plain renewals.
+    /// The engine has taken back its word until it can be asked again: in jeopardy, although the moment has not come.
+    suspended: AtomicBool,
+    /// Told when guards must look again: a loss, a suspension, or a renewal that ends a jeopardy. Not told of plain renewals.
     changed: watch::Sender<()>,
 }
 
@@ -31,6 +33,7 @@ impl Deadline {
         Deadline {
             at: AtomicU64::new(deadline_of(sent, ttl).0.max(1)),
             why: AtomicU8::new(0),
+            suspended: AtomicBool::new(false),
             changed: watch::Sender::new(()),
         }
     }
@@ -51,9 +54,24 @@ impl Deadline {
             old => Some(old.max(new)),
         });
         // Those who look at guards in jeopardy sleep until the grace is over: tell them that it is held again.
-        if before.is_ok_and(|old| old <= Moment::now().0) {
+        let was_suspended = self.suspended.swap(false, Ordering::AcqRel);
+        if was_suspended || before.is_ok_and(|old| old <= Moment::now().0) {
             self.touch();
         }
+    }
+
+    /// Nobody knows whether the session lives, until the next renewal; false if that was known before.
+    #[cfg(feature = "_base")]
+    pub(crate) fn suspend(&self) -> bool {
+        let is_first = !self.suspended.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.touch();
+        }
+        is_first
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Acquire)
     }
 
     /// The session is lost, for good.
@@ -93,6 +111,19 @@ mod tests {
         let first = deadline.at().unwrap();
         deadline.renew(Moment(sent.0 - 1_000_000), Duration::from_secs(10));
         assert_eq!(deadline.at().unwrap(), first);
+    }
+
+    #[cfg(feature = "_base")]
+    #[test]
+    fn a_suspension_ends_with_the_next_renewal_and_is_told() {
+        let deadline = Deadline::new(Moment::now(), Duration::from_secs(10));
+        let mut changed = deadline.subscribe();
+        assert!(deadline.suspend() && deadline.is_suspended());
+        assert!(changed.has_changed().unwrap());
+        assert!(!deadline.suspend(), "once");
+        changed.mark_unchanged();
+        deadline.renew(Moment::now(), Duration::from_secs(10));
+        assert!(!deadline.is_suspended() && changed.has_changed().unwrap());
     }
 
     #[test]

@@ -198,6 +198,9 @@ pub enum Loss {
     Closed = 5,
     /// An older scope took the lock.
     Wounded = 6,
+    /// The engine's session is suspended: its connection is lost, and whether it lives on is known when it is back. Its
+    /// deadline has not passed.
+    Suspended = 7,
 }
 
 impl Loss {
@@ -208,6 +211,7 @@ impl Loss {
             4 => Loss::TakenAway,
             5 => Loss::Closed,
             6 => Loss::Wounded,
+            7 => Loss::Suspended,
             _ => Loss::SessionExpired,
         }
     }
@@ -222,6 +226,7 @@ impl fmt::Display for Loss {
             Loss::TakenAway => "it was taken away by force",
             Loss::Closed => "the keeper was closed",
             Loss::Wounded => "an older scope took it",
+            Loss::Suspended => "its session is suspended until the connection is back",
         })
     }
 }

@@ -19,7 +19,7 @@ pub enum Event {
         /// What went wrong.
         why: SmolStr,
     },
-    /// A session's deadline has passed without a renewal: its guards are in jeopardy.
+    /// A session's deadline has passed without a renewal, or it is suspended: its guards are in jeopardy.
     Jeopardy {
         /// The session.
         session: SmolStr,

@@ -50,7 +50,9 @@ impl Grant {
         }
         let deadline = self.deadline.at()?;
         let now = Moment::now();
-        if now < deadline || mutation::is_on(Mutation::NoDeadline) {
+        if now < deadline && self.deadline.is_suspended() {
+            Ok(GuardState::Jeopardy)
+        } else if now < deadline || mutation::is_on(Mutation::NoDeadline) {
             Ok(GuardState::Held)
         } else if now < deadline.plus(self.grace) {
             Ok(GuardState::Jeopardy)
@@ -79,20 +81,26 @@ impl Grant {
         }
     }
 
-    /// Strict: from the deadline on it is an error, grace or not.
+    /// Strict: from the deadline on it is an error, grace or not, and while the session is suspended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.state() {
             Ok(GuardState::Held) => Ok(()),
+            Ok(_) if !self.deadline_has_passed() => Err(self.lost_error(Loss::Suspended)),
             Ok(_) => Err(self.lost_error(Loss::Deadline)),
             Err(why) => Err(self.lost_error(why)),
         }
     }
 
-    /// Why the work must stop, if it must: at the deadline, or after the grace if the caller asked for that.
+    fn deadline_has_passed(&self) -> bool {
+        self.deadline.at().is_ok_and(|at| at <= Moment::now())
+    }
+
+    /// Why the work must stop, if it must: at the deadline, or after the grace if the caller asked for that. Not while its
+    /// session is suspended: until the deadline nobody else can be let in.
     pub(crate) fn must_stop(&self) -> Option<Loss> {
         match self.state() {
             Ok(GuardState::Held) => None,
-            Ok(_) if self.works_in_jeopardy => None,
+            Ok(_) if self.works_in_jeopardy || !self.deadline_has_passed() => None,
             Ok(_) => Some(Loss::Deadline),
             Err(why) => Some(why),
         }

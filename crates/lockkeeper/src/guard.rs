@@ -20,7 +20,8 @@ use crate::run::Lease;
 pub enum GuardState {
     /// Nobody else can hold the lock.
     Held,
-    /// The deadline has passed without a renewal: the lock may pass on at any moment.
+    /// The deadline has passed without a renewal: the lock may pass on at any moment. Or, with ZooKeeper, the session is
+    /// suspended: the connection is lost, and the deadline is still to come.
     Jeopardy,
     /// The lock is not ours any more, for good.
     Lost,

@@ -102,7 +102,8 @@ pub struct KeeperBuilder {
 }
 
 impl KeeperBuilder {
-    /// Who it is, for people who ask who holds a lock. Default: host, process id and program.
+    /// Who it is, for people who ask who holds a lock. Default: host, process id,
+    /// program and the version of this library, such as `web-3/4711/billing/lockkeeper-0.1.0`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.options.owner = owner.into();
         self
@@ -193,7 +194,7 @@ impl KeeperBuilder {
     }
 }
 
-/// Host, process and program, such as `web-3/4711/billing`.
+/// Host, process, program and the version of this library, such as `web-3/4711/billing/lockkeeper-0.1.0`.
 fn default_owner() -> String {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy().into_owned();
@@ -201,7 +202,8 @@ fn default_owner() -> String {
         .ok()
         .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()))
         .unwrap_or_else(|| "unknown".to_owned());
-    let mut owner = format!("{host}/{}/{program}", std::process::id());
+    let version = env!("CARGO_PKG_VERSION");
+    let mut owner = format!("{host}/{}/{program}/lockkeeper-{version}", std::process::id());
     let mut end = owner.len().min(lockkeeper_core::limits::OWNER_BYTES_MAX);
     while !owner.is_char_boundary(end) {
         end -= 1;
@@ -215,11 +217,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_names_host_process_and_program() {
+    fn the_owner_names_host_process_program_and_version() {
         let owner = default_owner();
         let parts: Vec<&str> = owner.split('/').collect();
-        assert_eq!(parts.len(), 3, "{owner}");
+        assert_eq!(parts.len(), 4, "{owner}");
         assert_eq!(parts[1], std::process::id().to_string());
         assert!(parts[2].starts_with("lockkeeper"), "{owner}");
+        assert_eq!(parts[3], concat!("lockkeeper-", env!("CARGO_PKG_VERSION")));
     }
 }

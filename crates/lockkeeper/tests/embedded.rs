@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::future::Future;
+use std::task::Poll;
+
 use common::{conformance, soon, until};
 use lockkeeper::prelude::*;
 
@@ -52,6 +55,38 @@ async fn keepers_of_one_folder_share_one_table_however_it_is_written() {
     assert_eq!(two.lock("a").no_wait().acquire().await.unwrap_err().code(), "busy");
     drop(guard);
     until(&two, "a", 0, 0).await;
+}
+
+/// Dropped in the middle of it, a connect must leave nothing behind that keeps the folder.
+#[tokio::test]
+async fn a_connect_that_is_dropped_at_any_await_does_not_keep_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", folder.path().display());
+    for polls in 0.. {
+        let builder = Keeper::builder();
+        let mut connecting = Box::pin(builder.connect(&url));
+        let mut left = polls;
+        let finished = std::future::poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            left -= 1;
+            connecting.as_mut().poll(context).map(Some)
+        })
+        .await;
+        drop(connecting);
+        let again =
+            Keeper::connect(&url).await.unwrap_or_else(|error| panic!("after {polls} polls: {error}"));
+        let guard = soon(again.lock("a").acquire()).await.unwrap();
+        guard.release().await.unwrap();
+        again.close().await.unwrap();
+        drop(again);
+        if let Some(connected) = finished {
+            connected.unwrap();
+            assert!(polls > 2, "it was dropped at {polls} places only");
+            return;
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,3 +34,24 @@ fn what_an_engine_says_about_itself_makes_sense() {
         }
     }
 }
+
+/// Whoever opens an engine's folder reads first what it does, and what it does not promise.
+#[test]
+fn each_engine_opens_with_its_page() {
+    for engine in Capabilities::all() {
+        let path = format!("{}/src/engines/{}/mod.rs", env!("CARGO_MANIFEST_DIR"), engine.engine);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let page: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+        // A heading, or words in bold at the beginning of a paragraph.
+        let has = |words: &str| {
+            page.iter().any(|line| {
+                let line = line.trim().trim_start_matches(['#', '*', ' ']).to_lowercase();
+                line.strip_prefix("the ").unwrap_or(&line).starts_with(words)
+            })
+        };
+        for heading in ["recipe", "token", "whose clock", "what it does not promise"] {
+            assert!(has(heading), "{path} has no \"{heading}\"");
+        }
+        assert!(page.iter().any(|line| line.trim() == "```text"), "{path} shows no timeline of the failure");
+    }
+}

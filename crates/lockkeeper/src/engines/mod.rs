@@ -21,6 +21,8 @@ pub(crate) mod postgres;
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
+#[cfg(feature = "_servers")]
+pub(crate) mod weak_spots;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 

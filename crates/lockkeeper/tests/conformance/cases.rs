@@ -141,7 +141,7 @@ pub(crate) async fn an_acquire_that_is_dropped_at_any_await_leaves_nothing_behin
     assert_eq!(until_nothing_is_left(&site), Vec::<String>::new());
 }
 
-fn until_nothing_is_left(site: &impl Site) -> Vec<String> {
+pub(crate) fn until_nothing_is_left(site: &impl Site) -> Vec<String> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         let left = site.left_behind();

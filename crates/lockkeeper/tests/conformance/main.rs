@@ -3,7 +3,12 @@
 
 mod cases;
 mod child;
+mod doctor;
+mod herd;
+mod lost_answers;
 mod more_cases;
+mod redlock_recipe;
+mod refusals;
 mod servers;
 mod sessions;
 mod special;
@@ -23,6 +28,7 @@ macro_rules! with_servers {
             a_connection_that_is_cut_and_healed_costs_no_lock_or_says_so
             a_server_that_is_killed_and_comes_back_lets_nobody_else_in_unnoticed);
         with_servers!($site, more_cases, a_server_that_is_absent_or_of_another_kind_is_told_in_plain_words);
+        with_servers!($site, lost_answers, lost_answers_leave_no_ghost);
         everywhere!($site);
     };
     ($site:ty, $module:ident, $($case:ident)*) => { $(
@@ -55,6 +61,7 @@ macro_rules! everywhere {
 
 mod cell {
     with_servers!(crate::servers::cell::Cell);
+    with_servers!(crate::servers::cell::Cell, herd, a_release_costs_the_same_however_many_wait);
 }
 
 mod embedded {
@@ -76,6 +83,7 @@ mod redlock {
 
 mod postgres {
     with_servers!(crate::servers::postgres::Postgres);
+    with_servers!(crate::servers::postgres::Postgres, herd, a_release_costs_the_same_however_many_wait);
 }
 
 mod postgres_transactions {
@@ -84,10 +92,12 @@ mod postgres_transactions {
 
 mod etcd {
     with_servers!(crate::servers::etcd::Etcd);
+    with_servers!(crate::servers::etcd::Etcd, herd, a_release_costs_the_same_however_many_wait);
 }
 
 mod zookeeper {
     with_servers!(crate::servers::zookeeper::Zookeeper);
+    with_servers!(crate::servers::zookeeper::Zookeeper, herd, a_release_costs_the_same_however_many_wait);
 }
 
 mod consul {

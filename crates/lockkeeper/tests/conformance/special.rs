@@ -236,7 +236,7 @@ async fn a_postgres_connection_that_is_ended_loses_its_lock_at_once() {
 }
 
 #[tokio::test]
-async fn a_postgres_that_wants_a_password_or_has_no_such_database_says_so() {
+async fn a_postgres_without_such_a_user_database_or_rights_says_so() {
     let postgres = Postgres::start();
     let missing = format!("postgres://postgres@{}/nowhere", postgres.address);
     let error = Keeper::connect(&missing).await.unwrap_err();

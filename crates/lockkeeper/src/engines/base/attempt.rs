@@ -180,7 +180,10 @@ impl<B: Backend> Attempt<B> {
     ) -> Result<Step, Error> {
         let token = match entered {
             Entered::Busy => return Err(Error::Contended { lock: self.lock.clone() }),
-            Entered::Holds(token) if session.deadline.at().is_ok_and(|at| Moment::now() < at) => {
+            Entered::Holds(token)
+                if session.deadline.at().is_ok_and(|at| Moment::now() < at)
+                    && !session.deadline.is_suspended() =>
+            {
                 return Ok(Step::Granted(token));
             }
             Entered::Holds(token) => token,

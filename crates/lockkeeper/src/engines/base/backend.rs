@@ -35,7 +35,8 @@ pub(crate) trait Backend: Send + Sync + Sized + 'static {
     /// Renewals are not answered: the connection is not to be trusted.
     fn is_silent(&self) {}
 
-    /// Resolves when the session may be gone, or is: it is renewed at once then. Engines without such news never do.
+    /// Resolves when the session may be gone, or is: its guards are in jeopardy then, and it is renewed at once. Engines
+    /// without such news never do.
     fn alarmed(&self, _session: &Self::Session) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }

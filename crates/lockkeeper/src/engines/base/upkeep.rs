@@ -40,7 +40,7 @@ impl<B: Backend> Core<B> {
             let due = session.acknowledged.borrow().plus(interval);
             tokio::select! {
                 () = session.wanted.notified() => {}
-                () = self.backend.alarmed(&session.inner) => {}
+                () = self.backend.alarmed(&session.inner) => self.suspend(session),
                 () = sleep_towards(due) => if Moment::now() < due { continue },
             }
             let sent = Moment::now();
@@ -86,8 +86,17 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// The engine itself does not know whether the session lives.
+    fn suspend(&self, session: &Session<B>) {
+        let is_before_deadline = session.deadline.at().is_ok_and(|at| Moment::now() < at);
+        if session.deadline.suspend() && is_before_deadline {
+            self.tell(Event::Jeopardy { session: SmolStr::new(&session.id), ttl: session.ttl });
+        }
+    }
+
     fn renewed(&self, session: &Session<B>, sent: Moment) {
-        let was_in_jeopardy = session.deadline.at().is_ok_and(|at| at <= Moment::now());
+        let was_in_jeopardy =
+            session.deadline.is_suspended() || session.deadline.at().is_ok_and(|at| at <= Moment::now());
         session.deadline.renew(sent, session.ttl);
         session.acknowledged.send_replace(sent);
         if was_in_jeopardy && session.deadline.at().is_ok_and(|at| at > Moment::now()) {
@@ -110,7 +119,9 @@ impl<B: Backend> Core<B> {
                 }
                 continue;
             }
-            self.tell(Event::Jeopardy { session: SmolStr::new(&session.id), ttl: session.ttl });
+            if !session.deadline.is_suspended() {
+                self.tell(Event::Jeopardy { session: SmolStr::new(&session.id), ttl: session.ttl });
+            }
             // A renewal that ends a jeopardy is told to all who look.
             while session.deadline.at() == Ok(deadline) {
                 let _ = changed.changed().await;

@@ -82,7 +82,7 @@ pub(super) struct Connection {
     pub(super) failures: usize,
     /// How many nodes in a row have named another one as the leader.
     pub(super) redirects: usize,
-    /// Another node leads: go there once the present frame is dealt with.
+    /// Another node leads: go there once the present frame is dealt with, and nothing would be in doubt by that.
     pub(super) moved: Option<Option<SmolStr>>,
     leader: Option<SmolStr>,
     /// The id of the node that we are connected to, if it has told.
@@ -341,6 +341,7 @@ impl Connection {
         self.sessions.detach();
         self.unanswered_since = None;
         self.node = None;
+        self.moved = None;
         self.doubt = Doubt::none(now);
         self.forget_link();
         self.on_refused(refused, now);

@@ -1,14 +1,44 @@
-//! The client of a cell.
+//! Locks in a cell: the client of one, three or five nodes of `lockkeeper serve`.
 //!
-//! What it does NOT promise: that a holder which was paused for longer than its lease notices before it writes. Its guard
-//! says so at the first question after the pause, `run` takes no further step, but a write that is already on its way
-//! arrives. Hand [`Guard::token`](crate::Guard::token) to the resource, and let the resource refuse a stale one.
+//! # The recipe
+//!
+//! The lock table is replicated by Raft; what is answered is on the disks of a majority. A keeper has one session for each
+//! time to live, renewed at a third of it on the one connection to the leader, and never written to the log. An acquire is a
+//! command with a request id: however often it is sent, after a lost answer or a fail-over, it is one place in the queue and
+//! one grant, and the answer is remembered until it is acknowledged. Waiting is standing in the queue of the table: first
+//! come, first served, over all clients, and whoever is next is told, without asking again. A release names the token.
 //!
 //! ```text
 //! callers --requests--> connection (one task) --frames--> node
 //!         <--replies---                       <--frames--
 //!    guard dropped, future dropped: give-backs, which never wait
 //! ```
+//!
+//! # The token
+//!
+//! One counter for the whole lock table, raised by each grant, in the replicated state and in snapshots. It rises over
+//! restarts, fail-overs and changes of members; a restore from a backup goes on far above.
+//!
+//! # Whose clock decides
+//!
+//! Cell time: the leader stamps entries with its monotonic clock, counted on from where the one before it had come to. It never
+//! goes back, nobody reads a calendar, and while there is no leader it stands still, so an outage costs no holder its lease.
+//! The guard goes by its own clock, from when the renewal was sent, less 1 % and 2 ms: it ends first.
+//!
+//! # What it does NOT promise
+//!
+//! That a holder which was paused for longer than its lease notices before it writes. Its guard says so at the first question
+//! after the pause, `run` takes no further step, but a write that is already on its way arrives. Hand
+//! [`Guard::token`](crate::Guard::token) to the resource, and let the resource refuse a stale one.
+//!
+//! ```text
+//! A      acquires (token 7) | writes with 7 ... paused, or the packet is late ........ | arrives: refused by the gate
+//! cell                      |   session of A expires, its locks are free               |
+//! B                         |             acquires (token 8), writes                   |
+//! ```
+//!
+//! - Without a majority of its nodes it grants nothing and renews nothing: guards end at their deadlines.
+//! - A guard can be lost although its session lives on in the cell: its own clock cannot know that cell time stood still.
 
 mod answer;
 mod connection;

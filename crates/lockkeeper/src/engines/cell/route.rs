@@ -44,13 +44,22 @@ impl Connection {
                 None => {}
             }
         }
-        if let Some(leader) = self.moved.take() {
+        // What must not be sent twice is waited for: without its answer it would be in doubt.
+        if self.moved.is_some()
+            && !self.owes_what_cannot_be_repeated()
+            && let Some(leader) = self.moved.take()
+        {
             let why = match &leader {
                 Some(leader) => smol_str::format_smolstr!("the leader is at {leader}"),
                 None => SmolStr::new_static("the node does not lead the cell"),
             };
             self.drop_link(&Refused { leader, ..Refused::because(why) }, now);
         }
+    }
+
+    /// Whether something is on this link that would be in doubt without it.
+    fn owes_what_cannot_be_repeated(&self) -> bool {
+        self.work.values().any(|entry| entry.sent && !entry.work.is_repeatable())
     }
 
     fn on_answer(&mut self, answer: v1::Answer, now: Moment) {
@@ -161,7 +170,7 @@ impl Connection {
         self.submit(number, entry, now);
     }
 
-    /// It can be tried again in a moment, if trying twice does no harm.
+    /// It can be tried again in a moment, if it did not happen or if doing it twice does no harm.
     fn again(&mut self, number: u64, mut entry: Entry, may_have_happened: bool, error: Error, now: Moment) {
         match entry.work {
             // The next renewal is the repetition. It comes soon: there is a lease to be kept.
@@ -172,10 +181,14 @@ impl Connection {
                     self.renew_at = self.renew_at.min(now.plus(pause));
                 }
             }
-            work if !work.is_repeatable() => finish(work, error),
+            work if may_have_happened && !work.is_repeatable() => finish(work, error),
             _ => {
                 entry.sent = false;
                 entry.resent |= may_have_happened;
+                entry.refused = match error {
+                    Error::Unavailable(why) => Some(why),
+                    _ => None,
+                };
                 self.failures += 1;
                 self.retry_at = self.retry_at.min(now.plus(backoff::pause_in_fail_over(self.failures)));
                 self.work.insert(number, entry);

@@ -132,8 +132,9 @@ impl Connection {
 
     /// Ends one of them: its caller gets an error, and what must be done in any case is done later.
     fn end(&mut self, number: u64, mut entry: Entry, now: Moment) {
-        let why = match &self.link {
-            LinkState::Up(link) => format!("{} did not answer in time", link.address),
+        let why = match (&self.link, &entry.refused) {
+            (LinkState::Up(_), Some(why)) => why.to_string(),
+            (LinkState::Up(link), None) => format!("{} did not answer in time", link.address),
             _ => format!("there is no connection to {}", self.transport.addresses()),
         };
         match entry.work {

@@ -58,6 +58,8 @@ pub(super) struct Entry {
     pub(super) resent: bool,
     /// When to look whether it has been in hand for too long.
     pub(super) give_up: Moment,
+    /// Why the node could not do it when it was last asked.
+    pub(super) refused: Option<SmolStr>,
     /// The node has asked not to be asked again before this.
     pub(super) not_before: Option<Moment>,
     pub(super) work: Work,
@@ -65,7 +67,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(number: u64, give_up: Moment, work: Work) -> Entry {
-        Entry { wire: number, sent: false, resent: false, give_up, not_before: None, work }
+        Entry { wire: number, sent: false, resent: false, give_up, refused: None, not_before: None, work }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls to Consul's HTTP API: which agent, who asks, and what its errors mean.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value as Json;
@@ -26,6 +26,8 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     /// X-Consul-Index.
     pub(super) index: u64,
+    /// The agent's clock.
+    pub(super) date: Option<SystemTime>,
     pub(super) body: String,
 }
 
@@ -107,10 +109,12 @@ impl Client {
             .get("X-Consul-Index")
             .and_then(|index| index.to_str().ok()?.parse().ok())
             .unwrap_or(0);
+        let date = response.headers().get("Date").and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| httpdate::parse_http_date(date).ok());
         let body = response.text().await.map_err(lost)?;
         match status {
-            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(Answer { status, index, body }),
-            status if status.is_success() => Ok(Answer { status, index, body }),
+            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(Answer { status, index, date, body }),
+            status if status.is_success() => Ok(Answer { status, index, date, body }),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Failure::Refused(self.forbidden(&body))),
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(Failure::Refused(Error::invalid(format!("Consul refuses this: {}", short(&body)))))

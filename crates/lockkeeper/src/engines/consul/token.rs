@@ -12,6 +12,7 @@ use super::client::in_path;
 use super::share::Share;
 use crate::capabilities::Finding;
 use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::weak_spots::clock_off;
 
 /// What the key of a lock says that others may share: then there is more to read.
 pub(super) const SHARED: &str = "shared";
@@ -117,7 +118,8 @@ impl Consul {
     }
 
     pub(super) async fn find_weak_spots(&self) -> Result<Vec<Finding>, Failure> {
-        let peers = self.client.call(Method::GET, "/v1/status/peers", None).await?.json()?;
+        let answer = self.client.call(Method::GET, "/v1/status/peers", None).await?;
+        let peers = answer.json()?;
         let servers = peers.as_array().map_or(0, Vec::len);
         let mut findings = Vec::new();
         if servers < 3 {
@@ -134,6 +136,7 @@ impl Consul {
                 "use behavior=release if a resource checks tokens",
             ));
         }
+        findings.extend(answer.date.and_then(|theirs| clock_off(&self.client.address(), theirs)));
         Ok(findings)
     }
 

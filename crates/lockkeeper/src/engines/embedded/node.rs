@@ -49,10 +49,21 @@ pub(super) async fn shared(path: Option<PathBuf>, limit: Duration) -> Result<Arc
             return Err(Error::unavailable("the lock table of this folder is still being closed: try again"));
         }
     }
-    let node = Arc::new(NodeThread::start(path.clone()).await?);
+    let (node, started) = NodeThread::start(path.clone())?;
+    let node = Arc::new(node);
+    // Known before it has started: if nobody waits for it any more, it still has the folder until it has ended.
     nodes.insert(path, Known { node: Arc::downgrade(&node), ended: node.ended.clone() });
-    Ok(node)
+    match started.await {
+        Ok(Ok(())) => Ok(node),
+        Ok(Err(text)) => Err(Error::unavailable(text)),
+        Err(_) => {
+            Err(Error::Fatal("the thread of the lock table has ended: look at its message above".into()))
+        }
+    }
 }
+
+/// Whether a node has started, or why not.
+type Started = oneshot::Receiver<Result<(), String>>;
 
 /// The same folder has one name, however it was written.
 fn same_for_all(path: &Path) -> Result<PathBuf, Error> {
@@ -65,7 +76,7 @@ fn same_for_all(path: &Path) -> Result<PathBuf, Error> {
 }
 
 impl NodeThread {
-    async fn start(path: Option<PathBuf>) -> Result<NodeThread, Error> {
+    fn start(path: Option<PathBuf>) -> Result<(NodeThread, Started), Error> {
         let (opens, requests) = mpsc::channel(16);
         let (started, start) = oneshot::channel();
         let (end, ended) = watch::channel(false);
@@ -76,13 +87,7 @@ impl NodeThread {
                 end.send_replace(true);
             })
             .map_err(|error| Error::unavailable(format!("no thread can be started: {error}")))?;
-        match start.await {
-            Ok(Ok(())) => Ok(NodeThread { opens, ended }),
-            Ok(Err(text)) => Err(Error::unavailable(text)),
-            Err(_) => {
-                Err(Error::Fatal("the thread of the lock table has ended: look at its message above".into()))
-            }
-        }
+        Ok((NodeThread { opens, ended }, start))
     }
 
     /// Opens a stream to the node.

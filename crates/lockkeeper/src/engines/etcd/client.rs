@@ -83,6 +83,11 @@ impl Client {
         }
     }
 
+    /// The member that is asked now.
+    pub(super) fn host(&self) -> &str {
+        &self.hosts[self.generation() % self.hosts.len()]
+    }
+
     pub(super) fn generation(&self) -> usize {
         *self.generation.borrow()
     }

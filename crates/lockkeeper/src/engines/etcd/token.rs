@@ -7,6 +7,7 @@ use super::session::{Lease, name_of};
 use super::wire::{Empty, KeyValue, MemberListResponse, RangeRequest, SortOrder, SortTarget};
 use crate::capabilities::Finding;
 use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::weak_spots::{clock_off, http_clock};
 
 /// Most keys that a list of names looks at.
 const NAMES_MAX: i64 = 100_000;
@@ -112,6 +113,10 @@ impl Etcd {
                 "run three or five etcd members",
             ));
         }
+        // gRPC does not tell the time; the same port speaks HTTP, which does.
+        let host = self.client.host();
+        let theirs = http_clock(host, "/version").await;
+        findings.extend(theirs.and_then(|theirs| clock_off(&format!("etcd at {host}"), theirs)));
         Ok(findings)
     }
 

@@ -43,7 +43,7 @@ mod token;
 mod view;
 mod wait;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::Token;
 
@@ -51,6 +51,7 @@ use self::lock::Lease;
 use self::session::{HAS_IDLE_SESSION_TIMEOUT, Sessions};
 use super::Ask;
 use super::lease::{LeaseEngine, OwnerId, Store, Taken};
+use super::weak_spots::clock_off;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
@@ -171,9 +172,6 @@ impl Store for PostgresStore {
     }
 }
 
-/// A clock that differs by more than this is off.
-const CLOCK_OFF_S: u64 = 5;
-
 impl PostgresStore {
     async fn findings(&self) -> Result<Vec<Finding>, Error> {
         let session = self.sessions.take().await?;
@@ -199,18 +197,8 @@ impl PostgresStore {
                 "make its pool larger than the number of locks held at a time, or connect to PostgreSQL itself",
             ));
         }
-        let theirs = u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-        let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        if theirs.abs_diff(ours) > CLOCK_OFF_S {
-            findings.push(Finding::new(
-                "clock-off",
-                format!(
-                    "the clock of PostgreSQL at {address} differs from ours by {} s",
-                    theirs.abs_diff(ours)
-                ),
-                "let both machines keep time with NTP",
-            ));
-        }
+        let theirs = UNIX_EPOCH + Duration::from_secs(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0));
+        findings.extend(clock_off(&format!("PostgreSQL at {address}"), theirs));
         if row.get::<_, &str>(1) == "off" || row.get::<_, &str>(2) == "off" {
             findings.push(Finding::new(
                 "no-persistence",

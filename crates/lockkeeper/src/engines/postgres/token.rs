@@ -12,10 +12,11 @@ use crate::error::Error;
 /// What an administrator has to run if the user may not create anything.
 pub(super) const GRANTS: &str = "CREATE SCHEMA lockkeeper AUTHORIZATION the_user";
 
+/// `CREATE SCHEMA IF NOT EXISTS` wants the right to create one even where it exists: then an administrator's would not help.
 const SET_UP: &str = "
     BEGIN;
     SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper: set up', 0));
-    CREATE SCHEMA IF NOT EXISTS lockkeeper;
+    DO $$ BEGIN IF to_regnamespace('lockkeeper') IS NULL THEN CREATE SCHEMA lockkeeper; END IF; END $$;
     CREATE SEQUENCE IF NOT EXISTS lockkeeper.token;
     CREATE TABLE IF NOT EXISTS lockkeeper.name (key bigint PRIMARY KEY, name text NOT NULL);
     CREATE TABLE IF NOT EXISTS lockkeeper.leader (key bigint PRIMARY KEY, token bigint NOT NULL, value text NOT NULL);

@@ -1,14 +1,12 @@
 //! What is not as safe as it could be in the set-up of a Redis.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::session::Instance;
 use super::view;
 use crate::capabilities::Finding;
+use crate::engines::weak_spots::clock_off;
 use crate::error::Error;
-
-/// A clock that differs by more than this is off.
-const CLOCK_OFF: Duration = Duration::from_secs(5);
 
 /// The facts that Redis tells about itself.
 pub(crate) async fn info(instance: &Instance) -> Result<Vec<(String, String)>, Error> {
@@ -66,7 +64,8 @@ pub(crate) async fn examine(instance: &Instance, alone: bool) -> Result<Vec<Find
             "set maxmemory-policy noeviction",
         ));
     }
-    findings.extend(clock(instance).await?);
+    let theirs = UNIX_EPOCH + Duration::from_millis(view::now_ms(instance).await?);
+    findings.extend(clock_off(&format!("Redis at {address}"), theirs));
     Ok(findings)
 }
 
@@ -111,21 +110,4 @@ async fn persistence(
             "set appendonly yes and appendfsync always, or do not restart it for longer than the longest time to live",
         )),
     })
-}
-
-async fn clock(instance: &Instance) -> Result<Option<Finding>, Error> {
-    let theirs = view::now_ms(instance).await?;
-    let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    let apart = Duration::from_millis(theirs.abs_diff(ours));
-    Ok((apart > CLOCK_OFF).then(|| {
-        Finding::new(
-            "clock-off",
-            format!(
-                "the clock of Redis at {} differs from ours by {apart:?}: leases end by its clock, and a clock that is set \
-                 forward ends them early",
-                instance.address
-            ),
-            "let both machines keep time with NTP, slewing and not stepping",
-        )
-    }))
 }

@@ -21,14 +21,37 @@ local function next_token()
   return token
 end
 
+-- The token of what this id holds already, which from now on has a full time to live again; nil if it holds nothing.
+local function prolonged(key)
+  local type = redis.call('TYPE', key).ok
+  if type == 'string' then
+    local value = redis.call('GET', key)
+    if string.sub(value, 1, 40) ~= id then return nil end
+    redis.call('PEXPIRE', key, ttl)
+    return token_of(string.sub(value, 42))
+  elseif type == 'hash' then
+    local entry = redis.call('HGET', key, id)
+    if not entry then return nil end
+    local token, since, ends, rest = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
+    if tonumber(ends) <= now then return nil end
+    redis.call('HSET', key, id, token .. ' ' .. since .. ' ' .. (now + ttl) .. ' ' .. rest)
+    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+    return tonumber(token)
+  end
+end
+
+-- A retry after an answer that was lost: all of them were taken together. The asker counts its time from this request and
+-- not from the first one, so the time on the server must run from it as well.
+local held = prolonged(KEYS[1])
+if held then
+  for index = 2, #KEYS - 1 do prolonged(KEYS[index]) end
+  return {1, held}
+end
+
 for index = 1, #KEYS - 1 do
   local key = KEYS[index]
   local type = redis.call('TYPE', key).ok
   if type == 'string' then
-    local value = redis.call('GET', key)
-    if string.sub(value, 1, 40) == id then
-      return {1, token_of(string.sub(value, 42))}
-    end
     return {0, redis.call('PTTL', key)}
   elseif type == 'hash' then
     -- Those whose time is over are gone, whether or not anybody took them out.
@@ -36,9 +59,6 @@ for index = 1, #KEYS - 1 do
     local all = redis.call('HGETALL', key)
     for field = 1, #all, 2 do
       if all[field] ~= 'kind' then
-        if all[field] == id then
-          return {1, token_of(all[field + 1])}
-        end
         local ends, taken = string.match(all[field + 1], '^%d+ %d+ (%d+) (%d+) ')
         local left = tonumber(ends) - now
         if left <= 0 then

@@ -9,6 +9,7 @@ use redis::Script;
 
 use super::session::Instances;
 use super::wait;
+use crate::backoff;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::engines::Ask;
@@ -32,6 +33,8 @@ static PLANT: LazyLock<Script> = LazyLock::new(|| {
 
 /// Releases may take longer than votes: nobody's lease depends on them.
 const GIVE: Duration = Duration::from_secs(1);
+/// For so long an instance that did not answer a release is asked again. Its key has a time to live in any case.
+const INSIST: Duration = Duration::from_secs(10);
 
 pub(super) async fn take(instances: &Instances, ask: &Ask, owner: &OwnerId) -> Result<Taken<Lease>, Error> {
     let lease = Lease { owner: owner.clone(), keys: of_one::keys(ask) };
@@ -46,7 +49,7 @@ pub(super) async fn take(instances: &Instances, ask: &Ask, owner: &OwnerId) -> R
         return Ok(Taken::Granted { lease, token: None, deadline: Arc::new(deadline) });
     }
     // On all: one that did not answer may have set it all the same.
-    let _ = give(instances, &lease).await;
+    give(instances, &lease).await;
     let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
     if yes + no >= instances.majority() {
         return Ok(Taken::Busy { free_in: Some(wait::look_again()) });
@@ -73,16 +76,34 @@ pub(super) async fn renew(instances: &Instances, lease: &Lease, ttl: Duration) -
     Err(too_few(instances, answers))
 }
 
-pub(super) async fn give(instances: &Instances, lease: &Lease) -> Result<bool, Error> {
-    let answers = on_all(instances, GIVE, |instance| of_one::give(instance, lease)).await;
+/// Gives back on all, also on those that did not answer. A try to take may follow in the same name.
+async fn give(instances: &Instances, lease: &Lease) -> Vec<Result<bool, Error>> {
+    on_all(instances, GIVE, |instance| of_one::give_in_one(instance, lease)).await
+}
+
+/// The same when nobody takes in this name again: instances that do not answer now are asked again later.
+pub(super) async fn give_for_good(instances: &Instances, lease: &Lease) -> Result<bool, Error> {
+    let answers = give(instances, lease).await;
     let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
     let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
-    match () {
-        () if yes >= instances.majority() => Ok(true),
-        () if no >= instances.majority() => Ok(false),
-        () if yes + no >= instances.majority() => Ok(yes > 0),
-        () => Err(too_few(instances, answers)),
+    // Without a majority the caller itself asks again, all of them.
+    if yes + no < instances.majority() {
+        return Err(too_few(instances, answers));
     }
+    for (instance, _) in instances.all.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+        let (instance, lease) = (instance.clone(), lease.clone());
+        instances.in_background(async move {
+            let insisting = async {
+                let mut attempt = 0;
+                while of_one::give_in_one(&instance, &lease).await.is_err() {
+                    attempt += 1;
+                    tokio::time::sleep(backoff::pause(attempt)).await;
+                }
+            };
+            let _ = tokio::time::timeout(INSIST, insisting).await;
+        });
+    }
+    Ok(if no >= instances.majority() { false } else { yes > 0 })
 }
 
 async fn plant(instance: &Instance, lease: &Lease, ttl: Duration) -> Result<bool, Error> {

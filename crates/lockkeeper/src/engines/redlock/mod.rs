@@ -2,7 +2,7 @@
 //!
 //! **Recipe.** The same key with the same 20 random bytes is set on all instances at once, each with a short time-out. It
 //! is held if a majority answered yes and some of the time to live is left; otherwise it is given back on *all* of
-//! them, also on those that did not answer. A renewal counts on a majority that still has it. An instance that came back
+//! them, also on those that did not answer, which are asked again for a while. A renewal counts on a majority that still has it. An instance that came back
 //! empty is given the key again by the next renewal, so that restarts do not wear the majority down.
 //!
 //! **Token.** None. There is no number that all instances agree on, so nothing can be fenced: a keeper of this engine is
@@ -93,7 +93,7 @@ impl Store for RedlockStore {
     }
 
     async fn give(&self, lease: &Lease) -> Result<bool, Error> {
-        lock::give(&self.instances, lease).await
+        lock::give_for_good(&self.instances, lease).await
     }
 
     async fn undo(&self, ask: &Ask, owner: &OwnerId) -> Result<(), Error> {
@@ -103,5 +103,9 @@ impl Store for RedlockStore {
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         session::examine(&self.instances).await
+    }
+
+    async fn shut(&self) {
+        self.instances.end_background().await;
     }
 }

@@ -1,8 +1,11 @@
 //! The instances: each with a connection of its own and a short time-out.
 
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::task::JoinSet;
 
 use crate::capabilities::Finding;
 use crate::engines::redis::examine::{self as of_one, fact, info};
@@ -16,9 +19,15 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(50);
 /// How long an instance may take to be connected to before it counts as down for now.
 const CONNECT: Duration = Duration::from_secs(1);
 
+/// So many releases at most are repeated at a time: with more, times to live do the rest.
+const BACKGROUND_MAX: usize = 64;
+/// How long a keeper that is closed waits for them.
+const BACKGROUND_END: Duration = Duration::from_secs(1);
+
 pub(super) struct Instances {
     pub(super) all: Vec<Instance>,
     timeout: Option<Duration>,
+    background: Mutex<JoinSet<()>>,
 }
 
 impl Instances {
@@ -50,7 +59,7 @@ impl Instances {
             let client = Instance::client(url, host)?;
             all.push(Instance::connect_later(client, host, CONNECT)?);
         }
-        let instances = Instances { all, timeout };
+        let instances = Instances { all, timeout, background: Mutex::default() };
         instances.wait_for_majority(options.connect_timeout).await?;
         Ok(instances)
     }
@@ -67,6 +76,21 @@ impl Instances {
     /// Small against the time to live, so that one that is down costs little of it.
     pub(super) fn timeout(&self, ttl: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| (ttl / 10).min(TIMEOUT_MAX))
+    }
+
+    /// Does something that nobody waits for. It ends with the keeper.
+    pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        while background.try_join_next().is_some() {}
+        if background.len() < BACKGROUND_MAX {
+            background.spawn(work);
+        }
+    }
+
+    pub(super) async fn end_background(&self) {
+        let mut all = std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner));
+        let ended = async { while all.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(BACKGROUND_END, ended).await;
     }
 
     async fn wait_for_majority(&self, limit: Duration) -> Result<(), Error> {
@@ -134,4 +158,23 @@ pub(super) async fn examine(instances: &Instances) -> Result<Vec<Finding>, Error
         }
     }
     Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_has_50_ms_or_a_tenth_of_the_time_to_live_unless_told_otherwise() {
+        let timeout = |told: Option<u64>, ttl_ms| {
+            let timeout = told.map(Duration::from_millis);
+            let instances = Instances { all: Vec::new(), timeout, background: Mutex::default() };
+            instances.timeout(Duration::from_millis(ttl_ms)).as_millis()
+        };
+        assert_eq!(timeout(None, 10_000), 50);
+        assert_eq!(timeout(None, 500), 50);
+        assert_eq!(timeout(None, 300), 30);
+        assert_eq!(timeout(None, 100), 10);
+        assert_eq!(timeout(Some(300), 100), 300);
+    }
 }

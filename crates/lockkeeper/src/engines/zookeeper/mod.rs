@@ -28,8 +28,8 @@
 //!
 //! | ZooKeeper | here |
 //! |---|---|
-//! | SUSPENDED (connection lost) | the event `Disconnected`; jeopardy as soon as the deadline passes without a renewal |
-//! | RECONNECTED | the event `Connected`; held again |
+//! | SUSPENDED (connection lost) | the event `Jeopardy`: guards are in jeopardy, `check` refuses. Work in `run` goes on until the deadline, because until then nobody else can be let in |
+//! | RECONNECTED | a renewal at once, then the event `Recovered`: held again |
 //! | LOST, EXPIRED | the session and all its guards are lost |
 //!
 //! # What it does NOT promise

@@ -37,8 +37,9 @@ impl Link {
         let Ok(client) = self.client() else { return };
         let mut watcher = client.state_watcher();
         drop(client);
-        if !watcher.state().is_terminated() {
-            while watcher.changed().await == SessionState::SyncConnected {}
+        let mut state = watcher.state();
+        while matches!(state, SessionState::SyncConnected | SessionState::ConnectedReadOnly) {
+            state = watcher.changed().await;
         }
     }
 

@@ -1,13 +1,14 @@
 //! Nodes and what they say: the token is the czxid of an entry's node.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use zookeeper_client::{Client, Error as ZkError};
+use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::Zookeeper;
 use crate::capabilities::Finding;
-use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::base::{Backend, Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::weak_spots::clock_off;
 
 /// An entry, read from its name.
 #[derive(Debug, Clone)]
@@ -110,6 +111,18 @@ impl Zookeeper {
                 "run three or five ZooKeeper servers",
             ));
         }
+        findings.extend(clock_off(&self.address(), self.clock(client).await?));
         Ok(findings)
+    }
+
+    /// The leader's clock: when a node was created, by it.
+    async fn clock(&self, client: &Client) -> Result<SystemTime, Failure> {
+        let prefix = format!("{}/clock-", self.root.trim_end_matches("/locks"));
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
+        let created = client.create(&prefix, &[], &options).await;
+        let (stat, sequence) = created.map_err(|error| self.failed(&error))?;
+        // If this fails, it goes with the session.
+        let _ = client.delete(&format!("{prefix}{sequence}"), None).await;
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0).cast_unsigned()))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use lockkeeper_servers::consul::Consul as Server;
-use lockkeeper_servers::http;
+use lockkeeper_servers::{connections_to, http};
 
 use super::Site;
 
@@ -66,6 +66,10 @@ impl Site for Consul {
 
     fn restart(&mut self) {
         self.server.restart().unwrap();
+    }
+
+    fn connections(&self) -> Option<usize> {
+        connections_to(self.address)
     }
 
     /// Sessions, and keys that are locked: the keys of locks stay, with their counters.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use lockkeeper::Keeper;
 use tempfile::TempDir;
 
 use super::Site;
@@ -29,4 +30,19 @@ impl Site for Embedded {
     fn kill(&mut self) {}
 
     fn restart(&mut self) {}
+
+    /// A keeper of its own looks, on another thread: this one may be the only one of its runtime.
+    fn left_behind(&self) -> Vec<String> {
+        let url = self.url();
+        let looks = async move {
+            let keeper = Keeper::connect(&url).await.unwrap();
+            let status = keeper.status().await.unwrap();
+            keeper.close().await.unwrap();
+            let figures =
+                [("sessions", status.sessions), ("grants", status.locks_held), ("waiting", status.waiting)];
+            figures.into_iter().filter(|(_, count)| *count > 0).map(|it| format!("{it:?}")).collect()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::spawn(move || runtime.block_on(looks)).join().unwrap()
+    }
 }

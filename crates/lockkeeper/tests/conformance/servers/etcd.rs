@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use lockkeeper_servers::etcd::Etcd as Server;
-use lockkeeper_servers::http;
+use lockkeeper_servers::{connections_to, http};
 
 use super::Site;
 
@@ -20,6 +20,9 @@ impl Etcd {
 }
 
 impl Site for Etcd {
+    /// The key is deleted; the one who watched it reads the queue, and its lease is renewed.
+    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+
     fn start() -> Etcd {
         let server = Server::start(1).unwrap();
         Etcd { address: server.addresses()[0], server }
@@ -39,6 +42,14 @@ impl Site for Etcd {
 
     fn restart(&mut self) {
         self.server.restart().unwrap();
+    }
+
+    fn requests(&self) -> u64 {
+        self.server.requests().unwrap()
+    }
+
+    fn connections(&self) -> Option<usize> {
+        connections_to(self.address)
     }
 
     /// Keys and leases.

@@ -21,8 +21,21 @@ pub(crate) trait Site: Sized + Send + 'static {
     /// A request id that is known already is answered without a round trip.
     const KNOWS_REQUESTS: bool = true;
 
+    /// The most requests that its servers have to work on for a release and the grant that follows, however many wait.
+    const REQUESTS_FOR_A_RELEASE: u64 = u64::MAX;
+
     /// Starts the servers and waits until they answer.
     fn start() -> Self;
+
+    /// The same with servers that count requests, if they do not by themselves.
+    fn start_counting() -> Self {
+        Self::start()
+    }
+
+    /// How many requests of clients they have worked on so far.
+    fn requests(&self) -> u64 {
+        0
+    }
 
     /// Where they listen.
     fn addresses(&self) -> Vec<SocketAddr>;
@@ -40,7 +53,7 @@ pub(crate) trait Site: Sized + Send + 'static {
     /// Starts them again, with what they kept on disk.
     fn restart(&mut self);
 
-    /// How many connections the servers have from others than us, if they can tell.
+    /// How many connections there are to the servers, but for that of this question; `None` without servers.
     fn connections(&self) -> Option<usize> {
         None
     }

@@ -15,15 +15,26 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) fn with(level: &'static str) -> Postgres {
+        Postgres::set(level, &[])
+    }
+
+    /// With settings such as `fsync=off`.
+    pub(crate) fn set(level: &'static str, settings: &[&str]) -> Postgres {
         // Kept beside the build for later runs, for each version.
         let version = Server::version().expect("PostgreSQL is installed: ./test does that");
         let version: String = version.chars().filter(|letter| letter.is_alphanumeric()).collect();
-        let server = Server::start_from(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(version)).unwrap();
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(version);
+        let server = Server::start_from(&kept, settings).unwrap();
         Postgres { address: server.address, server, level }
     }
 
     pub(crate) fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Starts it again with other rules of who may log in and how.
+    pub(crate) fn admit(&mut self, rules: &str) {
+        self.server.admit(rules).unwrap();
     }
 
     /// The answer of a query, one line for each row.
@@ -33,8 +44,19 @@ impl Postgres {
 }
 
 impl Site for Postgres {
+    /// The release, and the statement of the next one of that keeper; those who wait in the server's queue ask nothing.
+    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+
     fn start() -> Postgres {
         Postgres::with("session")
+    }
+
+    fn start_counting() -> Postgres {
+        Postgres::set("session", &["log_statement=all"])
+    }
+
+    fn requests(&self) -> u64 {
+        self.server.statements()
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {

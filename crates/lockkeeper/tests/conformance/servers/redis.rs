@@ -17,6 +17,10 @@ impl Redis {
         Redis { address: server.address, server }
     }
 
+    pub(crate) fn signal(&self, signal: lockkeeper_servers::Signal) {
+        self.server.signal(signal);
+    }
+
     /// One command; the answer as text, an array as its parts in lines.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         self.server.command(words).unwrap()

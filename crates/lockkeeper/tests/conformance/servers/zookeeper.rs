@@ -19,6 +19,9 @@ impl Zookeeper {
 }
 
 impl Site for Zookeeper {
+    /// The node is deleted; the one who watched it reads the queue, and its session is renewed.
+    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+
     fn start() -> Zookeeper {
         let server = Server::start(1).unwrap();
         Zookeeper { address: server.addresses()[0], server }
@@ -38,6 +41,10 @@ impl Site for Zookeeper {
 
     fn restart(&mut self) {
         self.server.restart().unwrap();
+    }
+
+    fn requests(&self) -> u64 {
+        self.server.requests().unwrap()
     }
 
     fn connections(&self) -> Option<usize> {

@@ -33,11 +33,6 @@ async fn nobody_there_and_somebody_else_there() {
 }
 
 #[tokio::test]
-async fn lost_answers_leave_no_ghost() {
-    shared::lost_answers_leave_no_ghost::<Consul>().await;
-}
-
-#[tokio::test]
 async fn tasks_of_one_keeper_are_let_in_as_they_came() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();

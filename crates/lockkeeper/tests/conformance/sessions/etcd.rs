@@ -34,11 +34,6 @@ async fn nobody_there_and_somebody_else_there() {
     shared::absent_or_wrong("etcd").await;
 }
 
-#[tokio::test]
-async fn lost_answers_leave_no_ghost() {
-    shared::lost_answers_leave_no_ghost::<Etcd>().await;
-}
-
 /// etcd-io/etcd#11456: the lease of a waiter dies, then its turn comes.
 #[tokio::test]
 async fn a_waiter_whose_lease_has_died_is_not_let_in_on_it() {

@@ -2,5 +2,5 @@
 
 mod consul;
 mod etcd;
-mod shared;
+pub(crate) mod shared;
 mod zookeeper;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
-use lockkeeper::{Event, GuardState, Loss, Token};
+use lockkeeper::{Event, GuardState, Loss};
 use lockkeeper_servers::wire::Wire;
 
 use crate::servers::Site;
@@ -290,7 +290,8 @@ pub(crate) async fn restarted<S: Site>(ttl: Duration) {
     .unwrap();
     let token = guard.token();
     until("somebody answers", async || keeper.who("a").await.is_ok()).await;
-    assert_eq!(guard.state(), GuardState::Held);
+    // A session of ZooKeeper was suspended meanwhile.
+    until("it is held again", async || guard.state() == GuardState::Held).await;
     soon(guard.release()).await.unwrap();
     let next = soon(waiter).await.unwrap();
     assert!(next.token() > token);
@@ -324,38 +325,4 @@ pub(crate) async fn absent_or_wrong(scheme: &str) {
     assert!(error.to_string().contains(&address.to_string()), "{error}");
     let named = error.to_string().to_lowercase();
     assert!(named.contains(&scheme.to_lowercase()), "{error}");
-}
-
-/// Requests whose answers are lost, given up by their callers: nothing of them appears later.
-pub(crate) async fn lost_answers_leave_no_ghost<S: Site>() {
-    let site = S::start();
-    let proxy = Wire::to(site.addresses()[0]).unwrap();
-    let keeper = Keeper::builder().ttl(20.secs()).request_timeout(300.millis());
-    let keeper = keeper.connect(&site.url_at(&[proxy.address])).await.unwrap();
-    let direct = connect::<S>(&site.url(), "direct").await;
-    // The session is open, and it outlives all of this.
-    let anchor = soon(keeper.lock("anchor").acquire()).await.unwrap();
-    let mut last = Token(0);
-    for round in 0..16_u64 {
-        let lock = if round % 2 == 0 { keeper.lock("g") } else { keeper.lock("g").shared() };
-        let task = tokio::spawn(async move { lock.acquire().await });
-        tokio::time::sleep(Duration::from_micros(round * 150)).await;
-        proxy.cut();
-        tokio::time::sleep(20.millis()).await;
-        task.abort();
-        // Granted or not: what it may have got is dropped.
-        drop(task.await);
-        proxy.heal();
-        let next = soon(direct.lock("g").acquire()).await.unwrap();
-        assert!(
-            next.token() > last,
-            "{} after {last}: what is given up in doubt takes no token back",
-            next.token()
-        );
-        last = next.token();
-        next.release().await.unwrap();
-        assert!(anchor.state() != GuardState::Lost, "the session was to live through this");
-    }
-    until_queue(&direct, "g", 0, 0).await;
-    anchor.release().await.unwrap();
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
+use lockkeeper::{Event, GuardState, Loss};
+use lockkeeper_servers::wire::Wire;
 
 use super::shared::{self, soon};
 use crate::servers::Site;
@@ -33,9 +35,32 @@ async fn nobody_there_and_somebody_else_there() {
     shared::absent_or_wrong("zookeeper").await;
 }
 
+/// SUSPENDED is jeopardy, long before the deadline; RECONNECTED ends it.
 #[tokio::test]
-async fn lost_answers_leave_no_ghost() {
-    shared::lost_answers_leave_no_ghost::<Zookeeper>().await;
+async fn a_suspended_session_is_in_jeopardy_until_it_is_connected_again() {
+    let site = Zookeeper::start();
+    let wire = Wire::to(site.address).unwrap();
+    let keeper = Keeper::builder().ttl(10.secs()).connect(&site.url_at(&[wire.address])).await.unwrap();
+    let guard = soon(keeper.lock("a").acquire()).await.unwrap();
+    let mut events = keeper.events();
+    let mut changes = guard.changes();
+    let lease = guard.lease();
+    let work = tokio::spawn(async move { lease.lost().await });
+    assert_eq!(soon(changes.next()).await, Some(GuardState::Held));
+    wire.sever();
+    assert_eq!(soon(changes.next()).await, Some(GuardState::Jeopardy));
+    while !matches!(soon(events.next()).await.unwrap(), Event::Jeopardy { .. }) {}
+    let refused = guard.check().unwrap_err();
+    assert!(matches!(refused, Error::Lost { why: Loss::Suspended, .. }), "{refused}");
+    // Nobody else can be let in before the deadline: the work goes on.
+    assert!(!work.is_finished());
+    wire.heal();
+    assert_eq!(soon(changes.next()).await, Some(GuardState::Held));
+    while !matches!(soon(events.next()).await.unwrap(), Event::Recovered { .. }) {}
+    guard.check().unwrap();
+    assert!(!work.is_finished());
+    work.abort();
+    soon(guard.release()).await.unwrap();
 }
 
 #[tokio::test]

@@ -41,6 +41,15 @@ impl Future for Dropped {
     }
 }
 
+/// What the future gives at once, if anything.
+async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
 /// Drops `make()` after 0, 1, 2, ... polls until it ends by itself; each time `check` must hold.
 async fn at_every_await(name: &str, mut make: impl AsyncFnMut() -> Boxed, mut check: impl AsyncFnMut()) {
     for polls in 0..100 {
@@ -177,6 +186,88 @@ async fn release_run_and_the_rest() {
         nothing_left(&watcher, &["a"]).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_connect_that_is_dropped_leaves_no_session() {
+    let peer = Peer::new();
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        let peer = peer.clone();
+        boxed(async move { another(&peer, options()).await.lock("a").acquire().await.map(drop).unwrap() })
+    };
+    at_every_await("connect and acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+}
+
+#[tokio::test]
+async fn a_try_and_several_locks_with_work() {
+    let (peer, keeper) = connected(options()).await;
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        let lock = keeper.lock("a");
+        boxed(async move { lock.try_acquire().await.map(drop).unwrap() })
+    };
+    at_every_await("try_acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+
+    let make = async || {
+        let locks = keeper.lock_all(["a", "b"]);
+        boxed(async move { locks.run(|_| tokio::time::sleep(ms(3))).await.unwrap() })
+    };
+    at_every_await("lock_all().run", make, async || nothing_left(&watcher, &["a", "b"]).await).await;
+}
+
+#[tokio::test]
+async fn questions_and_a_force_release() {
+    let (peer, keeper) = connected(options()).await;
+    let watcher = another(&peer, options()).await;
+    let make = async || {
+        std::mem::forget(watcher.lock("a").acquire().await.unwrap());
+        let keeper = keeper.clone();
+        boxed(async move { keeper.force_release("a", "test").await.unwrap() })
+    };
+    // It is done or not, but never by half: whoever comes next finds a lock that works.
+    let check = async || {
+        watcher.force_release("a", "test").await.unwrap();
+        nothing_left(&watcher, &["a"]).await;
+        watcher.lock("a").acquire().await.unwrap().release().await.unwrap();
+    };
+    at_every_await("force_release", make, check).await;
+
+    let token = lockkeeper_core::Token(1);
+    let make = async || {
+        let keeper = keeper.clone();
+        boxed(async move {
+            keeper.locks("", 10, None).await.unwrap();
+            keeper.check_token("a", token).await.unwrap();
+        })
+    };
+    let check = async || drop(soon(keeper.status()).await.unwrap());
+    at_every_await("locks and check_token", make, check).await;
+}
+
+/// An event that nobody waited for any more is there for whoever waits next.
+#[tokio::test]
+async fn the_next_event_is_not_lost_with_the_wait_for_it() {
+    let (peer, keeper) = connected(options()).await;
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    let mut events = keeper.events();
+    for polls in 1..5 {
+        let mut next = Box::pin(events.next());
+        for _ in 0..polls {
+            assert!(poll_once(next.as_mut()).await.is_none(), "nothing has happened yet");
+        }
+    }
+    peer.state().force("a");
+    let lost = async {
+        loop {
+            let Some(event) = events.next().await else { panic!("the events have ended") };
+            if matches!(event, crate::events::Event::GrantLost { .. }) {
+                return;
+            }
+        }
+    };
+    soon(lost).await;
+    drop(guard);
 }
 
 #[tokio::test]

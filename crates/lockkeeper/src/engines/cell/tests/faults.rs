@@ -194,12 +194,24 @@ async fn unavailable_is_tried_again_where_that_does_no_harm() {
         Some(v1::Error { code: "unavailable".into(), message: "no quorum".into(), ..Default::default() });
     let acquire = waiting(&keeper, "a");
     until("it is repeated", || peer.count("acquire a") >= 3).await;
-    assert_eq!(keeper.value("k").put("v").await.unwrap_err(), Error::Unavailable("no quorum".into()));
+    // A write that did not happen is repeated as well, for as long as a request may take.
+    let error = soon(keeper.value("k").put("v")).await.unwrap_err();
+    assert_eq!(error, Error::Unavailable("no quorum: try again".into()));
+    assert!(peer.count("put k") >= 2);
     let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
     assert_eq!(error.code(), "unavailable");
     peer.state().fails.as_mut().unwrap().may_have_happened = true;
+    let asked = peer.count("put k");
     assert!(keeper.value("k").put("v").await.unwrap_err().may_have_happened());
+    assert_eq!(peer.count("put k"), asked + 1, "what may have happened is not repeated");
+    peer.state().fails.as_mut().unwrap().may_have_happened = false;
+    let put = tokio::spawn({
+        let value = keeper.value("k");
+        async move { value.put("v").await }
+    });
+    until("it is refused", || peer.count("put k") >= asked + 2).await;
     peer.state().fails = None;
+    assert_eq!(soon(put).await.unwrap(), Ok(1), "it was done, and once");
     let guard = soon(acquire).await.unwrap().unwrap();
     assert_eq!(peer.waiting("a"), 0);
     drop(guard);

@@ -43,6 +43,36 @@ async fn a_guard_in_jeopardy_is_held_again_after_a_renewal() {
     }
 }
 
+/// In jeopardy nobody knows who holds the lock: whether a write counts is for the gate to say, and for nobody else.
+#[tokio::test]
+async fn a_write_in_jeopardy_is_accepted_or_refused_by_the_gate_alone() {
+    let (peer, keeper) = connected(Options { ttl: ms(200), grace: ms(60_000), ..options() }).await;
+    let rival = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
+    let guard = keeper.lock("a").acquire().await.unwrap();
+    let mut changes = guard.changes();
+    {
+        let mut state = peer.state();
+        (state.frozen, state.no_renewals) = (true, true);
+    }
+    assert_eq!(soon(changes.next()).await, Some(Held));
+    assert_eq!(soon(changes.next()).await, Some(Jeopardy));
+    let value = keeper.value("k").fence(&guard);
+    assert_eq!(soon(value.put("mine")).await, Ok(1), "nobody else has had the lock");
+    assert_eq!(guard.state(), Jeopardy);
+
+    // Somebody else is let in, and has not even written yet.
+    peer.state().force("a");
+    let theirs = soon(rival.lock("a").acquire()).await.unwrap();
+    let refused = soon(value.put("too late")).await.unwrap_err();
+    assert_eq!(refused, Error::StaleToken { last_token: theirs.token() });
+    assert_eq!(rival.value("k").get().await.unwrap().unwrap().bytes, b"mine");
+}
+
+#[test]
+fn the_grace_is_45_seconds_unless_it_is_set() {
+    assert_eq!(Options::default().grace, Duration::from_secs(45));
+}
+
 #[tokio::test]
 async fn a_guard_is_lost_after_the_grace_and_stays_lost() {
     let (peer, keeper) = connected(Options { ttl: ms(150), grace: ms(150), ..options() }).await;
