@@ -11,16 +11,19 @@ use serde::Serialize;
 use crate::duration;
 use crate::failure::Failure;
 
+/// The variable that says the same as `--engine`, and that others do not see.
+const ENGINE: &str = "LOCKKEEPER_ENGINE";
+
 /// Which engine, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Client {
     /// Where the locks are kept: lockkeeper://host:port, several hosts with commas; or redis://, redlock://, etcd://,
-    /// zookeeper://, consul://, postgres://, embedded:
+    /// zookeeper://, consul://, postgres://, embedded:. A URL with a password belongs into the variable
     #[arg(
         long,
         value_name = "URL",
         default_value = "lockkeeper://127.0.0.1:7420",
-        env = "LOCKKEEPER_ENGINE"
+        env = ENGINE
     )]
     pub(crate) engine: String,
     /// Tables for people or JSON for programs, with the names of the HTTP API. With json, an error is one line of
@@ -44,6 +47,14 @@ pub(crate) enum Output {
 
 impl Client {
     pub(crate) fn builder(&self) -> KeeperBuilder {
+        if has_password(&self.engine) && std::env::var(ENGINE).ok().as_deref() != Some(&*self.engine) {
+            // Nothing can be done about a stderr that is closed.
+            let _ = writeln!(
+                io::stderr(),
+                "warning: everybody on this machine can read the password in --engine (ps shows it): \
+                 put the URL into the variable {ENGINE} instead"
+            );
+        }
         let builder = Keeper::builder().connect_timeout(self.connect_timeout);
         if self.accept_volatile_tokens { builder.accept_volatile_tokens() } else { builder }
     }
@@ -52,6 +63,12 @@ impl Client {
     pub(crate) async fn connect(&self) -> Result<Keeper<Unfenced>, Failure> {
         Ok(self.builder().connect_unfenced(&self.engine).await?)
     }
+}
+
+/// Whether a URL has a secret in it: `scheme://user:password@host`.
+fn has_password(url: &str) -> bool {
+    let login = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    login.is_some_and(|(login, _)| login.split_once(':').is_some_and(|(_, password)| !password.is_empty()))
 }
 
 /// Does the work of a verb on a runtime of its own. One thread: there is one connection and one thing to do.
@@ -81,4 +98,19 @@ pub(crate) fn print_json(answer: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(answer)
         .map_err(|error| Failure::other(format!("the answer cannot be written as JSON: {error}")))?;
     print(&format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_password;
+
+    #[test]
+    fn a_secret_in_a_url_is_seen() {
+        for url in ["redis://:secret@h:1", "postgres://app:secret@db/app", "redlock://u:p@h1:1,h2:1,h3:1"] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in ["redis://h:1", "postgres://app@db:5432/app", "embedded:/a@b", "consul://:@h:1"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
 }

@@ -41,6 +41,9 @@ mod who;
 use client::Output;
 use failure::Failure;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Debug, Parser)]
 #[command(
     name = "lockkeeper",
@@ -113,6 +116,9 @@ enum Verb {
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     // `run` starts its command through ourselves. That call has no place in any help.
+    if words.get(1).is_some_and(|word| word == run::sentinel::VERB) {
+        return ExitCode::from(run::sentinel::stand(&words[2..]));
+    }
     if words.get(1).is_some_and(|word| word == child::VERB) {
         return ExitCode::from(child::become_command(&words[2..]));
     }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use lockkeeper_server::config::ENTRIES_BEHIND_SNAPSHOT;
+use lockkeeper_server::raft::snapshot::COMMANDS_BETWEEN;
 use lockkeeper_server::security::CrowdLimits;
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -68,6 +70,8 @@ pub(crate) struct Serve {
     log: String,
     #[command(flatten)]
     security: SecurityArguments,
+    #[command(flatten)]
+    snapshots: SnapshotArguments,
     /// Logs as text or as JSON
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -109,6 +113,8 @@ impl Serve {
             peer_listen: self.peer_listen.clone(),
             members,
             slow_acquire: self.slow_acquire,
+            commands_between_snapshots: self.snapshots.snapshot_every,
+            entries_behind_snapshot: self.snapshots.snapshot_behind,
             security: self.security.settings()?,
             ..NodeConfig::durable(&self.data_dir)
         };
@@ -140,6 +146,18 @@ impl Serve {
         node.stop().await;
         Ok(())
     }
+}
+
+/// For tests alone, which have no time for half a million commands: flags that no help shows and no file can set, and the
+/// variables LOCKKEEPER_SNAPSHOT_EVERY and LOCKKEEPER_SNAPSHOT_BEHIND.
+#[derive(Debug, Args)]
+struct SnapshotArguments {
+    /// A snapshot is taken after this many commands
+    #[arg(long, value_name = "COUNT", hide = true, default_value_t = COMMANDS_BETWEEN)]
+    snapshot_every: u64,
+    /// So many entries of the log are kept behind it
+    #[arg(long, value_name = "COUNT", hide = true, default_value_t = ENTRIES_BEHIND_SNAPSHOT)]
+    snapshot_behind: u64,
 }
 
 /// Who may come in. Secrets are in files: a command line can be read by every user of the machine.

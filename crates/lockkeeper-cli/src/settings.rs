@@ -192,6 +192,8 @@ fn flags_of(command: &Command, verb: &[&str]) -> Vec<Arg> {
     let arguments = own.into_iter().flat_map(Command::get_arguments);
     arguments
         .filter(|arg| arg.get_long().is_some() && !NO_SETTINGS.contains(&arg.get_id().as_str()))
+        // What is for tests alone is nobody's setting.
+        .filter(|arg| !arg.is_hide_set())
         .cloned()
         .collect()
 }

@@ -23,7 +23,11 @@ Examples:
 
 A restored cell is a new one, of one node; add the others with lockkeeper member add. Its
 tokens go on 1,000,000,000,000 above those of the backup, so that no token is given
-twice, also if the old cell went on after the backup was taken. Never let both serve.")]
+twice, also if the old cell went on after the backup was taken. Never let both serve.
+
+Restore a backup only once, and always the newest: the same backup restored again gives the
+same tokens again, and an older one gives tokens that a cell restored from a newer one
+has given. If a restored cell is lost too, restore from a backup of that cell.")]
 pub(crate) struct SnapshotVerb {
     #[command(subcommand)]
     what: What,
@@ -93,6 +97,7 @@ impl SnapshotVerb {
                     Output::Table => client::print(&format!(
                         "restored {} locks, {} sessions and {} values into the new cell {} in {}\n\
                          tokens go on above {} (the backup's last one was {}, and {} was added)\n\
+                         restore this backup only once, and no older one after it: its tokens would be given twice\n\
                          start it: lockkeeper serve --data-dir {}\n",
                         restored.locks,
                         restored.sessions,

@@ -163,6 +163,91 @@ fn the_book_is_where_its_settings_say() {
     assert_eq!(book["book"]["src"].as_str(), Some("docs"));
 }
 
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The part of a page below a heading.
+fn section(page: &str, heading: &str) -> String {
+    let text = read(page);
+    let below = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no {heading}")).1;
+    below.split("\n## ").next().unwrap().to_owned()
+}
+
+/// The words in backticks of the rows of a table, by cell.
+fn words_of_cell(text: &str, cell: usize) -> BTreeSet<String> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split('|').nth(cell + 1));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// The description of the HTTP interface, in all its parts.
+fn openapi() -> Vec<serde_json::Value> {
+    let folder = root().join("crates/lockkeeper-server/src/listen/http");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let parts = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    parts.map(|path| serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn every_grpc_call_is_in_its_page() {
+    let contract = read("proto/lockkeeper/v1/lockkeeper.proto");
+    let calls: BTreeSet<_> = contract
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next())
+        .map(str::to_owned)
+        .collect();
+    assert!(calls.len() > 30, "{calls:?}");
+    let page = read("docs/grpc.md");
+    let (table, _) = page.split_once("\nReflection").unwrap();
+    assert_eq!(words_of_cell(table, 1), calls, "docs/grpc.md names every call, and no other");
+    let source = read("crates/lockkeeper-server/src/listen/grpc.rs");
+    let metadata: BTreeSet<_> =
+        source.split('"').filter(|text| text.starts_with("lockkeeper-") && !text.contains(' ')).collect();
+    assert!(metadata.len() >= 5, "{metadata:?}");
+    for name in metadata {
+        assert!(page.contains(&format!("`{name}`")), "docs/grpc.md does not tell of {name}");
+    }
+}
+
+#[test]
+fn every_http_call_is_in_its_page() {
+    // The same as another, and the files of the console, which are nobody's contract.
+    let unnamed = |path: &str| path == "/v1/openapi.json" || path.starts_with("/console/");
+    let mut calls = BTreeSet::new();
+    for part in openapi() {
+        for (path, methods) in part["paths"].as_object().unwrap().iter().filter(|(path, _)| !unnamed(path)) {
+            calls.extend(methods.as_object().unwrap().keys().map(|m| format!("{} {path}", m.to_uppercase())));
+        }
+    }
+    let mut named = BTreeSet::new();
+    for row in section("docs/http.md", "## Calls").lines().filter(|row| row.starts_with("| ")).skip(1) {
+        let cell = row.split('|').nth(1).unwrap().trim();
+        let (method, paths) = cell.split_once(' ').unwrap();
+        let paths: Vec<_> = paths.split(" · ").map(|path| path.split('?').next().unwrap()).collect();
+        // `/v1/member/add · remove` is short for two paths that differ in their end.
+        let stem = paths[0].rsplit_once('/').unwrap().0;
+        for path in paths {
+            match path.starts_with('/') {
+                true => named.insert(format!("{method} {path}")),
+                false => named.insert(format!("{method} {stem}/{path}")),
+            };
+        }
+    }
+    assert_eq!(named, calls, "docs/http.md names every call, and no other");
+}
+
+#[test]
+fn every_code_is_in_both_pages() {
+    let parts = openapi();
+    let codes = parts.iter().find_map(|part| part.pointer("/components/schemas/ErrorCode/enum")).unwrap();
+    let codes: BTreeSet<_> =
+        codes.as_array().unwrap().iter().map(|code| code.as_str().unwrap().to_owned()).collect();
+    for page in ["docs/http.md", "docs/grpc.md"] {
+        assert_eq!(words_of_cell(&section(page, "## Errors"), 0), codes, "{page}");
+    }
+}
+
 /// The checks themselves can fail.
 #[test]
 fn what_is_dead_is_found() {

@@ -16,7 +16,7 @@ use crate::child::{self, Wishes};
 use crate::failure::Failure;
 
 /// Ourselves, even if the file was replaced since we were started.
-const OURSELVES: &str = "/proc/self/exe";
+pub(super) const OURSELVES: &str = "/proc/self/exe";
 
 /// A command that was started. It leads a process group of its own.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@
 
 mod command;
 mod lease;
+pub(crate) mod sentinel;
 mod signals;
 mod slot;
 mod supervise;
@@ -24,6 +25,7 @@ use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Token, Unfenced};
 
 use self::command::Started;
 use self::lease::Margins;
+use self::sentinel::Sentinel;
 use self::signals::Signals;
 use self::slot::Slot;
 use self::supervise::{End, Supervisor};
@@ -82,8 +84,9 @@ What happens when:
     passed on to the group. Those ignored at the start (nohup) stay ignored.
   Ctrl-Z: a stopped command would lose its lease, so it is continued at once.
   `run` itself gets KILL: the kernel kills the command (on Linux, and not if it
-    is set-user-id). Its children may live on; nobody renews the lease, so it
-    ends after --ttl, and the token keeps them out of whatever checks it.
+    is set-user-id), and a second process of ours kills the rest of its group.
+    Nobody renews the lease, so it ends after --ttl; if both of us are killed at
+    once, the token keeps what is left out of whatever checks it.
   `run` is process 1 of a container: it reaps orphans.
 
 Once per slot (--once-per 1h): time is cut into slots of that length by the engine's
@@ -265,8 +268,14 @@ impl Run {
                 return Err(failure);
             }
         };
+        let sentinel = Sentinel::watch(started.pid);
         let supervisor = Supervisor::new(started, signals, margins, self.keep_group);
-        match supervisor.until_end(&guard).await {
+        let end = supervisor.until_end(&guard).await;
+        // Of a group that did not go at KILL it stays the last hope.
+        if let (Some(sentinel), false) = (sentinel, matches!(end, End::Lost { left_over: true, .. })) {
+            sentinel.dismiss();
+        }
+        match end {
             End::ByItself { code } => {
                 let recorded = match (slot, guard.fence()) {
                     (Some(slot), Some(fence)) if code == 0 => slot.done(fence).await,
@@ -375,11 +384,12 @@ impl Run {
         Failure { message: format!("{what}: {next}"), ..error.into() }
     }
 
-    /// Host, process and command, such as `web-3/4711/report.sh`.
+    /// Host, process, command and our version, such as `web-3/4711/report.sh/lockkeeper-0.1.0`.
     fn default_owner(&self) -> String {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let command = Path::new(&self.command[0]).file_name().unwrap_or(&self.command[0]).to_string_lossy();
-        let mut owner: String = format!("{host}/{}/{command}", std::process::id());
+        let version = env!("CARGO_PKG_VERSION");
+        let mut owner: String = format!("{host}/{}/{command}/lockkeeper-{version}", std::process::id());
         owner.retain(|c| !c.is_control());
         let mut end = owner.len().min(OWNER_BYTES_MAX);
         while !owner.is_char_boundary(end) {

@@ -1,9 +1,14 @@
 //! Backups: saved from any node, restored into a new cell whose tokens nobody has ever seen.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper::Keeper;
 use serde_json::json;
 
 use crate::harness::cell::{Cell, text};
-use crate::harness::client::{grant, open_session, token};
+use crate::harness::client::{Load, grant, open_session, token};
 
 #[tokio::test]
 async fn a_restored_cell_gives_no_token_that_was_ever_given() {
@@ -35,6 +40,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
         let output = cell.cli(&words).await;
         assert!(output.status.success(), "{output:?}");
         assert!(text(&output.stdout).contains("tokens go on above"), "{output:?}");
+        assert!(text(&output.stdout).contains("only once"), "{output:?}");
         let output = cell.cli(&words).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains("is not empty"), "{output:?}");
@@ -101,4 +107,91 @@ async fn a_damaged_backup_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let output = cell.cli(&["snapshot", "restore", "good", "--data-dir", "new"]).await;
     assert!(output.status.success(), "{output:?}");
+}
+
+/// A node that waits for the rest of its cell has nothing to save, and says so at once.
+#[tokio::test]
+async fn a_node_that_waits_for_its_cell_saves_nothing() {
+    let mut cell = Cell::plan(3);
+    cell.spawn(1);
+    cell.node(1).until_log("waiting for").await;
+    let began = Instant::now();
+    let url = format!("lockkeeper://{}", cell.node(1).address);
+    let output = cell.cli_at(&url, &["snapshot", "save", "nothing"]).await;
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(text(&output.stderr).contains("waits for its cell"), "{output:?}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(!cell.path("nothing").exists());
+    let answer = cell.get(1, "/v1/snapshot").await;
+    assert_eq!((answer.status, answer.code()), (503, "unavailable"), "{answer:?}");
+}
+
+/// Numbers that are written in pairs, first the one and then the other: at every moment the first is as far as the
+/// second, or one further.
+#[tokio::test]
+async fn what_is_saved_under_load_is_the_state_of_one_moment() {
+    let mut cell = Cell::start(3).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(10))).await;
+    let done = Arc::new(AtomicU64::new(0));
+    let writes = tokio::spawn({
+        let (keeper, done) = (keeper.clone(), done.clone());
+        async move {
+            let guard = keeper.lock("pair").acquire().await.unwrap();
+            for number in 1_u64.. {
+                for key in ["first", "second"] {
+                    let value = keeper.value(key).fence(&guard);
+                    value.put(number.to_string().into_bytes()).await.unwrap();
+                }
+                done.store(number, Ordering::Relaxed);
+            }
+        }
+    });
+    let mut load = Load::start(&cell, 4).await;
+    let mut saved = Vec::new();
+    for id in 1..=3 {
+        load.until_more(20).await;
+        let least = done.load(Ordering::Relaxed);
+        let (url, file) = (format!("lockkeeper://{}", cell.node(id).address), format!("from-{id}"));
+        let output = cell.cli_at(&url, &["snapshot", "save", &file]).await;
+        assert!(output.status.success(), "node {id}: {output:?}");
+        saved.push((file, least, done.load(Ordering::Relaxed)));
+    }
+    load.end().await;
+    writes.abort();
+    drop(keeper);
+    for id in 1..=3 {
+        cell.kill(id);
+    }
+    let folder = cell.path("");
+    let mut cells = vec![cell];
+    for (file, least, most) in saved {
+        let before = cells.last_mut().expect("the one that was saved");
+        let restored = folder.join(format!("{file}-restored"));
+        let words = [
+            "snapshot",
+            "restore",
+            folder.join(&file).to_str().unwrap(),
+            "--data-dir",
+            restored.to_str().unwrap(),
+        ]
+        .map(str::to_owned);
+        let output = before.cli(&words.each_ref().map(String::as_str)).await;
+        assert!(output.status.success(), "{output:?}");
+        let mut alone = Cell::plan_after(before, 1);
+        alone.node_mut(1).data = restored;
+        alone.spawn_with(1, &[]);
+        alone.leader().await;
+        let mut numbers = [0_u64; 2];
+        for (number, key) in numbers.iter_mut().zip(["first", "second"]) {
+            let value = alone.read(&format!("/v1/value?key={key}")).await;
+            *number = value["value"].as_str().and_then(|text| text.parse().ok()).expect("a number");
+        }
+        let [first, second] = numbers;
+        println!("{file}: first {first}, second {second}; {least} to {most} were written while it was saved");
+        assert!(first == second || first == second + 1, "{file} is the state of no moment: {numbers:?}");
+        // A follower may be a little behind the leader, but never ahead.
+        assert!(second <= most + 1, "{file}: {numbers:?}");
+        alone.kill(1);
+        cells.push(alone);
+    }
 }

@@ -6,6 +6,7 @@ use crate::harness::cell::Cell;
 use crate::harness::client::{grant, open_session};
 use crate::harness::http;
 use crate::harness::until;
+use crate::health::says_serving;
 
 #[tokio::test]
 async fn a_cell_forms_in_any_order_of_start() {
@@ -16,6 +17,7 @@ async fn a_cell_forms_in_any_order_of_start() {
             cell.node(*id).until_log("waiting for").await;
             let answer = cell.get(*id, "/readyz").await;
             assert_eq!(answer.status, 503, "{}", answer.body);
+            assert!(!says_serving(&cell, *id).await, "a node that waits for its cell says that it serves");
             let answer = cell.post(*id, "/v1/session/open", serde_json::json!({"ttl_ms": 10_000})).await;
             assert_eq!(
                 (answer.status, answer.code()),
@@ -25,6 +27,9 @@ async fn a_cell_forms_in_any_order_of_start() {
         }
         cell.spawn(order[2]);
         let leader = cell.until_agreed().await;
+        for id in order {
+            assert!(says_serving(&cell, id).await, "node {id} does not say that it serves");
+        }
 
         let session = open_session(&cell, 10_000).await;
         grant(&cell, &session, "first").await;

@@ -8,11 +8,14 @@ mod harness;
 
 mod backup;
 mod behind;
+mod busy;
 mod cuts;
 mod data_lost;
 mod disk;
 mod failover;
 mod formation;
+mod health;
+mod lease;
 mod majority;
 mod members;
 mod misfits;

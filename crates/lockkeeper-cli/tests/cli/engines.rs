@@ -84,3 +84,18 @@ fn the_doctor_exits_with_zero_or_with_one_and_the_list() {
     let absent = output(&["doctor", "--engine", "redis://127.0.0.1:1", "--connect-timeout", "300ms"]);
     assert_eq!(absent.status.code(), Some(69));
 }
+
+#[test]
+fn a_password_on_the_command_line_is_warned_of_and_one_in_the_variable_is_not() {
+    let redis = Redis::start(&[DURABLE, &["--requirepass", "s3cret"]].concat());
+    let url = format!("redis://:s3cret@{}", redis.address);
+    let warned = output(&["run", "nightly", "--engine", &url, "--", "true"]);
+    let words = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(warned.status.success(), "{words}");
+    assert!(words.starts_with("warning: ") && words.contains("LOCKKEEPER_ENGINE"), "{words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
+    assert!(!words.contains("s3cret"), "{words}");
+    let quiet =
+        lockkeeper().args(["run", "nightly", "--", "true"]).env("LOCKKEEPER_ENGINE", &url).output().unwrap();
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{}", String::from_utf8_lossy(&quiet.stderr));
+}

@@ -131,6 +131,46 @@ fn run_is_killed() {
 }
 
 #[test]
+fn run_is_killed_and_what_its_command_has_started_goes_too() {
+    let server = Server::start();
+    let mut run = Process::spawn(server.run("job", &["--ttl", "60s"], STUBBORN).stderr(Stdio::null()));
+    let child = until_line(&server.path("child"));
+    let grandchild = until_line(&server.path("grandchild"));
+    // The sentinel is started after the command: it is there when it shows.
+    let sentinel = until("the sentinel", || sentinel_of(&child));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    until("the command to die with it", || (!is_alive(&child)).then_some(()));
+    until("its child to be killed", || (!is_alive(&grandchild)).then_some(()));
+    until("the sentinel to end", || (!is_alive(&sentinel)).then_some(()));
+}
+
+#[test]
+fn nobody_is_left_behind_when_all_goes_well() {
+    let server = Server::start();
+    let mut run = Process::spawn(&mut server.run(
+        "job",
+        &[],
+        "echo $$ > child; while ! [ -e go ]; do sleep 0.01; done",
+    ));
+    let child = until_line(&server.path("child"));
+    let sentinel = until("the sentinel", || sentinel_of(&child));
+    std::fs::write(server.path("go"), "").unwrap();
+    assert_eq!(run.code(), 0);
+    until("the sentinel to end", || (!is_alive(&sentinel)).then_some(()));
+}
+
+/// The process that watches over the group of this command.
+fn sentinel_of(child: &str) -> Option<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    ids.filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())).find(|id| {
+        let words = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        words.split('\0').skip(1).take(2).eq(["__sentinel", child])
+    })
+}
+
+#[test]
 fn run_sleeps_through_its_deadline() {
     let server = Server::start();
     let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], STUBBORN).stderr(Stdio::null()));

@@ -3,11 +3,14 @@
 //! One test program, because each costs a link of the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod bench;
 mod compare;
 mod election;
 mod engines;
 mod exit_codes;
 mod group;
+#[path = "../harness/lacking.rs"]
+mod lacking;
 mod lost;
 mod observe;
 mod overload;

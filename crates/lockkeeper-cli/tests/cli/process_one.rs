@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
+use crate::lacking::lacking;
 use crate::support::{BINARY, Process, Server, text, until_line};
 
 const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -12,7 +13,10 @@ const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mou
 fn as_process_one(server: &Server, script: &str) -> Option<Command> {
     let trial = Command::new(UNSHARE[0]).args(&UNSHARE[1..]).arg("true").output();
     if !trial.as_ref().is_ok_and(|trial| trial.status.success()) {
-        eprintln!("SKIPPED: this user may not make a pid namespace: {trial:?}");
+        lacking(
+            &format!("this user may not make a pid namespace: {trial:?}"),
+            "install util-linux and run the tests as root",
+        );
         return None;
     }
     let mut command = Command::new(UNSHARE[0]);

@@ -1,12 +1,13 @@
 //! Why a node does not start, in plain words; and what is left after a restart.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Output;
 
 use rustix::process::Signal;
 
-use crate::support::{Server, lockkeeper, text};
+use crate::support::{Server, lockkeeper, text, until};
 
 /// A serve that must not start.
 fn refused(data_dir: &Path, words: &[&str]) -> (Output, String) {
@@ -182,4 +183,59 @@ fn term_stops_it_with_code_0() {
         process.signal(signal);
         assert_eq!(process.code(), 0);
     }
+}
+
+/// Posts without a client library.
+fn post(server: &Server, path: &str, body: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json");
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
+/// The write of a value is cut short, as if the power had failed in the middle of it.
+fn tear(log: &Path, value: &[u8]) {
+    const SECTOR: usize = 512;
+    for entry in fs::read_dir(log).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        let first = bytes.windows(value.len()).position(|some| some == value);
+        if let Some(at) = first {
+            bytes[(at / SECTOR + 1) * SECTOR..].fill(0);
+            fs::write(&path, bytes).unwrap();
+            return;
+        }
+    }
+    panic!("the value is nowhere in {}", log.display());
+}
+
+#[test]
+fn start_up_says_what_it_found() {
+    let mut server = Server::start_with(&["--snapshot-every", "50", "--snapshot-behind", "5"]);
+    let said = |server: &Server| fs::read_to_string(server.path("data.stderr")).unwrap();
+    assert!(said(&server).contains("no snapshot yet"), "{}", said(&server));
+    for number in 0..200 {
+        post(&server, "/v1/value/put", &format!("{{\"key\": \"k{number}\", \"value\": \"v\"}}"));
+    }
+    until("the log to be cut", || (server.json(&["status"])["purged_index"].as_u64()? > 0).then_some(()));
+    server.kill();
+    server.restart();
+    let found = said(&server);
+    assert!(found.contains("snapshot read") && found.contains("log read"), "{found}");
+    assert!(!found.contains("cut short"), "{found}");
+    assert_eq!(server.json(&["status"])["values"], 200, "what it found is what there was");
+
+    let long = "y".repeat(5_000);
+    post(&server, "/v1/value/put", &format!("{{\"key\": \"torn\", \"value\": \"{long}\"}}"));
+    server.kill();
+    tear(&server.data_dir().join("log"), &[b'y'; 300]);
+    server.restart();
+    let found = said(&server);
+    assert!(found.contains("snapshot read") && found.contains("log read"), "{found}");
+    assert!(found.contains("a write that was cut short"), "{found}");
+    assert_eq!(server.json(&["status"])["values"], 200, "half a write is none");
 }

@@ -36,7 +36,9 @@ fn who_holds_and_who_waits() {
     assert_eq!((&lock["lock"], &lock["capacity"]), (&"job".into(), &1.into()));
     assert_eq!(lock["holders"][0]["mode"], "exclusive");
     assert_eq!(lock["holders"][0]["token"], lock["last_token"]);
-    assert!(lock["holders"][0]["owner"].as_str().unwrap().ends_with("/sh"), "{lock}");
+    let version = env!("CARGO_PKG_VERSION");
+    let label = format!("/sh/lockkeeper-{version}");
+    assert!(lock["holders"][0]["owner"].as_str().unwrap().ends_with(&label), "{lock}");
     assert_eq!(lock["queue"][0]["owner"], "a patient one");
     assert_eq!(lock["queue"][0]["mode"], "shared");
     assert_eq!(lock["queue"][0]["position"], 1);

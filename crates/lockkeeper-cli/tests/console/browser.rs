@@ -159,6 +159,13 @@ impl Browser {
         self.until(&format!("document.body.innerText.includes({})", json!(text))).await;
     }
 
+    /// What a screen reader is told: everything on the page that is not hidden from it.
+    pub async fn read_aloud(&self) -> Vec<Value> {
+        let tree = self.call("Accessibility.getFullAXTree", json!({})).await;
+        let nodes = tree["nodes"].as_array().expect("a tree").iter();
+        nodes.filter(|node| node["ignored"] == false).cloned().collect()
+    }
+
     /// Presses a key as a person would.
     pub async fn press(&self, key: &str, code: u64) {
         for kind in ["keyDown", "keyUp"] {

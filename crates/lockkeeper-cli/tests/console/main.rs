@@ -12,6 +12,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod accessible;
 mod browser;
 mod many;
 mod scene;

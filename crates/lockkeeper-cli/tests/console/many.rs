@@ -8,15 +8,18 @@ use serde_json::json;
 
 use crate::browser::Browser;
 use crate::harness::cell::Cell;
-use crate::scene::{address, give, session};
+use crate::scene::{address, give, median_and_slowest, session};
 
 const LOCKS: usize = 100_000;
 const LOCKS_WANTED: &str = "LOCKKEEPER_CONSOLE_LOCKS";
 /// As many as one request can name.
 const AT_ONCE: usize = 128;
-/// What it should take is a second; a busy machine and a build without optimisation may take longer.
-const FIRST_VIEW_MAX: Duration = Duration::from_secs(4);
-const UPDATE_MAX: Duration = Duration::from_secs(4);
+/// What is promised. Somebody else may have the machine for a moment, so that one of a few tries counts for a view,
+/// and the median of several for updates.
+const FIRST_VIEW_MAX: Duration = Duration::from_secs(1);
+const UPDATE_MAX: Duration = Duration::from_secs(1);
+const OPENS: usize = 3;
+const UPDATES: usize = 5;
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_hundred_thousand_locks() {
@@ -41,9 +44,15 @@ async fn a_hundred_thousand_locks() {
     for node in [leader, follower] {
         let place = if node == leader { "leader" } else { "follower" };
         for view in ["#/cell", "#/locks", "#/top", "#/graph", "#/sessions", "#/locks?prefix=orders/0999"] {
-            let took = browser.open(&address(&cell, node, view)).await;
-            println!("{locks} locks, {place}: first view of {view} after {took:?}");
-            assert!(took < FIRST_VIEW_MAX, "{view} took {took:?}");
+            let mut best = Duration::MAX;
+            for _ in 0..OPENS {
+                best = browser.open(&address(&cell, node, view)).await.min(best);
+                if best < FIRST_VIEW_MAX {
+                    break;
+                }
+            }
+            println!("{locks} locks, {place}: first view of {view} after {best:?}");
+            assert!(best < FIRST_VIEW_MAX, "{view} on the {place} took {best:?} at best");
         }
         browser.until_text("50 (and more) shown").await;
         let next =
@@ -52,18 +61,23 @@ async fn a_hundred_thousand_locks() {
         browser.until("document.querySelector('[data-lock=\"orders/099950\"]')").await;
 
         browser.go("#/locks?prefix=watched").await;
-        let mut slowest = Duration::ZERO;
-        for round in 0..5 {
+        let mut times = Vec::new();
+        for round in 0..UPDATES {
             let began = Instant::now();
             let body = json!({"session": anna, "lock": "watched", "request": format!("{place} {round}")});
             let token = cell.ask("/v1/lock/acquire", Some(&body)).await;
             browser.until("document.querySelector('[data-lock=\"watched\"]')").await;
-            slowest = slowest.max(began.elapsed());
+            times.push(began.elapsed());
+            let began = Instant::now();
             give(&cell, &anna, "watched", token["token"].as_u64().unwrap()).await;
             browser.until("!document.querySelector('[data-lock=\"watched\"]')").await;
+            times.push(began.elapsed());
         }
-        println!("{locks} locks, {place}: an update was seen after at most {slowest:?}");
-        assert!(slowest < UPDATE_MAX, "an update took {slowest:?}");
+        let (median, slowest) = median_and_slowest(times);
+        println!(
+            "{locks} locks, {place}: half of the updates were seen within {median:?}, all within {slowest:?}"
+        );
+        assert!(median < UPDATE_MAX, "half of the updates on the {place} took more than {median:?}");
     }
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -3,54 +3,69 @@
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::harness::cell::Cell;
-use crate::scene::{EVIL, EVIL_OWNER, address, encoded, give, session, take, wait_for};
+use crate::scene::{EVIL, EVIL_OWNER, address, encoded, fill, node, session, take, wait_for};
 
-async fn node() -> Cell {
-    let mut cell = Cell::plan(1);
-    cell.spawn_all();
-    cell.leader().await;
-    cell
+/// The text of a cell of a table, by the row and the label of its column.
+fn cell_of(row: &str, label: &str) -> String {
+    format!("document.querySelector('{row}')?.querySelector('[data-label=\"{label}\"]')?.innerText")
+}
+
+/// A time for people.
+const A_TIME: &str = r"/^\d+(\.\d)? (ms|s|min|h)/";
+
+/// Waits until a time on the page is one, and until it has gone on.
+async fn until_it_goes_on(browser: &Browser, time: &str) {
+    browser.until(&format!("{A_TIME}.test({time})")).await;
+    let before = browser.tell(time).await;
+    browser.until(&format!("{A_TIME}.test({time}) && {time} !== {before}")).await;
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn every_view_shows_what_is_there() {
     let cell = node().await;
     let browser = Browser::start().await;
-    let anna = session(&cell, "billing@host-3/4711").await;
-    let bert = session(&cell, "report@host-1/812").await;
-    for round in 0..4 {
-        let who = [&anna, &bert][round % 2];
-        let body = json!({"session": who, "lock": "orders/4472"});
-        let token = cell.ask("/v1/lock/acquire", Some(&body)).await["token"].as_u64().unwrap();
-        give(&cell, who, "orders/4472", token).await;
-    }
-    take(&cell, &anna, "orders/4472").await;
-    take(&cell, &bert, "reports/monthly").await;
-    // A ring of two, and a chain of its own.
-    let _one = wait_for(&cell, 1, &anna, "reports/monthly", 1).await;
-    let _two = wait_for(&cell, 1, &bert, "orders/4472", 1).await;
-    let ship = session(&cell, "ship@host-5/1").await;
-    let pack = session(&cell, "pack@host-6/2").await;
-    let print = session(&cell, "print@host-7/3").await;
-    take(&cell, &ship, "dock/3").await;
-    take(&cell, &pack, "belt/9").await;
-    let _three = wait_for(&cell, 1, &pack, "dock/3", 1).await;
-    let _four = wait_for(&cell, 1, &print, "belt/9", 1).await;
-    let campaign =
-        json!({"session": ship, "election": "scheduler", "value": "10.0.0.5:9000", "request": "stand"});
-    cell.ask("/v1/election/campaign", Some(&campaign)).await;
+    let scene = fill(&cell).await;
 
     browser.open(&address(&cell, 1, "")).await;
     browser.until_text("leads the cell").await;
     browser.until("document.querySelector('[data-node=\"1\"]')?.innerText.includes('leader')").await;
     browser.until_text("orders/4472").await;
     browser.until_text("One election is remembered").await;
+    let disk = "[...document.querySelectorAll('.cards div')].find((card) => card.innerText.startsWith('Disk')).innerText";
+    browser.until(&format!(r"/^Disk\n[\d.]+ [KMGT]B free\n[\d.]+ [KMGT]?B used$/.test({disk})")).await;
+    let own = "[data-node=\"1\"]";
+    browser.until(&format!("{} === '0'", cell_of(own, "Entries behind"))).await;
+    browser.until(&format!("{} === 'now'", cell_of(own, "Last heard"))).await;
+    let top = cell.read("/v1/top").await;
+    let shown = async |ms: &serde_json::Value| {
+        browser.tell(&format!("import('/console/format.js').then((format) => format.duration({ms}))")).await
+    };
+    let [waited, held] = ["waited", "held"].map(|what| top["hour"][what].clone());
+    assert!(waited["p99_ms"].as_u64() >= Some(100), "one of them waited for an expiry: {top}");
+    for (word, spread) in [("waited", &waited), ("held", &held)] {
+        let (p50, p99) = (shown(&spread["p50_ms"]).await, shown(&spread["p99_ms"]).await);
+        let told = format!("{word} p50 {}, p99 {}", p50.as_str().unwrap(), p99.as_str().unwrap());
+        browser.until_text(&told).await;
+    }
     browser.picture("console-cell").await;
 
     browser.go("#/locks").await;
     browser.until_text("billing@host-3/4711").await;
-    browser.until_text("5 in use in the cell").await;
+    browser.until_text("7 in use in the cell").await;
+    let pool = cell_of("[data-lock=\"pool/connections\"]", "Held by");
+    browser.until(&format!("{pool}?.match(/1 of 8/g).length === 3 && {pool}.endsWith('and more')")).await;
+    let row = "[data-lock=\"orders/4472\"]";
+    let waiting = cell_of(row, "Waiting");
+    browser.until(&format!("{waiting}?.startsWith('1. report@host-1/812 for ')")).await;
+    let line = |label: &str| format!("{}.split(' for ').pop()", cell_of(row, label));
+    until_it_goes_on(&browser, &line("Held by")).await;
+    until_it_goes_on(&browser, &line("Waiting")).await;
+    // Host, process, program and version, as our library says them.
+    let owner = cell.read("/v1/lock?name=jobs%2Fnightly").await["holders"][0]["owner"].clone();
+    let parts: Vec<&str> = owner.as_str().unwrap().split('/').collect();
+    let own = (std::process::id().to_string(), concat!("lockkeeper-", env!("CARGO_PKG_VERSION")));
+    assert_eq!((parts.len(), parts[1], parts[3]), (4, own.0.as_str(), own.1), "{owner}");
+    browser.until(&format!("{}.includes({owner})", cell_of("[data-lock=\"jobs/nightly\"]", "Held by"))).await;
     browser.picture("console-locks").await;
     // Searching as one types.
     browser.tell("document.getElementById('prefix').focus()").await;
@@ -60,10 +75,28 @@ async fn every_view_shows_what_is_there() {
     browser.go("#/locks").await;
 
     browser.go(&format!("#/lock?name={}", encoded("orders/4472"))).await;
-    browser.until("document.querySelectorAll('svg .bar').length === 5").await;
+    browser.until("document.querySelectorAll('svg .bar').length === 6").await;
     browser.until_text("held by one alone, 1 waits").await;
     browser.until("document.querySelectorAll('tr[data-what=\"released\"]').length === 4").await;
+    // The expiry, in the drawing and in words, with who and which token.
+    browser.until("document.querySelectorAll('svg .bar.session_expired').length === 1").await;
+    let bar = "document.querySelector('svg .bar.session_expired title').textContent";
+    browser.until(&format!("{bar}.startsWith('import@host-9/77, token 1: lost: its session expired')")).await;
+    let expired = "document.querySelector('tr[data-what=\"session_expired\"]').innerText";
+    for word in ["lost: its session expired", "import@host-9/77", "held "] {
+        browser.until(&format!("{expired}.includes({})", json!(word))).await;
+    }
+    browser.until("document.querySelector('tr[data-what=\"granted\"] [data-label=\"Took\"]') !== null").await;
+    browser.until_text("waited ").await;
+    let queue = "#queue tbody tr";
+    browser.until(&format!("{} === '1'", cell_of(queue, "Position"))).await;
+    until_it_goes_on(&browser, &cell_of(queue, "Waited")).await;
+    until_it_goes_on(&browser, &cell_of("#holders tbody tr", "Held for")).await;
     browser.picture("console-lock").await;
+
+    browser.go("#/lock?name=never").await;
+    browser.until_text("nobody has ever held it").await;
+    browser.until_text("Nothing is remembered of it").await;
 
     browser.go("#/graph").await;
     browser.until("document.querySelectorAll('svg .point.ring').length === 2").await;
@@ -74,10 +107,26 @@ async fn every_view_shows_what_is_there() {
     browser.go("#/top").await;
     browser.until_text("Most wait for").await;
     browser.until_text("reports/monthly").await;
+    for (word, spread) in [("Waited", &waited), ("Held", &held)] {
+        for (which, figure) in [("p50", "p50_ms"), ("p99", "p99_ms")] {
+            let card = format!(
+                "[...document.querySelectorAll('.cards div')].find((card) => card.innerText.startsWith('{word}, {which}'))"
+            );
+            browser
+                .until(&format!("{card}.querySelector('dd').innerText === {}", shown(&spread[figure]).await))
+                .await;
+        }
+    }
+    let held_longest = "[...document.querySelectorAll('table')].find((table) => table.caption.innerText === 'Held the longest')";
+    until_it_goes_on(
+        &browser,
+        &format!("{held_longest}.querySelector('[data-label=\"Held for\"]').innerText"),
+    )
+    .await;
     browser.picture("console-top").await;
 
     browser.go("#/sessions").await;
-    browser.until("document.querySelectorAll('tr[data-session] meter').length === 5").await;
+    browser.until("document.querySelectorAll('tr[data-session] meter').length === 6").await;
     browser.picture("console-sessions").await;
     browser.tell("document.getElementById('owner').focus()").await;
     browser.type_in("report@").await;
@@ -97,9 +146,9 @@ async fn every_view_shows_what_is_there() {
     browser.until_text("billing@host-3/4711").await;
     let dark = browser.tell("getComputedStyle(document.body).backgroundColor").await;
     assert_eq!(dark, "rgb(20, 24, 28)");
-    let narrow = browser.tell("document.documentElement.scrollWidth <= 390").await;
-    assert_eq!(narrow, true, "a phone need not be moved sideways");
     browser.picture("console-phone").await;
+    scene.keeper.1.release().await.unwrap();
+    browser.until("document.querySelector('[data-lock=\"jobs/nightly\"]') === null").await;
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

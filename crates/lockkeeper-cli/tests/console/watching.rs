@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::browser::Browser;
 use crate::harness::cell::Cell;
-use crate::scene::{address, give, session, take};
+use crate::harness::client::token;
+use crate::scene::{address, give, median_and_slowest, session, take};
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_lock_is_taken_and_released_and_nodes_die() {
@@ -18,15 +21,21 @@ async fn a_lock_is_taken_and_released_and_nodes_die() {
     // On a follower: what it has applied, and that it is read-only.
     browser.open(&address(&cell, watched, "#/locks")).await;
     browser.until_text(&format!("follows node {leader}; read-only")).await;
-    let began = Instant::now();
-    let token = take(&cell, &anna, "watched").await;
-    browser.until("document.querySelector('[data-lock=\"watched\"]')?.innerText.includes('anna')").await;
-    let taken = began.elapsed();
-    let began = Instant::now();
-    give(&cell, &anna, "watched", token).await;
-    browser.until("!document.querySelector('[data-lock=\"watched\"]')").await;
-    println!("seen on a follower: taken after {taken:?}, released after {:?}", began.elapsed());
-    assert!(taken.max(began.elapsed()) < Duration::from_secs(5), "an update should take less than a second");
+    let mut times = Vec::new();
+    for round in 0..3 {
+        let began = Instant::now();
+        let body = json!({"session": anna, "lock": "watched", "request": round});
+        let token = token(&cell.ask("/v1/lock/acquire", Some(&body)).await);
+        browser.until("document.querySelector('[data-lock=\"watched\"]')?.innerText.includes('anna')").await;
+        times.push(began.elapsed());
+        let began = Instant::now();
+        give(&cell, &anna, "watched", token).await;
+        browser.until("!document.querySelector('[data-lock=\"watched\"]')").await;
+        times.push(began.elapsed());
+    }
+    let (median, slowest) = median_and_slowest(times);
+    println!("seen on a follower: half of the changes within {median:?}, all within {slowest:?}");
+    assert!(median < Duration::from_secs(1), "an update should take less than a second: {median:?}");
     // Force goes through the leader, and the page says where that is.
     let held = take(&cell, &anna, "held").await;
     browser.go("#/lock?name=held").await;
@@ -43,9 +52,16 @@ async fn a_lock_is_taken_and_released_and_nodes_die() {
     browser.until(&format!("{row}.includes('follower')")).await;
     cell.kill(killed);
     browser.until(&format!("{row}.includes('silent')")).await;
+    // It falls behind while the others go on.
+    let behind = format!(
+        "document.querySelector('[data-node=\"{killed}\"] [data-label=\"Entries behind\"]').innerText"
+    );
+    let gone = take(&cell, &anna, "while one is gone").await;
+    browser.until(&format!("Number({behind}) > 0")).await;
+    give(&cell, &anna, "while one is gone", gone).await;
     browser.picture("console-node-lost").await;
     cell.spawn(killed);
-    browser.until(&format!("{row}.includes('follower')")).await;
+    browser.until(&format!("{row}.includes('follower') && {behind} === '0'")).await;
     cell.until_agreed().await;
 
     // The node that is watched dies itself: the page says so, names the others, and comes back with it.
@@ -59,9 +75,9 @@ async fn a_lock_is_taken_and_released_and_nodes_die() {
     browser.until("document.body.innerText.includes('elections are remembered')").await;
     // The history has survived the fail-over.
     browser.go("#/lock?name=watched").await;
-    browser.until("document.querySelectorAll('tr[data-what]').length === 2").await;
+    browser.until("document.querySelectorAll('tr[data-what]').length === 6").await;
     give(&cell, &anna, "held", held).await;
     cell.spawn(leader);
     browser.open(&address(&cell, leader, "#/lock?name=watched")).await;
-    browser.until("document.querySelectorAll('tr[data-what]').length === 2").await;
+    browser.until("document.querySelectorAll('tr[data-what]').length === 6").await;
 }

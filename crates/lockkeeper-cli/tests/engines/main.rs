@@ -30,10 +30,35 @@ fn json(engine: &str, words: &[&str]) -> Value {
 /// A time to live that every engine takes.
 const TTL: &[&str] = &["--ttl", "10s"];
 
+/// What the doctor finds, and that its exit code says whether there is anything.
+fn findings(engine: &str) -> Vec<String> {
+    let output = lockkeeper(engine, &["doctor", "--output", "json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let found: Vec<String> = told["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["code"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(output.status.code(), Some(i32::from(!found.is_empty())), "{output:?}");
+    found
+}
+
+#[test]
+fn the_doctor_finds_a_pooler() {
+    let postgres = servers::postgres::Postgres::start();
+    let bouncer = servers::pgbouncer::PgBouncer::start(&postgres, "transaction");
+    assert_eq!(findings(&bouncer.url("session")), ["refused"]);
+    assert_eq!(findings(&bouncer.url("transaction")), ["pooler"]);
+}
+
 fn every_verb<S: Site>() {
     let site = S::start();
     let url = site.url();
     let can = json(&url, &["doctor"])["capabilities"].clone();
+    // One server of those who are meant to be several is found to be few.
+    let few = ["etcd", "zookeeper", "consul"].contains(&can["engine"].as_str().unwrap());
+    assert_eq!(findings(&url), if few { vec!["single-node"] } else { vec![] });
     let fences = can["token"] == "durable";
 
     // The command gets what the engine can give, and its own exit code comes back.

@@ -24,21 +24,27 @@ pub(crate) async fn run(number: u32, url: String, recorder: Recorder, mut random
         }
     };
     let mut keeper = connect().await;
-    let mut writes = 0;
+    let (mut writes, mut requests) = (0, 0);
     while !recorder.is_over() {
         let lock = *random.one_of(&LOCKS);
-        match random.below(12) {
+        match random.below(14) {
             0 => read(&keeper, lock, &recorder).await,
+            1 | 2 => look(&keeper, lock, &recorder).await,
             // It goes away, and somebody new comes.
-            1 => {
+            3 => {
                 drop(std::mem::replace(&mut keeper, connect().await));
                 recorder.count("clients replaced");
             }
             _ => {
                 let asked = recorder.now();
-                let wanted = keeper.lock(lock).wait(Duration::from_millis(500 + random.below(4_000)));
+                requests += 1;
+                // Whoever looks at the queue sees it by this name.
+                let request = format!("{number}-{requests}");
+                let wanted = keeper.lock(lock).announce(request.as_str());
+                let wanted = wanted.wait(Duration::from_millis(500 + random.below(4_000)));
                 match wanted.acquire().await {
                     Ok(guard) => {
+                        recorder.answered(request, guard.token().0);
                         let from = recorder.grant(number, lock, guard.token().0, asked);
                         work(number, &keeper, guard, from, &recorder, &mut random, &mut writes).await;
                     }
@@ -62,6 +68,18 @@ async fn read(keeper: &Keeper, key: &str, recorder: &Recorder) {
     }
 }
 
+async fn look(keeper: &Keeper, lock: &str, recorder: &Recorder) {
+    match keeper.who(lock).await {
+        Ok(seen) => recorder.queue(lock, seen.queue.into_iter().map(|waiter| waiter.value).collect()),
+        Err(error) => recorder.count(&format!("looks {}", error.code())),
+    }
+}
+
+/// Whether the cell says that a grant is no longer the client's.
+fn is_loss(error: &Error) -> bool {
+    matches!(error, Error::NotHeld { .. } | Error::SessionLost | Error::StaleToken { .. })
+}
+
 /// Holds the lock for a while, and writes under its token.
 async fn work(
     number: u32,
@@ -77,7 +95,8 @@ async fn work(
     for _ in 0..random.below(6) {
         // The clock first: what was true after this moment was true at it.
         let now = recorder.now();
-        if guard.remaining().is_zero() {
+        let remaining = guard.remaining();
+        if remaining.is_zero() {
             recorder.count("holds ended by the deadline");
             break;
         }
@@ -90,6 +109,9 @@ async fn work(
                 Ok(version) => Some(version),
                 Err(Error::Unknown(_)) => None,
                 Err(error) => {
+                    if is_loss(&error) {
+                        recorder.lost(&hold, now + remaining, error.code());
+                    }
                     recorder.count(&format!("writes {}", error.code()));
                     continue;
                 }
@@ -103,16 +125,21 @@ async fn work(
         }
     }
     let now = recorder.now();
-    if !guard.remaining().is_zero() {
+    let remaining = guard.remaining();
+    if !remaining.is_zero() {
         hold.until = now;
     }
-    recorder.hold(hold);
+    recorder.hold(hold.clone());
     match random.below(4) {
         0 => drop(guard),
-        _ => {
-            if let Err(error) = guard.release().await {
+        _ => match guard.release().await {
+            Ok(()) => recorder.release(&hold, now),
+            Err(error) => {
+                if is_loss(&error) && !remaining.is_zero() {
+                    recorder.lost(&hold, now + remaining, error.code());
+                }
                 recorder.count(&format!("releases {}", error.code()));
             }
-        }
+        },
     }
 }

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use lockkeeper_lab::checkers::history::{Grant, History, Hold, Left, Read, Write};
+use lockkeeper_lab::checkers::history::{
+    Answered, Grant, History, Hold, Left, Loss, Queue, Read, Release, Write,
+};
 
 use crate::LOCKS;
 use crate::harness::cell::Cell;
@@ -70,6 +72,30 @@ impl Recorder {
         let answered = self.now();
         self.seen().history.grants.push(Grant { client, lock: lock.to_owned(), token, asked, answered });
         answered
+    }
+
+    /// Which token a request got, by a name that no other request has.
+    pub(crate) fn answered(&self, request: String, token: u64) {
+        self.seen().history.answered.push(Answered { request, token });
+    }
+
+    /// Who waits for a lock, in their order.
+    pub(crate) fn queue(&self, lock: &str, requests: Vec<String>) {
+        let queue = Queue { lock: lock.to_owned(), seen: self.now(), requests };
+        self.seen().history.queues.push(queue);
+    }
+
+    /// A lock was given back, and that was acknowledged.
+    pub(crate) fn release(&self, hold: &Hold, asked: Duration) {
+        let (lock, token, answered) = (hold.lock.clone(), hold.token, self.now());
+        self.seen().history.releases.push(Release { lock, token, asked, answered });
+    }
+
+    /// A client was told that it had lost what it relied on.
+    pub(crate) fn lost(&self, hold: &Hold, promised: Duration, why: &str) {
+        let Hold { client, lock, token, .. } = hold.clone();
+        let told = self.now();
+        self.seen().history.losses.push(Loss { client, lock, token, told, promised, why: why.to_owned() });
     }
 
     pub(crate) fn hold(&self, hold: Hold) {

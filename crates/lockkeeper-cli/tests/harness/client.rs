@@ -40,8 +40,9 @@ pub fn token(grant: &Value) -> u64 {
     grant["token"].as_u64().expect("a token")
 }
 
-/// Clients that take and give back locks of their own, one after the other, as fast as they can. A request that fails
-/// ends its client: whatever happens to the cell, the library has to hide it.
+/// Clients that take and give back locks of their own, one after the other, as fast as they can; if they are told so,
+/// they write a value under each lock, whatever may come between, and read it. A request that fails ends its client:
+/// whatever happens to the cell, the library has to hide it.
 pub struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -50,8 +51,16 @@ pub struct Load {
 
 impl Load {
     pub async fn start(cell: &Cell, clients: usize) -> Load {
-        let load = Load::none();
-        let mut load = load;
+        Load::begin(cell, clients, false).await
+    }
+
+    /// The same with values.
+    pub async fn start_with_values(cell: &Cell, clients: usize) -> Load {
+        Load::begin(cell, clients, true).await
+    }
+
+    async fn begin(cell: &Cell, clients: usize, with_values: bool) -> Load {
+        let mut load = Load::none();
         for number in 0..clients {
             let builder = Keeper::builder()
                 .owner(format!("load-{number}"))
@@ -69,6 +78,20 @@ impl Load {
                         return Err(format!("token {token} after {last}"));
                     }
                     last = token;
+                    if with_values {
+                        let value = keeper.value(format!("load/{number}"));
+                        let text = token.to_string().into_bytes();
+                        value
+                            .clone()
+                            .fence(&guard)
+                            .put(text.clone())
+                            .await
+                            .map_err(|e| format!("put: {e}"))?;
+                        let read = value.get().await.map_err(|error| format!("get: {error}"))?;
+                        if read.as_ref().map(|read| &read.bytes) != Some(&text) {
+                            return Err(format!("{read:?} was read after {token} was written"));
+                        }
+                    }
                     guard.release().await.map_err(|error| format!("release: {error}"))?;
                     done.fetch_add(1, Ordering::Relaxed);
                     // Others want the processor as well.

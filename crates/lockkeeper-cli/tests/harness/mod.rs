@@ -5,6 +5,7 @@
 pub mod cell;
 pub mod client;
 pub mod http;
+pub mod lacking;
 pub mod network;
 pub mod node;
 pub mod random;

@@ -6,7 +6,9 @@
 
 mod clients;
 mod config;
+mod dependencies;
 mod deploy;
+mod deployed;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod notify;

@@ -1,5 +1,7 @@
 //! Rules, tokens and sessions: what one identity cannot do with what belongs to another.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use crate::stage::{ROOT_TOKEN, Stage};
@@ -218,4 +220,41 @@ async fn the_command_line_does_it_all_and_the_audit_trail_has_names() {
     assert!(!json!(acts).to_string().contains(&secret.trim()[16..]), "no secret is in the trail");
     let history = ops.cli(&["history"]).await;
     assert!(text(&history.stdout).contains("ops"), "{history:?}");
+}
+
+/// All bytes of all files below a folder.
+fn bytes_below(folder: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => bytes.extend(bytes_below(&path)),
+            false => bytes.extend(std::fs::read(&path).unwrap()),
+        }
+    }
+    bytes
+}
+
+/// Whoever reads the disk or a backup finds hashes, and no secret by which it could come in.
+#[tokio::test]
+async fn secrets_are_neither_in_the_data_folder_nor_in_a_backup() {
+    let stage = Stage::start().await;
+    let ci = stage.known("ci", "builds/", &["acquire"]).await;
+    let session = ci.session().await;
+    ci.acquire(&session, "builds/1").await.ok();
+    let backup = stage.folder.path().join("backup.snapshot");
+    let saved = stage.root().cli(&["snapshot", "save", backup.to_str().unwrap()]).await;
+    assert!(saved.status.success(), "{saved:?}");
+    let token = ci.token.unwrap();
+    let (id, secret) = token.strip_prefix("lk_").unwrap().split_once('_').unwrap();
+    let raw: Vec<u8> =
+        (0..secret.len()).step_by(2).map(|at| u8::from_str_radix(&secret[at..at + 2], 16).unwrap()).collect();
+    for (place, bytes) in
+        [("the data folder", bytes_below(&stage.node.data)), ("the backup", std::fs::read(&backup).unwrap())]
+    {
+        let holds = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+        assert!(holds(id.as_bytes()) && holds(b"builds/1"), "{place} is where they would be");
+        assert!(!holds(secret.as_bytes()) && !holds(&raw), "{place} holds the secret of a token");
+        assert!(!holds(ROOT_TOKEN.as_bytes()), "{place} holds the root token");
+    }
 }

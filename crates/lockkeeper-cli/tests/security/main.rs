@@ -9,10 +9,12 @@
 mod access;
 mod certificates;
 mod crowd;
+mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod listening;
 mod peers;
 mod quota;
+mod slow;
 mod stage;
 mod tls;

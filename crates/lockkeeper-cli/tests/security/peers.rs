@@ -1,53 +1,21 @@
 //! Members know each other by their certificates: a stranger cannot vote, append or even say hello.
 
-use std::future::Future;
-use std::io;
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use http::Uri;
-use hyper_util::rt::TokioIo;
 use lockkeeper::Keeper;
-use lockkeeper_proto::credentials::Credentials;
-use lockkeeper_proto::net::Stream;
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 use serde_json::json;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
-use tower_service::Service;
 
 use crate::certificates::Authority;
 use crate::harness::node::{Node, free_address};
 use crate::harness::until;
 use crate::stage::{Caller, ROOT_TOKEN};
 
-#[derive(Clone)]
-struct Dialer(Credentials);
-
-impl Service<Uri> for Dialer {
-    type Response = TokioIo<Stream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, target: Uri) -> Self::Future {
-        let credentials = self.0.clone();
-        Box::pin(async move {
-            let address = target.authority().unwrap().to_string();
-            credentials.connect(&address, Some("h2"), |_| Ok(())).await.map(TokioIo::new)
-        })
-    }
-}
-
 async fn peer(caller: &Caller) -> Result<PeerClient<Channel>, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", caller.address)).unwrap();
-    let channel = endpoint.connect_with_connector(Dialer(caller.credentials())).await;
-    channel.map(PeerClient::new).map_err(|error| format!("{error:?}"))
+    caller.channel().await.map(PeerClient::new)
 }
 
 /// Everything that members ask each other, with bodies that nobody can read.
@@ -74,6 +42,8 @@ async fn ask_all(caller: &Caller) -> Vec<Result<(), Status>> {
 
 struct Trio {
     nodes: Vec<Node>,
+    /// What each was started with.
+    words: Vec<Vec<String>>,
     nodes_ca: Authority,
     clients_ca: Authority,
     members_ca: Authority,
@@ -99,7 +69,7 @@ impl Trio {
         let list: Vec<_> =
             addresses.iter().enumerate().map(|(at, (_, members))| format!("{}={members}", at + 1)).collect();
         let list = list.join(",");
-        let mut nodes = Vec::new();
+        let (mut nodes, mut all_words) = (Vec::new(), Vec::new());
         for (at, (address, members)) in addresses.iter().enumerate() {
             let own = nodes_ca.issue(&format!("node-{at}"), &[address]);
             // On a shared port the certificate that is shown to clients is shown to members too.
@@ -131,8 +101,9 @@ impl Trio {
             let mut node = Node::new(at as u64 + 1, address.clone(), members.clone(), path);
             node.spawn(&words.iter().map(String::as_str).collect::<Vec<_>>());
             nodes.push(node);
+            all_words.push(words);
         }
-        let trio = Trio { nodes, nodes_ca, clients_ca, members_ca, folder };
+        let trio = Trio { nodes, words: all_words, nodes_ca, clients_ca, members_ca, folder };
         trio.leader().await;
         trio
     }
@@ -235,10 +206,76 @@ async fn strangers_cannot_vote_or_append_on_the_shared_port() {
     let session = ci.session().await;
     ci.acquire(&session, "builds/1").await.ok();
     ci.acquire(&session, "orders/1").await.refused(403, "forbidden");
+    // Who changed them is known by the next leader as well.
+    let acts = trio.root(&trio.nodes[next], false).read("/v1/audit").await.ok()["acts"].clone();
+    let granted =
+        acts.as_array().unwrap().iter().find(|act| act["change"].as_str().unwrap().contains("acquire"));
+    assert!(granted.is_some_and(|act| act["what"] == "access" && act["by"] == "root"), "{acts}");
 }
 
 #[tokio::test]
 async fn strangers_cannot_vote_or_append_on_a_port_of_the_members() {
     let trio = Trio::start(true).await;
     strangers_stay_outside(&trio).await;
+}
+
+/// The whole authority of the members is replaced under a running cell: first both are trusted, then each node shows a
+/// certificate of the new one, then the old one is trusted no longer.
+#[tokio::test]
+async fn the_authority_of_the_members_is_replaced_without_a_restart() {
+    let mut trio = Trio::start(true).await;
+    let next = Authority::new(trio.folder.path(), "next-members");
+    let at = |node: &Node, trusted: &Authority, own| {
+        let (address, ca) = (node.address.clone(), Some(trusted.file.clone()));
+        Caller { address, ca, own: Some(own), token: None }
+    };
+    let says_hello = async |caller: &Caller| match peer(caller).await {
+        Ok(mut client) => client.hello(peer::HelloRequest::default()).await.is_ok(),
+        Err(_) => false,
+    };
+    let old_member = trio.members_ca.issue("old", &[]);
+    let new_member = next.issue("new", &[]);
+    assert!(!says_hello(&at(&trio.nodes[0], &trio.members_ca, new_member.clone())).await);
+
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let (old_text, new_text) = (read(&trio.members_ca.file), read(&next.file));
+    replace(&trio.members_ca.file, &format!("{old_text}{new_text}"));
+    for node in &trio.nodes {
+        let caller = at(node, &trio.members_ca, new_member.clone());
+        until("both authorities to be trusted", async || says_hello(&caller).await.then_some(())).await;
+    }
+    for (at, node) in trio.nodes.iter().enumerate() {
+        let renewed = next.issue(&format!("node-{at}"), &[&node.address]);
+        let shown = trio.folder.path().join(format!("members-ca-node-{at}"));
+        std::fs::rename(&renewed.certificate, shown.with_extension("pem")).unwrap();
+        std::fs::rename(&renewed.key, shown.with_extension("key")).unwrap();
+    }
+    for node in &trio.nodes {
+        let caller = at(node, &next, new_member.clone());
+        until("the new certificate", async || says_hello(&caller).await.then_some(())).await;
+    }
+    replace(&trio.members_ca.file, &new_text);
+    for node in &trio.nodes {
+        let caller = at(node, &next, old_member.clone());
+        until("the old authority to be forgotten", async || (!says_hello(&caller).await).then_some(())).await;
+    }
+    trio.works().await;
+
+    // The one that is started anew trusts the new authority alone. The others, which were never restarted, come to it
+    // with what they have read since.
+    let leader = trio.leader().await;
+    trio.nodes[leader].kill();
+    trio.works().await;
+    let words: Vec<_> = trio.words[leader].iter().map(String::as_str).collect();
+    trio.nodes[leader].spawn(&words);
+    let back = trio.root(&trio.nodes[leader], true);
+    until("it to follow", async || back.get("/readyz").await.ok().filter(|(status, _)| *status == 200)).await;
+    trio.works().await;
+}
+
+/// As a renewal does it: beside, and then in place.
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("beside");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, path).unwrap();
 }

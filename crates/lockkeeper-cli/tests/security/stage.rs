@@ -1,16 +1,24 @@
 //! A node that asks who comes, and callers of all kinds.
 
+use std::future::Future;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::{Command, Output};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Uri;
+use hyper_util::rt::TokioIo;
 use lockkeeper::{Keeper, KeeperBuilder};
 use lockkeeper_proto::credentials::Credentials;
+use lockkeeper_proto::net::Stream;
 use lockkeeper_proto::tls::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::transport::{Channel, Endpoint};
+use tower_service::Service;
 
 use crate::certificates::Authority;
 use crate::harness::node::{Node, free_address, lockkeeper};
@@ -114,9 +122,40 @@ impl Stage {
         self.nobody().token(made.ok()["token"].as_str().unwrap())
     }
 
+    /// How many were turned away for this reason, as the metrics say.
+    pub async fn turned_away(&self, reason: &str) -> f64 {
+        let metrics = self.root().read("/metrics").await.ok();
+        let start = format!("lockkeeper_turned_away_total{{reason=\"{reason}\"");
+        let text = metrics.as_str().unwrap();
+        let line = text.lines().find(|line| line.starts_with(&start));
+        line.map_or(0.0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+    }
+
     pub async fn grant(&self, identity: &str, prefix: &str, rights: &[&str]) {
         let rule = json!({"identity": identity, "prefix": prefix, "rights": rights});
         self.root().post("/v1/access/grant", rule).await.ok();
+    }
+}
+
+/// Makes the connections of a gRPC client with what a caller has to show.
+#[derive(Clone)]
+struct Dialer(Credentials);
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        let credentials = self.0.clone();
+        Box::pin(async move {
+            let address = target.authority().unwrap().to_string();
+            credentials.connect(&address, Some("h2"), |_| Ok(())).await.map(TokioIo::new)
+        })
     }
 }
 
@@ -161,6 +200,13 @@ impl Caller {
         }
     }
 
+    /// Speaks HTTP/2 with what the caller shows.
+    pub async fn channel(&self) -> Result<Channel, String> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        let channel = endpoint.connect_with_connector(Dialer(self.credentials())).await;
+        channel.map_err(|error| format!("{error:?}"))
+    }
+
     pub async fn get(&self, path: &str) -> io::Result<(u16, Value)> {
         self.ask("GET", path, "").await
     }
@@ -200,7 +246,7 @@ impl Caller {
         let status =
             text.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+        Ok((status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned()))))
     }
 
     pub async fn session(&self) -> String {

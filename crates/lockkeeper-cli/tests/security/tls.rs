@@ -125,3 +125,22 @@ async fn certificates_are_renewed_without_a_restart() {
     let status = modern.read("/v1/status").await.ok();
     assert!(status["uptime_ms"].as_u64().unwrap() > 1_000, "{}", json!(status));
 }
+
+#[tokio::test]
+async fn the_authority_of_clients_is_replaced_without_a_restart() {
+    let stage = Stage::with(Plan { client_ca: true, ..Plan::default() }).await;
+    let ada = stage.certified("ada");
+    let keeper = ada.keeper().await.unwrap();
+    let guard = keeper.lock("long").acquire().await.unwrap();
+    let next = Authority::new(stage.folder.path(), "next-clients");
+    let mut bert = stage.nobody();
+    bert.own = Some(next.issue("bert", &[]));
+    assert!(bert.get("/livez").await.is_err(), "nobody vouches for it yet");
+    std::fs::rename(&next.file, &stage.clients_ca.file).unwrap();
+    until("the new authority", async || bert.get("/livez").await.ok()).await;
+    bert.read("/v1/lock?name=long").await.ok();
+    assert!(ada.get("/livez").await.is_err(), "the old authority vouches for nobody any more");
+    // Whoever was there is not disturbed.
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}

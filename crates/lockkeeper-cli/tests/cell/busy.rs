@@ -1,0 +1,59 @@
+//! A machine that has more to do than it can: nobody takes a busy leader for a dead one.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::harness::cell::Cell;
+use crate::harness::client::Load;
+
+/// Long enough for some hundred heartbeats.
+const BUSY_FOR: Duration = Duration::from_secs(12);
+
+/// Processes that do nothing, as fast as they can, and with the same right to the processor as everybody.
+struct Spinners(Vec<Child>);
+
+impl Spinners {
+    fn start(count: usize) -> Spinners {
+        let spinner = || {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL", "sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
+            command.spawn().expect("setpriv (util-linux) starts a shell")
+        };
+        Spinners((0..count).map(|_| spinner()).collect())
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for spinner in &mut self.0 {
+            let _ = spinner.kill();
+            let _ = spinner.wait();
+        }
+    }
+}
+
+async fn terms(cell: &Cell) -> Vec<u64> {
+    let mut terms = Vec::new();
+    for node in &cell.nodes {
+        let what = format!("the term of node {}", node.id);
+        let term = crate::harness::until(&what, async || node.status().await?["term"].as_u64()).await;
+        terms.push(term);
+    }
+    terms
+}
+
+#[tokio::test]
+async fn a_busy_machine_causes_no_election() {
+    let cell = Cell::start(3).await;
+    let mut load = Load::start(&cell, 16).await;
+    let (before, done) = (terms(&cell).await, load.done());
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let spinners = Spinners::start(2 * cores);
+    tokio::time::sleep(BUSY_FOR).await;
+    let after = terms(&cell).await;
+    drop(spinners);
+    println!("{} pairs in {BUSY_FOR:?} beside {} spinning processes", load.done() - done, 2 * cores);
+    assert_eq!(before, after, "somebody was elected although nobody was gone");
+    load.until_more(16).await;
+    load.end().await;
+}

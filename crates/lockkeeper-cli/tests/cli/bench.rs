@@ -1,0 +1,40 @@
+//! `lockkeeper bench` at small size: both workloads, over one connection and over one each.
+
+use crate::support::{Server, text};
+
+#[test]
+fn each_workload_and_kind_of_connection_is_measured() {
+    let server = Server::start();
+    for workload in ["uncontended", "handoff"] {
+        for connections in ["shared", "each"] {
+            let words = ["bench", "--workload", workload, "--connections", connections, "--clients", "4"];
+            let mut command = server.cli(&words);
+            let output = command.args(["--seconds", "1", "--output", "json"]).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(
+                (&report["workload"], &report["connections"]),
+                (&workload.into(), &connections.into())
+            );
+            assert_eq!(report["clients"], 4, "{report}");
+            for figure in ["pairs_per_second", "acquire_p50_us", "acquire_p99_us", "acquire_p999_us"] {
+                assert!(report[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {report}");
+            }
+            for limit in ["append_fdatasync_p50_us", "loopback_round_trip_p50_us"] {
+                assert!(
+                    report["machine"][limit].as_f64().is_some_and(|limit| limit > 0.0),
+                    "{limit}: {report}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_table_is_for_people() {
+    let server = Server::start();
+    let output = server.output(&["bench", "--clients", "2", "--seconds", "1"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(shown.contains("fdatasync") && shown.contains("p99"), "{shown}");
+}

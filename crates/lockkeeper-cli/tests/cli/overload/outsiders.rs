@@ -1,0 +1,111 @@
+//! Callers who come in the middle of the storm by other ways than our library: plain HTTP, unary gRPC.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lockkeeper_proto::v1;
+use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::support::LONG;
+
+/// Some of them find a place in the queue, so several ask at once.
+const AT_ONCE: usize = 8;
+/// What the docs promise.
+const COME_BACK_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
+/// Not renewed for so long beyond its time to live: a node that is not late would have ended it.
+const OVERDUE: Duration = Duration::from_millis(500);
+const TTL: Duration = Duration::from_secs(1);
+
+/// An answer over HTTP: status, head and body.
+async fn post(address: &str, path: &str, body: &Value) -> (u16, String, Value) {
+    let body = body.to_string();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    tokio::time::timeout(LONG, stream.read_to_string(&mut text)).await.expect("an answer").unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
+}
+
+/// Asks, several at once, until one of them is refused.
+async fn until_refused<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(refused) = join_all((0..AT_ONCE).map(|_| ask())).await.into_iter().flatten().next() {
+            return refused;
+        }
+        assert!(began.elapsed() < LONG, "nobody is refused over {what}");
+    }
+}
+
+/// Over HTTP: 429, with the time to come back in the header and in the body.
+pub(super) async fn refused_over_http(address: &str, session: &str) {
+    let body = json!({"session": session, "lock": "over-http"});
+    let (head, error) = until_refused("HTTP", || async {
+        let (status, head, answer) = post(address, "/v1/lock/acquire", &body).await;
+        (status == 429).then(|| (head, answer["error"].clone()))
+    })
+    .await;
+    let ms = error["retry_after_ms"].as_u64().unwrap_or_default();
+    assert_eq!(error["code"], "limit", "{error}");
+    assert!(COME_BACK_MS.contains(&ms), "{error}");
+    let seconds = head.lines().find_map(|line| line.strip_prefix("retry-after: "));
+    assert_eq!(seconds.and_then(|text| text.parse().ok()), Some(ms.div_ceil(1_000)), "{head}");
+}
+
+/// Over gRPC: RESOURCE_EXHAUSTED, with the time in a header.
+pub(super) async fn refused_over_grpc(address: &str, session: &str) {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let client = LockkeeperClient::new(channel);
+    let acquire = |mut client: LockkeeperClient<Channel>| async move {
+        let request = v1::AcquireRequest {
+            session: session.to_owned(),
+            lock: "over-grpc".to_owned(),
+            ..Default::default()
+        };
+        let status = client.acquire(request).await.err()?;
+        (status.code() == tonic::Code::ResourceExhausted).then_some(status)
+    };
+    let status = until_refused("gRPC", || acquire(client.clone())).await;
+    let header = |name: &str| status.metadata().get(name).and_then(|value| value.to_str().ok());
+    assert_eq!(header("lockkeeper-code"), Some("limit"), "{status:?}");
+    let ms = header("lockkeeper-retry-after-ms").and_then(|text| text.parse::<u64>().ok());
+    assert!(ms.is_some_and(|ms| COME_BACK_MS.contains(&ms)), "{status:?}");
+}
+
+/// A session whose client is late with a renewal, as clients are when everything is late. Says whether the renewal was
+/// taken, which it is while leases are stretched.
+pub(super) async fn renewed_too_late(address: &str) -> bool {
+    let session = until_opened(address).await;
+    let renew = async || post(address, "/v1/session/keepalive", &json!({"session": session})).await.0 == 200;
+    if !renew().await {
+        return false;
+    }
+    tokio::time::sleep(TTL + OVERDUE).await;
+    renew().await
+}
+
+/// New sessions are refused as well, most of the time.
+async fn until_opened(address: &str) -> String {
+    let body = json!({"ttl_ms": TTL.as_millis() as u64, "owner": "tardy"});
+    let began = Instant::now();
+    loop {
+        let (status, _, answer) = post(address, "/v1/session/open", &body).await;
+        if status == 200 {
+            return answer["session"].as_str().unwrap().to_owned();
+        }
+        assert_eq!(status, 429, "{answer}");
+        assert!(began.elapsed() < LONG, "nobody gets a session");
+    }
+}

@@ -1,0 +1,153 @@
+//! The console without a mouse, without seeing it, and on a phone.
+
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::scene::{VIEWS, address, fill, node};
+
+/// What somebody can do something with, and what stands for a picture: nobody can use it without a name.
+const NAMED: [&str; 9] =
+    ["button", "link", "textbox", "searchbox", "combobox", "checkbox", "meter", "image", "table"];
+
+fn role(node: &Value) -> &str {
+    node["role"]["value"].as_str().unwrap_or_default()
+}
+
+fn name(node: &Value) -> &str {
+    node["name"]["value"].as_str().unwrap_or_default().trim()
+}
+
+fn property<'a>(node: &'a Value, wanted: &str) -> &'a Value {
+    let properties = node["properties"].as_array();
+    let found = properties.and_then(|all| all.iter().find(|property| property["name"] == wanted));
+    found.map_or(&Value::Null, |property| &property["value"]["value"])
+}
+
+/// Everything in one view that a screen reader needs.
+fn check(view: &str, nodes: &[Value]) {
+    let all = |wanted: &str| nodes.iter().filter(|node| role(node) == wanted).collect::<Vec<_>>();
+    for node in nodes.iter().filter(|node| NAMED.contains(&role(node))) {
+        assert_ne!(name(node), "", "{view}: a {} without a name: {node}", role(node));
+    }
+    for landmark in ["banner", "navigation", "main", "contentinfo"] {
+        assert_eq!(all(landmark).len(), 1, "{view}: {landmark}");
+    }
+    let levels: Vec<_> = all("heading").iter().filter_map(|node| property(node, "level").as_u64()).collect();
+    assert_eq!(
+        levels.iter().filter(|level| **level == 1).count(),
+        1,
+        "{view}: one heading of the page: {levels:?}"
+    );
+    assert!(levels.contains(&2), "{view}: a heading of the view: {levels:?}");
+    assert!(levels.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{view}: no level is left out: {levels:?}");
+    let says = all("status");
+    assert_eq!(says.len(), 1, "{view}: where the node stands is said when it changes");
+    assert_eq!(property(says[0], "live"), "polite", "{view}");
+
+    let tables = all("table");
+    assert_ne!(tables.len(), 0, "{view}: what is drawn is told in a table as well");
+    let children = |node: &Value| {
+        let ids = node["childIds"].as_array().cloned().unwrap_or_default();
+        nodes.iter().filter(|child| ids.contains(&child["nodeId"])).collect::<Vec<_>>()
+    };
+    for table in tables {
+        // Down to the cells; what lies in a cell is none of the table's.
+        let (mut heads, mut rows, mut open) = (0, 0, children(table));
+        while let Some(node) = open.pop() {
+            match role(node) {
+                "columnheader" => {
+                    assert_ne!(name(node), "", "{view}: a column without a name in {}", name(table));
+                    heads += 1;
+                }
+                "row" => {
+                    let cells = children(node);
+                    let has = |wanted: &str| cells.iter().any(|cell| role(cell) == wanted);
+                    assert!(
+                        has("columnheader") || has("cell"),
+                        "{view}: a row without cells in {}",
+                        name(table)
+                    );
+                    rows += 1;
+                    open.extend(cells);
+                }
+                "rowgroup" | "generic" => open.extend(children(node)),
+                _ => {}
+            }
+        }
+        assert!(heads > 1 && rows > 0, "{view}: {} has {heads} heads and {rows} rows", name(table));
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn every_view_can_be_read_aloud_and_fits_on_a_phone() {
+    let cell = node().await;
+    let browser = Browser::start().await;
+    let _scene = fill(&cell).await;
+    browser.open(&address(&cell, 1, "")).await;
+    for (width, phone) in [(1040, false), (390, true)] {
+        browser.size(width, 780, phone).await;
+        for view in VIEWS {
+            browser.go(view).await;
+            check(&format!("{view} at {width}"), &browser.read_aloud().await);
+            let scrolls = browser.tell("document.documentElement.scrollWidth").await;
+            assert!(
+                scrolls.as_u64() <= Some(width.into()),
+                "{view} must be moved sideways: {scrolls} of {width}"
+            );
+        }
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Presses Tab until an expression is true; a person would give up long before this does.
+async fn tab_until(browser: &Browser, expression: &str) {
+    for _ in 0..40 {
+        browser.press("Tab", 9).await;
+        if browser.tell(&format!("!!({expression})")).await == true {
+            return;
+        }
+    }
+    panic!("forty times Tab, and never {expression}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn everything_is_reached_by_keyboard() {
+    let cell = node().await;
+    let browser = Browser::start().await;
+    let _scene = fill(&cell).await;
+    browser.open(&address(&cell, 1, "#/cell")).await;
+    let shows = async |hash: &str| {
+        let busy = "document.querySelector('main').getAttribute('aria-busy')";
+        browser.until(&format!("location.hash.startsWith('{hash}') && {busy} === 'false'")).await;
+    };
+    // The way past the navigation comes first, can be seen, and leads to the view that is shown.
+    browser.press("Tab", 9).await;
+    assert_eq!(browser.tell("document.activeElement.id").await, "skip");
+    assert_eq!(browser.tell("document.activeElement.getBoundingClientRect().left >= 0").await, true);
+    browser.press("Enter", 13).await;
+    browser.until("document.activeElement.id === 'view'").await;
+    shows("#/cell").await;
+    assert_eq!(browser.tell("document.title").await, "Cell · Lockkeeper");
+
+    // Every view, one after the other, by the navigation alone.
+    for view in ["#/locks", "#/graph", "#/top", "#/sessions", "#/elections", "#/audit", "#/cell"] {
+        browser.open(&address(&cell, 1, "#/cell")).await;
+        tab_until(&browser, &format!("document.activeElement.hash === '{view}'")).await;
+        assert_ne!(browser.tell("getComputedStyle(document.activeElement).outlineStyle").await, "none");
+        browser.press("Enter", 13).await;
+        shows(view).await;
+        browser.until(&format!("document.querySelector('nav a[aria-current]')?.hash === '{view}'")).await;
+    }
+
+    // From the search to a lock of it, and to the button that frees it.
+    browser.open(&address(&cell, 1, "#/locks")).await;
+    tab_until(&browser, "document.activeElement.id === 'prefix'").await;
+    browser.type_in("dock").await;
+    browser.until("document.querySelectorAll('tbody tr[data-lock]').length === 1").await;
+    tab_until(&browser, "document.activeElement.innerText === 'dock/3'").await;
+    browser.press("Enter", 13).await;
+    shows("#/lock?name=dock%2F3").await;
+    assert_eq!(browser.tell("document.activeElement.id").await, "view", "a new view begins at its beginning");
+    tab_until(&browser, "document.activeElement.id === 'force-open'").await;
+    assert_eq!(browser.complaints(), [""; 0]);
+}
