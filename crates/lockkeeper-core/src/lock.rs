@@ -49,6 +49,16 @@ impl Lock {
         self.waiting == 0 && matches!(self.holders, Holders::None) && self.closed_until == CellTime::default()
     }
 
+    /// If it has become free: forgets its capacity, and counts as one of the free ones under this number.
+    pub(crate) fn forget_if_free(&mut self, number: u64) -> bool {
+        let is_free = self.is_free();
+        if is_free {
+            self.capacity = UNCOUNTED;
+            self.freed = Some(number);
+        }
+        is_free
+    }
+
     /// The rule of admission (S7), the same for exclusive, shared and counted locks. Who is next in the
     /// queue is the caller's part of the rule.
     pub(crate) fn admits(&self, units: u32) -> bool {

@@ -168,11 +168,12 @@ impl LockTable {
         self.last_token.0 += 1;
         let token = self.last_token;
         for name in held.locks.as_slice() {
-            let lock = self.open_lock(name);
-            lock.used += held.units;
-            debug_assert!(lock.used <= lock.capacity, "capacity exceeded");
-            lock.last_token = token;
-            lock.holders.add(token, session);
+            self.open_lock(name, |lock| {
+                lock.used += held.units;
+                debug_assert!(lock.used <= lock.capacity, "capacity exceeded");
+                lock.last_token = token;
+                lock.holders.add(token, session);
+            });
         }
         let grant = Grant { locks: held.locks.clone(), token, mode: held.mode };
         if let Some(request) = &held.request {

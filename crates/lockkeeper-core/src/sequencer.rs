@@ -25,14 +25,19 @@ impl fmt::Display for Sequencer {
             Mode::Shared => 's',
         };
         write!(f, "lk1:{}:{mode}:", self.token)?;
-        for byte in self.lock.bytes() {
-            if byte.is_ascii_graphic() && byte != b'%' {
-                write!(f, "{}", byte as char)?;
-            } else {
+        let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'%';
+        // Nearly every name is plain as it is, and every grant has a sequencer.
+        let mut rest = self.lock.as_str();
+        while let Some(odd) = rest.bytes().position(|byte| !is_plain(&byte)) {
+            let (plain, from_odd) = rest.split_at(odd);
+            f.write_str(plain)?;
+            let character = from_odd.chars().next().map_or(0, char::len_utf8);
+            for byte in &from_odd.as_bytes()[..character] {
                 write!(f, "%{byte:02X}")?;
             }
+            rest = &from_odd[character..];
         }
-        Ok(())
+        f.write_str(rest)
     }
 }
 

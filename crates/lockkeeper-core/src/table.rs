@@ -57,6 +57,9 @@ pub struct LockTable {
     pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
     /// Scopes to be wounded when the command is done; empty between entries.
     pub(crate) doomed: Vec<ScopeNo>,
+    /// The session that was heard of last, and its owner, for the history: most commands are in the name of the same one
+    /// as the command before. Nothing between entries.
+    pub(crate) speaker: Option<(SessionId, SmolStr)>,
     /// What happened lately, for people.
     pub(crate) history: History,
     /// Who may do what, and how much.
@@ -107,6 +110,7 @@ impl LockTable {
         self.reap(&mut budget);
         self.wound_the_doomed();
         self.after_time(before);
+        self.speaker = None;
         Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
     }
 
@@ -180,18 +184,24 @@ impl LockTable {
     /// it is not free.
     pub(crate) fn note_if_free(&mut self, name: &LockName) -> bool {
         let Some(lock) = self.locks.get_mut(name) else { return true };
-        if !lock.is_free() || lock.freed.is_some() {
-            return lock.freed.is_some();
+        if lock.freed.is_some() {
+            return true;
         }
-        lock.capacity = crate::lock::UNCOUNTED;
-        lock.freed = Some(self.free_next);
+        let is_free = lock.forget_if_free(self.free_next);
+        if is_free {
+            self.remember_free(name);
+        }
+        is_free
+    }
+
+    /// A lock has become free, and has the next number among the free ones.
+    pub(crate) fn remember_free(&mut self, name: &LockName) {
         self.access.remove(name, Counted::Lock);
         self.free.insert(self.free_next, name.clone());
         self.free_next += 1;
         if self.free.len() > crate::limits::FREE_LOCKS_REMEMBERED_MAX {
             self.forget_oldest_free();
         }
-        true
     }
 
     fn forget_oldest_free(&mut self) {
@@ -202,17 +212,28 @@ impl LockTable {
         }
     }
 
-    /// The lock under this name, made if there is none, and no longer counted among the free ones.
-    pub(crate) fn open_lock(&mut self, name: &LockName) -> &mut Lock {
-        if self.access.counts() && self.locks.get(name).is_none_or(|lock| lock.freed.is_some()) {
+    /// Changes the lock under this name, which is made if there is none, and no longer counts as one of the free ones.
+    pub(crate) fn open_lock<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
+        let mut was_free = true;
+        let result = match self.locks.get_mut(name) {
+            Some(lock) => {
+                match lock.freed.take() {
+                    Some(number) => drop(self.free.remove(&number)),
+                    None => was_free = false,
+                }
+                change(lock)
+            }
+            None => {
+                let mut lock = Lock::new(self.forgotten);
+                let result = change(&mut lock);
+                self.locks.insert(name.clone(), lock);
+                result
+            }
+        };
+        if was_free {
             self.access.add(name, Counted::Lock);
         }
-        let forgotten = self.forgotten;
-        let lock = self.locks.entry(name.clone()).or_insert_with(|| Lock::new(forgotten));
-        if let Some(number) = lock.freed.take() {
-            self.free.remove(&number);
-        }
-        lock
+        result
     }
 
     /// Remembers the answer of a request that is over.
@@ -249,7 +270,7 @@ fn no_token_left() -> Refusal {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects` and `doomed` are empty between entries and no part of the state.
+        // `effects`, `doomed` and `speaker` are empty between entries and no part of the state.
         let LockTable {
             applied,
             now,
@@ -275,6 +296,7 @@ impl PartialEq for LockTable {
             limiters,
             limiters_due,
             doomed: _,
+            speaker: _,
             history,
             access,
             effects: _,

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::callers::Caller;
 use crate::failure::Failure;
 use crate::raft::log::LogStore;
+use crate::raft::packed::Packed;
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
 use crate::trace;
@@ -275,7 +276,7 @@ impl Proposer {
                 };
                 sequence += 1;
                 shared.metrics.batch_commands.observe(commands.len() as f64);
-                let batch = Arc::new(Batch { now, commands });
+                let batch = Arc::new(Packed::new(Batch { now, commands }));
                 let callers = match mutation::is_on(Mutation::GrantBeforeCommit) {
                     true => answer_too_early(&shared, &batch, callers),
                     false => callers,
@@ -363,7 +364,7 @@ fn frees(command: &Command) -> bool {
 /// The entry did not get into the log, or nobody knows. Its callers learn of it; what the node itself asked is asked
 /// again: an expiry, a tick or a give-back that is lost would leave a session, a wait or a lock as it is for ever. All
 /// of them do nothing if they have happened already.
-fn fail(shared: &Arc<Shared>, sequence: u64, batch: &Arc<Batch>, failure: &Failure) {
+fn fail(shared: &Arc<Shared>, sequence: u64, batch: &Arc<Packed>, failure: &Failure) {
     let mut own = Vec::new();
     let callers = shared.callers.take(sequence).unwrap_or_default();
     for (command, caller) in batch.commands.iter().zip(callers) {

@@ -204,7 +204,7 @@ impl LockTable {
 
     fn open_all(&mut self, locks: &Locks, demand: Demand) {
         for name in locks.as_slice() {
-            self.open_lock(name).capacity = demand.capacity;
+            self.open_lock(name, |lock| lock.capacity = demand.capacity);
         }
     }
 

@@ -17,10 +17,10 @@ impl LockTable {
         // The token rises first: whoever is let in below gets a still higher one.
         self.last_token.0 += 1;
         let raised = self.last_token;
-        let lock = self.open_lock(name);
-        lock.last_token = raised;
-        let closed_until = std::mem::take(&mut lock.closed_until);
-        let holders: Vec<_> = lock.holders.iter().collect();
+        let (closed_until, holders) = self.open_lock(name, |lock| {
+            lock.last_token = raised;
+            (std::mem::take(&mut lock.closed_until), lock.holders.iter().collect::<Vec<_>>())
+        });
         if closed_until != CellTime::default() {
             self.timers.remove(&(closed_until, Timer::Reopens(name.clone())));
         }

@@ -2,6 +2,7 @@
 
 use smol_str::SmolStr;
 
+use super::release::Line;
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
@@ -29,8 +30,8 @@ impl LockTable {
         };
         // It leaves the line before the lock is free, so nobody else is let in first.
         let Some(waiter) = self.leave(heir) else { return Err(Refusal::SessionLost) };
-        let request = self.take_from(session, name, token, Freed::Released).flatten();
-        if let Some(request) = request {
+        let taken = self.take_from(session, name, token, Freed::Released, Line::HasAnHeir);
+        if let Some(request) = taken.and_then(|taken| taken.request) {
             self.note_settled(session, request);
         }
         let room = self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units));

@@ -8,6 +8,21 @@ use crate::refusal::Refusal;
 use crate::scope::scope_of;
 use crate::table::{LockTable, Timer};
 
+/// Whether somebody is about to be let in out of turn: until then the lock must not pass for a free one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    Closed,
+    HasAnHeir,
+}
+
+/// What came back of a grant.
+pub(crate) struct Taken {
+    /// The id of its request, when the last lock of the grant has gone.
+    pub(crate) request: Option<RequestId>,
+    /// Whether the lock is now one of the free ones.
+    is_free: bool,
+}
+
 impl LockTable {
     pub(crate) fn release(
         &mut self,
@@ -43,12 +58,12 @@ impl LockTable {
         token: Token,
         why: Freed,
     ) -> Option<Option<RequestId>> {
-        let request = self.take_from(session, name, token, why)?;
+        let taken = self.take_from(session, name, token, why, Line::Closed)?;
         // Nobody waits for a lock that is free.
-        if !self.note_if_free(name) {
+        if !taken.is_free {
             self.admit(std::slice::from_ref(name));
         }
-        Some(request)
+        Some(taken.request)
     }
 
     fn whoever_holds(&self, lock: &LockName) -> Option<(SessionId, Token)> {
@@ -62,30 +77,36 @@ impl LockTable {
         name: &LockName,
         token: Token,
         why: Freed,
-    ) -> Option<Option<RequestId>> {
-        let held = self.grants.get(&(session, token))?;
+        line: Line,
+    ) -> Option<Taken> {
+        // Nearly always all of the grant goes: it is taken out, and put back if that was wrong.
+        let mut held = self.grants.remove(&(session, token))?;
         if !held.locks.as_slice().contains(name) {
+            self.grants.insert((session, token), held);
             return None;
         }
         let (units, held_ms) = (held.units, self.now.ms_since(held.since));
         let scope = scope_of(held.extra.as_ref());
         let delay_ms = if why == Freed::SessionExpired { held.lock_delay_ms } else { 0 };
         let mut request = None;
-        if held.locks.as_slice().len() == 1 {
-            request = self.grants.remove(&(session, token)).and_then(|held| held.request);
+        let is_whole = held.locks.as_slice().len() == 1;
+        if is_whole {
+            request = held.request;
             if let Some(alive) = self.sessions.get_mut(&session) {
                 alive.grants -= 1;
             }
-        } else if let Some(held) = self.grants.get_mut(&(session, token)) {
+        } else {
             held.locks = Locks::many(held.locks.as_slice().iter().filter(|lock| *lock != name).cloned());
+            self.grants.insert((session, token), held);
         }
         if let Some(scope) = scope {
             self.scopes.holding.remove(&(name.clone(), scope, token));
-            if !self.grants.contains_key(&(session, token)) {
+            if is_whole {
                 self.scopes.forget_grant(scope, token);
                 self.note_if_idle(scope);
             }
         }
+        let mut is_free = false;
         if let Some(lock) = self.locks.get_mut(name) {
             lock.used -= units;
             lock.holders.remove(token);
@@ -97,8 +118,12 @@ impl LockTable {
                     self.timers.insert((reopens, Timer::Reopens(name.clone())));
                 }
             }
+            is_free = line == Line::Closed && lock.forget_if_free(self.free_next);
+        }
+        if is_free {
+            self.remember_free(name);
         }
         self.effects.push(Effect::Freed { session, lock: name.clone(), token, why, held_ms });
-        Some(request)
+        Some(Taken { request, is_free })
     }
 }

@@ -25,6 +25,7 @@ impl LockTable {
                 bounds().sessions
             )));
         }
+        self.speaker = None;
         let opened = Session::new(ttl_ms, owner.clone(), self.now);
         let version = opened.version;
         self.sessions.insert(session, opened);
@@ -71,6 +72,9 @@ impl LockTable {
     pub(crate) fn heard_of(&mut self, session: SessionId) -> Result<&mut Session, Refusal> {
         let alive = self.sessions.get_mut(&session).ok_or(Refusal::SessionLost)?;
         alive.version += 1;
+        if self.speaker.as_ref().is_none_or(|(last, _)| *last != session) {
+            self.speaker = Some((session, alive.owner.clone()));
+        }
         Ok(alive)
     }
 }

@@ -132,6 +132,11 @@ impl LockTable {
     }
 
     fn owner(&self, session: SessionId) -> SmolStr {
+        if let Some((last, owner)) = &self.speaker
+            && *last == session
+        {
+            return owner.clone();
+        }
         match self.sessions.get(&session) {
             Some(alive) => alive.owner.clone(),
             None => self.history.leaving.get(&session).cloned().unwrap_or_default(),

@@ -43,6 +43,8 @@ const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
 /// What may be under way to us on one HTTP/2 stream or connection: entries and snapshots of members come in large
 /// messages.
 const WINDOW_BYTES: u32 = 2 << 20;
+/// The largest frame of HTTP/2 that others may send: the entry of a busy node goes in one, and so in one write.
+const FRAME_BYTES: u32 = 64 << 10;
 /// After a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -211,6 +213,7 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_EVERY)
+        .max_frame_size(FRAME_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
     let Port { router, calls, members, seldom, .. } = port;

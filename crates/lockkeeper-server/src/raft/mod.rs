@@ -8,6 +8,7 @@ pub mod log;
 mod machine;
 mod membership;
 pub mod network;
+pub mod packed;
 pub mod runtime;
 pub mod snapshot;
 mod status;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lockkeeper_core::Batch;
 use serde::{Deserialize, Serialize};
+
+use super::packed::Packed;
 
 openraft::declare_raft_types!(
     /// How openraft sees Lockkeeper.
@@ -36,7 +37,7 @@ pub struct Proposal {
     /// Counts the proposals of that process.
     pub sequence: u64,
     /// The commands with their time.
-    pub batch: Arc<Batch>,
+    pub batch: Arc<Packed>,
 }
 
 impl fmt::Display for Proposal {

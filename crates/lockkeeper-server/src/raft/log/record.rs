@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::LogError;
 use super::sector::array;
+use crate::raft::packed;
 use crate::raft::types::{Entry, LogId, Vote};
 
 const HEAD_BYTES: usize = 5;
@@ -73,7 +74,7 @@ impl Record {
 
 /// Appends an entry as a record, and returns the length of its payload, which comes last.
 pub(crate) fn encode_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<usize, LogError> {
-    encode(out, ENTRY, entry)
+    framed(out, ENTRY, |out| packed::put_entry(entry, out))
 }
 
 /// Reads the payload of an entry.
@@ -90,11 +91,19 @@ fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, String> {
 }
 
 fn encode<T: Serialize>(out: &mut Vec<u8>, kind: u8, value: &T) -> Result<usize, LogError> {
+    // postcard extends a vector in place, without a copy.
+    framed(out, kind, |out| postcard::to_extend(value, out))
+}
+
+fn framed(
+    out: &mut Vec<u8>,
+    kind: u8,
+    put: impl FnOnce(Vec<u8>) -> postcard::Result<Vec<u8>>,
+) -> Result<usize, LogError> {
     let head = out.len();
     out.push(kind);
     out.extend_from_slice(&[0; 4]);
-    // postcard extends a vector in place, without a copy.
-    let mut encoded = postcard::to_extend(value, std::mem::take(out)).map_err(LogError::Encoding)?;
+    let mut encoded = put(std::mem::take(out)).map_err(LogError::Encoding)?;
     std::mem::swap(out, &mut encoded);
     let length = out.len() - head - HEAD_BYTES;
     if length > RECORD_BYTES_MAX {

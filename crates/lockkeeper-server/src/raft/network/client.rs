@@ -191,7 +191,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 let vote = request.vote;
                 // An entry that was once read from the log can always be encoded; if not, the stream stalls,
                 // is given up and the reason is in the log.
-                let request = match codec::encode(&request) {
+                let request = match codec::encode_append(&request) {
                     Ok(body) => {
                         sent.request(vote);
                         Some(peer::AppendRequest { header: header.take(), body })

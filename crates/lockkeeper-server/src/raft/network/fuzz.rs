@@ -9,11 +9,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::codec;
+use crate::raft::packed::Packed;
 use crate::raft::types::{Entry, Proposal, SnapshotMeta, TypeConfig, Vote};
 
 /// Reads the bytes as each of the messages.
 pub(crate) fn messages(bytes: &[u8]) {
     one::<openraft::raft::AppendEntriesRequest<TypeConfig>>(bytes);
+    let plain = codec::decode::<openraft::raft::AppendEntriesRequest<TypeConfig>>(bytes);
+    match (codec::decode_append(bytes), plain) {
+        (Ok(read), Ok(plain)) => {
+            assert_eq!(read.entries, plain.entries);
+            assert!(codec::encode_append(&read).is_ok_and(|again| codec::decode_append(&again).is_ok()));
+        }
+        (read, plain) => assert!(read.is_err() && plain.is_err(), "{read:?} and {plain:?}"),
+    }
     one::<openraft::raft::VoteRequest<TypeConfig>>(bytes);
     one::<openraft::raft::VoteResponse<TypeConfig>>(bytes);
     one::<openraft::raft::TransferLeaderRequest<TypeConfig>>(bytes);
@@ -31,7 +40,7 @@ fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
     let batch = Batch { now: CellTime(5), commands: vec![Command::Tick] };
-    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(batch) };
+    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(Packed::new(batch)) };
     let append = openraft::raft::AppendEntriesRequest::<TypeConfig> {
         vote: Vote::new_committed(3, 1),
         prev_log_id: Some(id),
@@ -45,7 +54,7 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let bytes =
         |encoded: Result<bytes::Bytes, String>| encoded.map(|bytes| bytes.to_vec()).unwrap_or_default();
     vec![
-        ("append", bytes(codec::encode(&append))),
+        ("append", bytes(codec::encode_append(&append))),
         ("vote", bytes(codec::encode(&vote))),
         ("meta", bytes(codec::encode(&SnapshotMeta { last_log_id: Some(id), ..SnapshotMeta::default() }))),
     ]

@@ -206,9 +206,8 @@ impl Peer for PeerService {
                         None => Ok(()),
                         header => inner.admit(header.as_ref()),
                     };
-                    let opened = opened.and_then(|()| {
-                        codec::decode::<AppendEntriesRequest>(&request.body).map_err(Status::invalid_argument)
-                    });
+                    let opened = opened
+                        .and_then(|()| codec::decode_append(&request.body).map_err(Status::invalid_argument));
                     match opened {
                         Ok(request) => {
                             inner.heard.now();
