@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use lockkeeper_lab::bench::{self, Connections, Options, Workload};
+use lockkeeper_lab::bench::{self, Connections, Options, Release, Workload};
 
 use crate::client::{Output, block_on, print, print_json};
 use crate::failure::Failure;
@@ -23,6 +23,7 @@ script) straight on Redis, as a yardstick.
 
 Examples:
   lockkeeper bench --clients 256 --connections each
+  lockkeeper bench --clients 256 --connections each --release dropped
   lockkeeper bench --workload handoff --clients 64
   lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each
   lockkeeper bench compare                            all engines and their peers side by side"
@@ -47,6 +48,9 @@ pub(crate) struct Bench {
     /// All clients over one connection, or each over its own
     #[arg(long, value_enum, default_value = "shared")]
     connections: ConnectionsName,
+    /// Whether a client waits until its lock is free, or drops the guard and goes on
+    #[arg(long, value_enum, default_value = "waited")]
+    release: ReleaseName,
     /// How long to measure
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
@@ -76,6 +80,12 @@ enum ConnectionsName {
     Each,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ReleaseName {
+    Waited,
+    Dropped,
+}
+
 impl Bench {
     pub(crate) fn output(&self) -> Output {
         match &self.more {
@@ -98,6 +108,10 @@ impl Bench {
             connections: match self.connections {
                 ConnectionsName::Shared => Connections::Shared,
                 ConnectionsName::Each => Connections::Each,
+            },
+            release: match self.release {
+                ReleaseName::Waited => Release::Waited,
+                ReleaseName::Dropped => Release::Dropped,
             },
             duration: Duration::from_secs(self.seconds),
             scratch_dir: self.scratch_dir,

@@ -31,6 +31,21 @@ fn each_workload_and_kind_of_connection_is_measured() {
 }
 
 #[test]
+fn guards_can_be_dropped_instead_and_the_lock_is_free_all_the_same() {
+    let server = Server::start();
+    for workload in ["uncontended", "handoff"] {
+        let words =
+            ["bench", "--workload", workload, "--release", "dropped", "--clients", "4", "--seconds", "1"];
+        let output = server.cli(&words).args(["--output", "json"]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["release"], "dropped", "{report}");
+        assert!(report["pairs_per_second"].as_f64().is_some_and(|pairs| pairs > 4.0), "{report}");
+    }
+    assert!(!text(&server.output(&["ls"]).stdout).contains("bench/"), "nothing is left");
+}
+
+#[test]
 fn a_table_is_for_people() {
     let server = Server::start();
     let output = server.output(&["bench", "--clients", "2", "--seconds", "1"]);

@@ -112,6 +112,18 @@ impl Contender {
         }
     }
 
+    /// Gives back without waiting for the answer.
+    pub(super) fn drop_held(&mut self, lock: &str, held: Held) -> Result<(), BenchError> {
+        match (self, held) {
+            (_, Held::Guard(guard)) => drop(guard),
+            (Contender::Redis(redis), Held::Redis(value)) => redis.release_with_next(lock, &value),
+            (_, Held::Redis(_) | Held::CrateRedis(_) | Held::Etcd(_)) => {
+                return Err(BenchError::Measure("this recipe waits for each of its releases".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn close(self) {
         if let Contender::Keeper(keeper) = self {
             // Another client may share it and have closed it already.

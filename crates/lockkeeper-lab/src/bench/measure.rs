@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 
-use super::Workload;
 use super::contender::{BenchError, Contender};
+use super::{Release, Workload};
 
 /// How long what takes.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +43,7 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 pub(super) async fn run(
     contenders: Vec<Contender>,
     workload: Workload,
+    release: Release,
     times: Times,
     mut progress: impl FnMut(Duration, u64),
 ) -> Result<Measured, BenchError> {
@@ -59,7 +60,7 @@ pub(super) async fn run(
             Workload::Uncontended => format!("bench/{run_id}/{number}"),
             Workload::Handoff => format!("bench/{run_id}"),
         };
-        clients.spawn(client(contender, lock, workload, shared.clone()));
+        clients.spawn(client(contender, lock, workload, release, shared.clone()));
     }
 
     tokio::time::sleep(times.warm_up).await;
@@ -103,13 +104,17 @@ async fn client(
     mut contender: Contender,
     lock: String,
     workload: Workload,
+    release: Release,
     shared: Arc<Shared>,
 ) -> Result<Contender, BenchError> {
     while !shared.stopping.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let held = contender.acquire(&lock, workload == Workload::Handoff).await?;
         let waited = asked.elapsed();
-        contender.release(&lock, held).await?;
+        match release {
+            Release::Waited => contender.release(&lock, held).await?,
+            Release::Dropped => contender.drop_held(&lock, held)?,
+        }
         if shared.counting.load(Ordering::Relaxed) {
             shared.pairs.fetch_add(1, Ordering::Relaxed);
             let mut latencies = shared.latencies.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,6 +46,25 @@ pub enum Connections {
     Each,
 }
 
+/// How a lock is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// The client waits until it is free.
+    Waited,
+    /// The guard is dropped, as most are in Rust: it is given back beside whatever the client does next.
+    Dropped,
+}
+
+impl Release {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Release::Waited => "waited",
+            Release::Dropped => "dropped",
+        }
+    }
+}
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -57,6 +76,8 @@ pub struct Options {
     pub clients: usize,
     /// How they connect.
     pub connections: Connections,
+    /// How they give back.
+    pub release: Release,
     /// How long, after the warm-up.
     pub duration: Duration,
     /// Where the append and fdatasync of the machine's own limits go: the disk that the node uses.
@@ -73,6 +94,6 @@ pub async fn run(options: &Options, progress: impl FnMut(Duration, u64)) -> Resu
     let limits = MachineLimits::measure(&options.scratch_dir)?;
     let contenders = contender::connect(options).await?;
     let times = measure::Times { warm_up: WARM_UP, duration: options.duration, patience: PATIENCE };
-    let measured = measure::run(contenders, options.workload, times, progress).await?;
+    let measured = measure::run(contenders, options.workload, options.release, times, progress).await?;
     Ok(Report::new(options, limits, &measured))
 }

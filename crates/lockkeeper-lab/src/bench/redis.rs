@@ -19,6 +19,16 @@ pub(super) struct BareRedis {
     release: String,
     number: usize,
     taken: u64,
+    /// Releases that go out with the next command, and how many of them.
+    unsent: (String, usize),
+}
+
+fn in_protocol(words: &[&str]) -> String {
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    request
 }
 
 fn failed(error: impl std::fmt::Display) -> BenchError {
@@ -29,8 +39,13 @@ impl BareRedis {
     pub(super) async fn connect(address: &str, number: usize) -> Result<BareRedis, BenchError> {
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        let mut redis =
-            BareRedis { stream: BufReader::new(stream), release: String::new(), number, taken: 0 };
+        let mut redis = BareRedis {
+            stream: BufReader::new(stream),
+            release: String::new(),
+            number,
+            taken: 0,
+            unsent: Default::default(),
+        };
         redis.release = redis
             .command(&["SCRIPT", "LOAD", RELEASE])
             .await?
@@ -60,12 +75,27 @@ impl BareRedis {
         }
     }
 
+    /// The release goes in one write with the next command, and nobody waits for its answer before that is sent.
+    pub(super) fn release_with_next(&mut self, lock: &str, value: &str) {
+        let request = in_protocol(&["EVALSHA", &self.release, "1", lock, value]);
+        self.unsent.0.push_str(&request);
+        self.unsent.1 += 1;
+    }
+
     async fn command(&mut self, words: &[&str]) -> Result<Option<String>, BenchError> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
+        let (mut request, releases) = std::mem::take(&mut self.unsent);
+        request.push_str(&in_protocol(words));
         self.stream.get_mut().write_all(request.as_bytes()).await.map_err(failed)?;
+        for _ in 0..releases {
+            match self.answer().await?.as_deref() {
+                Some("1") => {}
+                other => return Err(BenchError::Redis(format!("a lock was not released: {other:?}"))),
+            }
+        }
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> Result<Option<String>, BenchError> {
         let mut line = String::new();
         self.stream.read_line(&mut line).await.map_err(failed)?;
         let (kind, rest) =

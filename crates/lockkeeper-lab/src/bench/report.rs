@@ -18,6 +18,8 @@ pub struct Report {
     pub clients: usize,
     /// How they were connected.
     pub connections: &'static str,
+    /// How locks were given back.
+    pub release: &'static str,
     /// How long it was measured.
     pub seconds: f64,
     /// Acquire and release together, for each second. With one lock for all these are the hand-offs.
@@ -46,6 +48,7 @@ impl Report {
                 Connections::Shared => "shared",
                 Connections::Each => "each",
             },
+            release: options.release.name(),
             seconds: took.as_secs_f64(),
             pairs_per_second: *pairs as f64 / took.as_secs_f64(),
             acquire_p50_us: at(0.5),
@@ -66,8 +69,8 @@ impl fmt::Display for Report {
         writeln!(f, "engine        {}", self.engine)?;
         writeln!(
             f,
-            "workload      {}, {} clients, connections {}",
-            self.workload, self.clients, self.connections
+            "workload      {}, {} clients, connections {}, releases {}",
+            self.workload, self.clients, self.connections, self.release
         )?;
         writeln!(f, "{rate:<13} {:.0}", self.pairs_per_second)?;
         writeln!(

@@ -149,7 +149,8 @@ mod tests {
 
     fn request(packed: impl Fn(Batch) -> Packed) -> AppendEntriesRequest {
         let proposal = |sequence| Proposal { proposer: u64::MAX, sequence, batch: Arc::new(packed(batch())) };
-        let members = Membership::new_with_defaults(vec![[1, 2].into()], [(1, Member::default())]);
+        let members =
+            Membership::<u64, Member>::new(vec![[1].into()], [(1, Member::default())]).expect("a member");
         let payloads = [
             EntryPayload::Normal(proposal(300)),
             EntryPayload::Blank,

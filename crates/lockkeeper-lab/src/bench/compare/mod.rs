@@ -29,7 +29,7 @@ use self::site::Site;
 use super::contender::BenchError;
 use super::limits::MachineLimits;
 use super::measure::{self, Times};
-use super::{WARM_UP, Workload};
+use super::{Release, WARM_UP, Workload};
 
 /// What the last acquires may take. With one lock for all and a recipe that polls, some never get their turn.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -132,7 +132,7 @@ async fn figure(
 ) -> Result<Figure, BenchError> {
     let contenders = site.clients(clients).await?;
     let times = Times { warm_up: WARM_UP.min(duration), duration, patience: PATIENCE };
-    let measured = measure::run(contenders, workload, times, |_, _| {}).await?;
+    let measured = measure::run(contenders, workload, Release::Waited, times, |_, _| {}).await?;
     Ok(Figure::new(clients, &measured))
 }
 

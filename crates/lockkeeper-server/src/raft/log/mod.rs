@@ -101,7 +101,7 @@ impl Default for LogConfig {
             segment_bytes: 16 << 20,
             // Some second of a busy node, in memory some times as much: what is used again soon is still in the caches of
             // the processor, and members that are further behind read from the disk.
-            cache_bytes: 8 << 20,
+            cache_bytes: 4 << 20,
             sync: SyncMode::Adaptive,
             prepare_ahead: true,
         }

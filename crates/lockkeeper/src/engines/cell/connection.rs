@@ -166,7 +166,12 @@ impl Connection {
                 armed = self.arm(timer.as_mut(), Moment::NEVER);
             }
             match self.next_event(timer.as_mut()).await {
-                Event::Asked => self.on_requests(),
+                Event::Asked => {
+                    // What was dropped goes out with what is asked, in the same frame, and before it: it may be the same
+                    // lock. (A give-back that overtakes its own acquire is harmless: see `wait.rs`.)
+                    self.take_give_backs();
+                    self.on_requests();
+                }
                 Event::CallersGone => {
                     self.callers_gone = true;
                     self.close(None, Moment::now());
@@ -241,6 +246,17 @@ impl Connection {
             self.take(request, now);
         }
         self.taken = taken;
+    }
+
+    fn take_give_backs(&mut self) {
+        while self.given_back.len() < TAKEN_MAX
+            && let Ok(number) = self.give_backs.try_recv()
+        {
+            self.given_back.push(number);
+        }
+        if !self.given_back.is_empty() {
+            self.on_give_backs();
+        }
     }
 
     fn on_give_backs(&mut self) {

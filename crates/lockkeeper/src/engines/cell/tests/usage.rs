@@ -219,6 +219,22 @@ async fn what_gathers_goes_into_one_frame() {
     assert!(frames <= 5, "100 acquires in {frames} frames");
 }
 
+#[tokio::test]
+async fn what_is_dropped_goes_before_what_is_asked_next_in_the_same_frame() {
+    let (peer, keeper) = connected(options()).await;
+    let mut guard = keeper.lock("a").acquire().await.unwrap();
+    let before = peer.state().frames;
+    for _ in 0..10 {
+        drop(guard);
+        guard = keeper.lock("a").acquire().await.unwrap();
+        assert_eq!(peer.holders("a"), 1);
+    }
+    let frames = peer.state().frames - before;
+    assert_eq!(frames, 10, "a release and the next acquire are one frame");
+    let seen: Vec<_> = peer.state().seen.iter().rev().take(2).cloned().collect();
+    assert!(seen[0].starts_with("acquire") && seen[1].starts_with("release"), "the last first: {seen:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_on_a_multi_thread_runtime_never_overlap() {
     let (peer, keeper) = connected(options()).await;
