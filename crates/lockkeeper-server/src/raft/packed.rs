@@ -129,6 +129,8 @@ pub(crate) fn take_append(bytes: &[u8]) -> Decoded<'_, AppendEntriesRequest> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use lockkeeper_core::{Acquire, CellTime, Command, Locks, SessionId};
     use openraft::Membership;
     use openraft::testing::log_id;
@@ -150,7 +152,8 @@ mod tests {
     fn request(packed: impl Fn(Batch) -> Packed) -> AppendEntriesRequest {
         let proposal = |sequence| Proposal { proposer: u64::MAX, sequence, batch: Arc::new(packed(batch())) };
         let members =
-            Membership::<u64, Member>::new(vec![[1].into()], [(1, Member::default())]).expect("a member");
+            Membership::<u64, Member>::new(vec![[1].into()], BTreeMap::from([(1, Member::default())]))
+                .expect("a member");
         let payloads = [
             EntryPayload::Normal(proposal(300)),
             EntryPayload::Blank,

@@ -99,8 +99,8 @@ impl Default for LogConfig {
     fn default() -> LogConfig {
         LogConfig {
             segment_bytes: 16 << 20,
-            // Some second of a busy node, in memory some times as much: what is used again soon is still in the caches of
-            // the processor, and members that are further behind read from the disk.
+            // What a busy node writes in half a second; decoded it is some times as much. Memory that is soon used again
+            // is still in the caches of the processor, and a member that is further behind can wait for the disk.
             cache_bytes: 4 << 20,
             sync: SyncMode::Adaptive,
             prepare_ahead: true,
