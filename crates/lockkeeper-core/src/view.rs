@@ -250,6 +250,9 @@ impl LockTable {
             if lock.is_free() != lock.freed.is_some() {
                 return Err(format!("{name} is free and not remembered as such, or the other way round"));
             }
+            if lock.freed.is_some_and(|number| self.free.get(&number) != Some(name)) {
+                return Err(format!("{name} is not where it should be among the free ones"));
+            }
             let head = self.head(name).and_then(|ticket| self.waiters.get(&ticket));
             if let Some(waiter) = head
                 && waiter.locks.as_slice().len() == 1
@@ -258,6 +261,9 @@ impl LockTable {
             {
                 return Err(format!("{name} has room, and the first in line still waits"));
             }
+        }
+        if self.free.len() != self.locks.values().filter(|lock| lock.freed.is_some()).count() {
+            return Err("there are more locks among the free ones than are free".into());
         }
         for (id, session) in &self.sessions {
             let grants = self.grants.iter().filter(|((owner, _), _)| owner == id).count();

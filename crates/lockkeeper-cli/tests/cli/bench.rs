@@ -46,6 +46,15 @@ fn guards_can_be_dropped_instead_and_the_lock_is_free_all_the_same() {
 }
 
 #[test]
+fn what_would_measure_nothing_is_refused() {
+    let words = ["bench", "--engine", "redis://127.0.0.1:1", "--connections", "each", "--release", "dropped"];
+    let server = Server::start();
+    let output = server.cli(&words).args(["--workload", "handoff", "--seconds", "1"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("hands nothing over"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_table_is_for_people() {
     let server = Server::start();
     let output = server.output(&["bench", "--clients", "2", "--seconds", "1"]);

@@ -43,6 +43,31 @@ fn told(table: &LockTable, lock: &str) -> Vec<String> {
     told
 }
 
+#[test]
+fn within_one_entry_each_event_has_the_owner_of_its_time() {
+    let mut table = table();
+    let open = |owner: &str| Command::OpenSession { session: ANNA, ttl_ms: 10_000, owner: owner.into() };
+    // Whoever takes the id over within the entry is another one. (Nothing of the first is left, or it would be refused.)
+    let commands = vec![
+        acquire(ANNA, "job", Wait::No),
+        release(ANNA, "job", 1),
+        Command::CloseSession { session: ANNA },
+        open("anna's heir"),
+        acquire(ANNA, "job", Wait::No),
+        acquire(BERT, "other", Wait::No),
+        Command::CloseSession { session: BERT },
+    ];
+    apply(&mut table, commands);
+    let story =
+        ["1 granted anna 1 after 0 ms", "1 released anna 1 after 0 ms", "1 granted anna's heir 2 after 0 ms"];
+    assert_eq!(told(&table, "job"), story);
+    assert_eq!(
+        told(&table, "other"),
+        ["1 granted bert 3 after 0 ms", "1 session_closed bert 3 after 0 ms"],
+        "what is taken back later in the entry is still its owner's"
+    );
+}
+
 fn restored(table: &LockTable) -> LockTable {
     let mut restore = Restore::new();
     table.snapshot().for_each(|chunk| restore.push(&chunk).expect("whole chunks"));

@@ -4,7 +4,7 @@ use lockkeeper::{Guard, Keeper, Unfenced};
 
 use super::compare::{BareEtcd, CrateRedis, EtcdKey, RedisKey};
 use super::redis::BareRedis;
-use super::{Connections, Options};
+use super::{Connections, Options, Release, Workload};
 
 /// A benchmark that could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,12 @@ pub(super) async fn connect(options: &Options) -> Result<Vec<Contender>, BenchEr
         if options.connections == Connections::Shared {
             return Err(BenchError::Redis("the bare recipe has a connection for each client".to_owned()));
         }
+        if (options.workload, options.release) == (Workload::Handoff, Release::Dropped) {
+            // The release goes with the next try of the same client, which would have the lock again and again.
+            return Err(BenchError::Redis(
+                "the bare recipe hands nothing over unless each release is waited for".to_owned(),
+            ));
+        }
         for number in 0..options.clients {
             let redis = BareRedis::connect(address, number).await?;
             clients.push(Contender::Redis(Box::new(redis)));
@@ -125,9 +131,11 @@ impl Contender {
     }
 
     pub(super) async fn close(self) {
-        if let Contender::Keeper(keeper) = self {
+        match self {
             // Another client may share it and have closed it already.
-            let _ = keeper.close().await;
+            Contender::Keeper(keeper) => drop(keeper.close().await),
+            Contender::Redis(mut redis) => redis.close().await,
+            Contender::Shared(_) | Contender::CrateRedis(_) | Contender::Etcd(_) => {}
         }
     }
 }

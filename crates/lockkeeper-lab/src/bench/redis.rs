@@ -82,6 +82,12 @@ impl BareRedis {
         self.unsent.1 += 1;
     }
 
+    /// Sends what has not been sent; without it the last lock stays until it expires.
+    pub(super) async fn close(&mut self) {
+        let (releases, _) = std::mem::take(&mut self.unsent);
+        let _ = self.stream.get_mut().write_all(releases.as_bytes()).await;
+    }
+
     async fn command(&mut self, words: &[&str]) -> Result<Option<String>, BenchError> {
         let (mut request, releases) = std::mem::take(&mut self.unsent);
         request.push_str(&in_protocol(words));

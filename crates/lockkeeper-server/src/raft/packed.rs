@@ -1,8 +1,8 @@
 //! The commands of an entry together with their bytes. An entry goes to the log and to each member, and from a member
 //! into its log: its commands are encoded once, by the leader, and copied from then on.
 //!
-//! Invariant: the bytes are those that postcard makes of the same value, so that whoever has no copy of them encodes the
-//! entry, and whoever has one reads it, as if there were none.
+//! What is encoded here is to the byte what postcard makes of the same value, so that whoever has no copy of the bytes
+//! encodes the entry, and whoever has one reads it, as if there were none.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ const NORMAL: u32 = 1;
 #[derive(Debug)]
 pub struct Packed {
     batch: Batch,
+    // Invariant: decoded, they are the batch.
     bytes: Option<Box<[u8]>>,
 }
 
@@ -84,7 +85,8 @@ pub(crate) fn put_entry(entry: &Entry, out: Vec<u8>) -> Encoded {
     }
 }
 
-fn take_entry(bytes: &[u8]) -> Decoded<'_, Entry> {
+/// Takes an entry from the front of these bytes, and keeps those of its commands.
+pub(crate) fn take_entry(bytes: &[u8]) -> Decoded<'_, Entry> {
     let (log_id, payload) = take::<LogId>(bytes)?;
     let (kind, rest) = take::<u32>(payload)?;
     if kind != NORMAL {

@@ -267,6 +267,9 @@ pub(crate) async fn a_server_that_is_absent_or_of_another_kind_is_told_in_plain_
     assert!(started.elapsed() < 10.secs());
 }
 
+/// Connections that a keeper may keep when nothing is to be done: Consul's HTTP has the most.
+const CONNECTIONS_LEFT_MAX: usize = 40;
+
 pub(crate) async fn ten_thousand_locks_leave_nothing_behind<S: Site>() {
     let site = S::start();
     let tasks_before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -292,8 +295,12 @@ pub(crate) async fn ten_thousand_locks_leave_nothing_behind<S: Site>() {
         }
     };
     tokio::time::timeout(120.secs(), all).await.expect("it takes too long");
-    let in_use = site.connections();
-    assert!(in_use.is_none_or(|connections| connections <= 60), "{in_use:?} connections");
+    // What was dropped is still being given back for a moment.
+    let until = Instant::now() + 15.secs();
+    while site.connections().is_some_and(|connections| connections > CONNECTIONS_LEFT_MAX) {
+        assert!(Instant::now() < until, "{:?} connections", site.connections());
+        tokio::time::sleep(20.millis()).await;
+    }
     soon(keeper.close()).await.unwrap();
     drop((keeper, _fenced));
     let until = Instant::now() + 15.secs();

@@ -79,11 +79,15 @@ pub(crate) fn encode_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<usize, Lo
 
 /// Reads the payload of an entry.
 pub(crate) fn decode_entry(payload: &[u8]) -> Result<Entry, String> {
-    decode(payload)
+    whole(packed::take_entry(payload))
 }
 
 fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, String> {
-    match postcard::take_from_bytes(payload) {
+    whole(postcard::take_from_bytes(payload))
+}
+
+fn whole<T>(taken: postcard::Result<(T, &[u8])>) -> Result<T, String> {
+    match taken {
         Ok((value, [])) => Ok(value),
         Ok((_, rest)) => Err(format!("a record has {} bytes too many", rest.len())),
         Err(error) => Err(format!("a record can't be decoded: {error}")),

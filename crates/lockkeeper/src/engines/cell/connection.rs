@@ -249,10 +249,9 @@ impl Connection {
     }
 
     fn take_give_backs(&mut self) {
-        while self.given_back.len() < TAKEN_MAX
-            && let Ok(number) = self.give_backs.try_recv()
-        {
-            self.given_back.push(number);
+        // As many as there are now: more may come while these are taken.
+        for _ in 0..self.give_backs.len() {
+            self.given_back.extend(self.give_backs.try_recv());
         }
         if !self.given_back.is_empty() {
             self.on_give_backs();

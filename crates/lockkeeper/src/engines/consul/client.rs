@@ -11,6 +11,9 @@ use crate::engines::base::Failure;
 use crate::error::Error;
 use crate::options::Options;
 
+/// Connections that stay open with nothing to do, after a moment in which many were needed.
+const IDLE_CONNECTIONS_MAX: usize = 32;
+
 /// A client: one agent at a time, the next one when it does not answer.
 pub(super) struct Client {
     hosts: Vec<String>,
@@ -152,6 +155,7 @@ impl Client {
 fn fresh(connect_timeout: Duration) -> Result<reqwest::Client, Error> {
     reqwest::Client::builder()
         .connect_timeout(connect_timeout)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .tcp_nodelay(true)
         .build()
         .map_err(|error| Error::Fatal(format!("no HTTP client could be made: {error}").into()))
