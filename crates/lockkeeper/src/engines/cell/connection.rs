@@ -249,9 +249,11 @@ impl Connection {
     }
 
     fn take_give_backs(&mut self) {
-        // As many as there are now: more may come while these are taken.
-        for _ in 0..self.give_backs.len() {
-            self.given_back.extend(self.give_backs.try_recv());
+        // Some at a time, as with requests: others have their turn, and the link has room for what is asked.
+        while self.given_back.len() < TAKEN_MAX
+            && let Ok(number) = self.give_backs.try_recv()
+        {
+            self.given_back.push(number);
         }
         if !self.given_back.is_empty() {
             self.on_give_backs();
