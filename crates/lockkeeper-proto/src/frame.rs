@@ -12,6 +12,8 @@ use prost::Message;
 
 /// What both sides say first.
 pub const GREETING: &[u8; 8] = b"LKSTRM1\n";
+/// What a leader and its follower say first; then come requests to append and their answers.
+pub const MEMBERS_GREETING: &[u8; 8] = b"LKPEER1\n";
 
 /// The bytes are no frame; the connection cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq)]

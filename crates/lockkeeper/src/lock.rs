@@ -1,6 +1,7 @@
 //! A lock to be acquired: its name and how it is wanted.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::Locks;
@@ -23,56 +24,61 @@ use crate::trace;
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock<F: Fencing = Fenced> {
     keeper: Keeper<F>,
-    ask: Ask,
+    /// Shared with the acquires that are under way: it is large, and changes hands often.
+    ask: Arc<Ask>,
 }
 
 impl<F: Fencing> Lock<F> {
     pub(crate) fn new(keeper: Keeper<F>, name: SmolStr) -> Lock<F> {
         let ask = Ask::new(Locks::One(name), &keeper.shared.options);
-        Lock { keeper, ask }
+        Lock { keeper, ask: Arc::new(ask) }
+    }
+
+    fn changed(&mut self) -> &mut Ask {
+        Arc::make_mut(&mut self.ask)
     }
 
     pub(crate) fn in_scope(mut self, scope: InScope) -> Lock<F> {
-        self.ask.ttl = scope.ttl;
-        self.ask.scope = Some(scope);
+        self.changed().ttl = scope.ttl;
+        self.changed().scope = Some(scope);
         self
     }
 
     /// What its holder announces to all who look, such as an address: an [`Election`](crate::Election) is a lock with
     /// this. At most 4 KiB. Default: nothing.
     pub fn announce(mut self, value: impl Into<SmolStr>) -> Self {
-        self.ask.value = Some(value.into());
+        self.changed().value = Some(value.into());
         self
     }
 
     /// How long the lock outlives a holder that is gone. Locks with the same time to live share one session. Default:
     /// the keeper's (10 seconds).
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ask.ttl = ttl;
+        self.changed().ttl = ttl;
         self
     }
 
     /// Wait at most this long; then the answer is [`Error::Timeout`]. Zero is the same as [`no_wait`](Lock::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.ask.wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.changed().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
         self
     }
 
     /// Do not wait: if it cannot be had at once, the answer is [`Error::Contended`].
     pub fn no_wait(mut self) -> Self {
-        self.ask.wait = Wait::No;
+        self.changed().wait = Wait::No;
         self
     }
 
     /// Wait for as long as it takes, also while the cell cannot be reached. This is the default.
     pub fn wait_forever(mut self) -> Self {
-        self.ask.wait = Wait::Forever;
+        self.changed().wait = Wait::Forever;
         self
     }
 
     /// Alone, or together with others.
     pub fn mode(mut self, mode: Mode) -> Self {
-        self.ask.mode = mode;
+        self.changed().mode = mode;
         self
     }
 
@@ -83,27 +89,27 @@ impl<F: Fencing> Lock<F> {
 
     /// How many permits of a counted lock to take. Default: 1.
     pub fn permits(mut self, permits: u32) -> Self {
-        self.ask.permits = Some(permits);
+        self.changed().permits = Some(permits);
         self
     }
 
     /// Makes it a counted lock with so many permits. All who use it must name the same number.
     pub fn capacity(mut self, capacity: u32) -> Self {
-        self.ask.capacity = Some(capacity);
+        self.changed().capacity = Some(capacity);
         self
     }
 
     /// How long the lock stays closed if its holder is lost without releasing it: for resources that cannot check a
     /// token. At most a minute. Default: none.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.ask.lock_delay = delay;
+        self.changed().lock_delay = delay;
         self
     }
 
     /// An id of your own for the request: the same id in the same session is the same request, and gets the same
     /// answer. Use each for one acquire only. Default: the keeper numbers its requests, and repeats them by itself.
     pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.ask.request = Some(id.into());
+        self.changed().request = Some(id.into());
         self
     }
 
@@ -113,8 +119,8 @@ impl<F: Fencing> Lock<F> {
     /// This trades safety for not stopping at a short outage. Use it only where every write is fenced: from the
     /// deadline on, the gate alone decides. Without this call, the work is stopped at the deadline.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.ask.grace = grace;
-        self.ask.works_in_jeopardy = true;
+        self.changed().grace = grace;
+        self.changed().works_in_jeopardy = true;
         self
     }
 
@@ -131,7 +137,7 @@ impl<F: Fencing> Lock<F> {
     /// The place in the queue is lost.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
         self.ask.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, self.ask.clone()).await?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.ask)).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 
@@ -142,7 +148,7 @@ impl<F: Fencing> Lock<F> {
     /// Cancel-safe, as [`acquire`](Lock::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
         self.ask.check()?;
-        let ask = Ask { wait: Wait::No, ..self.ask.clone() };
+        let ask = Arc::new(Ask { wait: Wait::No, ..Ask::clone(&self.ask) });
         match trace::acquire(&*self.keeper.shared.engine, ask).await {
             Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),
             Err(Error::Contended { .. }) => Ok(None),

@@ -1,6 +1,7 @@
 //! Several locks at once.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::Locks;
@@ -19,61 +20,65 @@ use crate::trace;
 #[must_use = "locks do nothing until they are acquired"]
 pub struct LockAll<F: Fencing = Fenced> {
     keeper: Keeper<F>,
-    ask: Ask,
+    ask: Arc<Ask>,
 }
 
 impl<F: Fencing> LockAll<F> {
     pub(crate) fn new(keeper: Keeper<F>, locks: Locks) -> LockAll<F> {
         let ask = Ask::new(locks, &keeper.shared.options);
-        LockAll { keeper, ask }
+        LockAll { keeper, ask: Arc::new(ask) }
+    }
+
+    fn changed(&mut self) -> &mut Ask {
+        Arc::make_mut(&mut self.ask)
     }
 
     pub(crate) fn in_scope(mut self, scope: InScope) -> LockAll<F> {
-        self.ask.ttl = scope.ttl;
-        self.ask.scope = Some(scope);
+        self.changed().ttl = scope.ttl;
+        self.changed().scope = Some(scope);
         self
     }
 
     /// See [`Lock::ttl`](crate::Lock::ttl).
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ask.ttl = ttl;
+        self.changed().ttl = ttl;
         self
     }
 
     /// See [`Lock::wait`](crate::Lock::wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.ask.wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.changed().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
         self
     }
 
     /// See [`Lock::no_wait`](crate::Lock::no_wait).
     pub fn no_wait(mut self) -> Self {
-        self.ask.wait = Wait::No;
+        self.changed().wait = Wait::No;
         self
     }
 
     /// See [`Lock::wait_forever`](crate::Lock::wait_forever).
     pub fn wait_forever(mut self) -> Self {
-        self.ask.wait = Wait::Forever;
+        self.changed().wait = Wait::Forever;
         self
     }
 
     /// See [`Lock::lock_delay`](crate::Lock::lock_delay).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.ask.lock_delay = delay;
+        self.changed().lock_delay = delay;
         self
     }
 
     /// See [`Lock::request_id`](crate::Lock::request_id).
     pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.ask.request = Some(id.into());
+        self.changed().request = Some(id.into());
         self
     }
 
     /// See [`Lock::grace`](crate::Lock::grace).
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.ask.grace = grace;
-        self.ask.works_in_jeopardy = true;
+        self.changed().grace = grace;
+        self.changed().works_in_jeopardy = true;
         self
     }
 
@@ -91,7 +96,7 @@ impl<F: Fencing> LockAll<F> {
             return Err(Error::invalid("lock_all was given no name: name at least one lock"));
         }
         self.ask.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, self.ask.clone()).await?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.ask)).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 

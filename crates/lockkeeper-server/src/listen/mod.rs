@@ -95,7 +95,7 @@ impl Listener {
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
         let tls = doors.clients.clone();
         self.accept(
-            Port { router, calls, tls, members: doors.members, frames: true, seldom: Arc::default() },
+            Port { router, calls, peers, tls, members: doors.members, frames: true, seldom: Arc::default() },
             &doors,
         )
         .await;
@@ -107,7 +107,7 @@ impl Listener {
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
         let tls = doors.peers.clone();
         self.accept(
-            Port { router, calls, tls, members: doors.members, frames: false, seldom: Arc::default() },
+            Port { router, calls, peers, tls, members: doors.members, frames: false, seldom: Arc::default() },
             &doors,
         )
         .await;
@@ -143,6 +143,7 @@ impl Listener {
 struct Port {
     router: axum::Router,
     calls: Calls,
+    peers: PeerService,
     tls: Option<ServerTls>,
     members: Members,
     /// Whether our own frames are spoken here.
@@ -205,6 +206,8 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
             return direct::serve(stream, port.calls.on_behalf_of(who)).await;
         }
         Opening::Frames => return tracing::debug!("a client came to the port of the members"),
+        Opening::Entries if port.members.include(&visitor) => return port.peers.serve_direct(stream).await,
+        Opening::Entries => return reception::turn_away_stranger(&port.calls, &port.seldom),
         Opening::Http2 => builder.http2_only(),
         Opening::Http1 => builder.http1_only(),
     };

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use lockkeeper_proto::frame::GREETING;
+use lockkeeper_proto::frame::{GREETING, MEMBERS_GREETING};
 use lockkeeper_proto::net::{Duplex, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -19,6 +19,8 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) enum Opening {
     /// Our own frames.
     Frames,
+    /// The frames of a leader.
+    Entries,
     Http2,
     /// Or something that HTTP/1 will refuse.
     Http1,
@@ -29,9 +31,11 @@ impl Opening {
     fn of(first: &[u8]) -> Option<Opening> {
         if first.starts_with(GREETING) {
             Some(Opening::Frames)
+        } else if first.starts_with(MEMBERS_GREETING) {
+            Some(Opening::Entries)
         } else if first.starts_with(PREFACE) {
             Some(Opening::Http2)
-        } else if GREETING.starts_with(first) || PREFACE.starts_with(first) {
+        } else if [&GREETING[..], MEMBERS_GREETING, PREFACE].iter().any(|known| known.starts_with(first)) {
             None
         } else {
             Some(Opening::Http1)

@@ -43,18 +43,10 @@ pub(super) struct Reception {
 impl Reception {
     fn recognise(&self, parts: &request::Parts) -> Result<Who, Failure> {
         if parts.uri.path().starts_with(MEMBERS_PATH) {
-            let may = match self.members {
-                Members::Anybody => true,
-                Members::Certified => self.visitor.member,
-                Members::Nobody => false,
-            };
-            return match may {
+            return match self.members.include(&self.visitor) {
                 true => Ok(Who::Nobody),
                 false => {
-                    self.calls.shared().metrics.turned_away("not_a_member");
-                    if self.seldom.now() {
-                        tracing::warn!("somebody without a member's certificate asks as if it were one");
-                    }
+                    turn_away_stranger(&self.calls, &self.seldom);
                     Err(Failure::Forbidden(
                         "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
                          names"
@@ -80,6 +72,14 @@ impl Reception {
             self.calls.must_be_known()?;
         }
         Ok(who)
+    }
+}
+
+/// Somebody who is no member wants to be heard as one.
+pub(super) fn turn_away_stranger(calls: &Calls, seldom: &Seldom) {
+    calls.shared().metrics.turned_away("not_a_member");
+    if seldom.now() {
+        tracing::warn!("somebody without a member's certificate asks as if it were one");
     }
 }
 

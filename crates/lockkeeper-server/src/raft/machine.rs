@@ -80,6 +80,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         Entries: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
+        if self.shared.office.term().is_none() {
+            // A follower learns what is committed together with the next entries, and the leader waits for them to be
+            // acknowledged: whoever is ready to run goes first.
+            tokio::task::yield_now().await;
+        }
         while let Some((entry, responder)) = entries.try_next().await? {
             self.apply_one(&entry)?;
             if let Some(responder) = responder {

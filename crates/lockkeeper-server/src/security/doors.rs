@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lockkeeper_proto::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError};
+use lockkeeper_proto::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visitor};
 
 use super::{CrowdLimits, Guard, Security};
 
@@ -49,6 +49,17 @@ pub enum Members {
     Certified,
     /// Nobody: this is a cell of one.
     Nobody,
+}
+
+impl Members {
+    /// Whether somebody counts as one.
+    pub(crate) fn include(self, visitor: &Visitor) -> bool {
+        match self {
+            Members::Anybody => true,
+            Members::Certified => visitor.member,
+            Members::Nobody => false,
+        }
+    }
 }
 
 /// How a node is reached, and reaches others.

@@ -59,7 +59,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
     fn capabilities(&self) -> &'static Capabilities;
 
     /// Dropping the future leaves no waiter and no holder behind.
-    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>>;
+    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>>;
 
     /// Dropping the future is no release: the guard gives it back then.
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;

@@ -24,7 +24,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::dial::STALLED_AFTER;
+use super::direct::{Direct, Exchange};
 use super::ways::Ways;
+use super::withhold::Withhold;
 use super::{FORMAT, Network, codec, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::acks::{Acks, Sent};
@@ -167,7 +169,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 return Ok(nothing);
             };
             let input = futures_util::stream::iter([first]).chain(input);
-            let mut grpc = self.grpc().map_err(RPCError::Unreachable)?;
+            let opened = Direct::open(self.ways.dialer(), &self.member.peer).await;
+            let direct = opened.map_err(|error| self.failed(error))?;
             let sent = Sent::new(self.acks.clone(), self.target);
             let mut header = Some(self.header());
             let waiting = sent.clone();
@@ -187,7 +190,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 }
                 std::future::ready(goes_on)
             });
-            let requests = input.filter_map(move |request| {
+            let requests = Withhold::new(input).filter_map(move |request| {
                 let vote = request.vote;
                 // An entry that was once read from the log can always be encoded; if not, the stream stalls,
                 // is given up and the reason is in the log.
@@ -203,15 +206,11 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 };
                 std::future::ready(request)
             });
-            let answers = match timeout(STALLED_AFTER, grpc.append(requests)).await {
-                Ok(answers) => answers.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
-                Err(_) => return Err(self.failed(format!("no answer within {STALLED_AFTER:?}"))),
-            };
-            let state = Some((answers.into_inner(), waiting, is_stuck, &*self));
+            let state = Some((Exchange::new(direct, requests), waiting, is_stuck, &*self));
             let results = futures_util::stream::unfold(state, |state| async move {
-                let (mut answers, waiting, is_stuck, way) = state?;
+                let (mut exchange, waiting, is_stuck, way) = state?;
                 loop {
-                    let result = match timeout(STALLED_AFTER, answers.message()).await {
+                    let result = match timeout(STALLED_AFTER, exchange.next_answer()).await {
                         Ok(Ok(Some(answer))) => {
                             let result = codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body);
                             waiting.answered(matches!(result, Ok(Ok(_))));
@@ -226,7 +225,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                         Err(_) => Err(way.failed(format!("nothing acknowledged for {STALLED_AFTER:?}"))),
                     };
                     let goes_on = matches!(result, Ok(Ok(_)));
-                    return Some((result, goes_on.then_some((answers, waiting, is_stuck, way))));
+                    return Some((result, goes_on.then_some((exchange, waiting, is_stuck, way))));
                 }
             });
             let results: BoxStream<'s, _> = Box::pin(results);

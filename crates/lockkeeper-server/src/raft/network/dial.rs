@@ -10,11 +10,12 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use lockkeeper_proto::net::{self, Stream};
 use lockkeeper_proto::tls::ClientTls;
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
 /// How long a connection may take to come about.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// A connection on which nothing has come back for so long is given up: the way may be cut, and a new connection
 /// finds out sooner than an old one. Long enough for a disk that is slow.
 pub(super) const STALLED_AFTER: Duration = Duration::from_secs(3);
@@ -64,6 +65,23 @@ impl Dialer {
     pub fn new(tls: Option<ClientTls>) -> Dialer {
         Dialer { tls }
     }
+
+    /// Opens a connection on which this protocol is spoken; the socket is prepared by the caller before anything is sent.
+    pub(super) async fn connect(
+        &self,
+        address: &str,
+        protocol: Option<&str>,
+        prepare: impl FnOnce(&TcpStream),
+    ) -> io::Result<Stream> {
+        let stream = net::connect(address).await?;
+        if let Stream::Tcp(stream) = &stream {
+            prepare(stream);
+        }
+        match &self.tls {
+            None => Ok(stream),
+            Some(tls) => tls.wrap(address, stream, protocol).await,
+        }
+    }
 }
 
 impl Service<Uri> for Dialer {
@@ -76,14 +94,10 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let tls = self.tls.clone();
+        let dialer = self.clone();
         Box::pin(async move {
             let address = target.authority().map(ToString::to_string).unwrap_or_default();
-            let stream = net::connect(&address).await?;
-            match tls {
-                None => Ok(TokioIo::new(stream)),
-                Some(tls) => tls.wrap(&address, stream, Some("h2")).await.map(TokioIo::new),
-            }
+            dialer.connect(&address, Some("h2"), |_| {}).await.map(TokioIo::new)
         })
     }
 }

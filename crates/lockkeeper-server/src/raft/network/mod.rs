@@ -1,4 +1,5 @@
-//! The way between members: openraft's messages over our gRPC service `lockkeeper.peer.v1`.
+//! The way between members: openraft's messages over our gRPC service `lockkeeper.peer.v1`, and entries as frames straight on
+//! TCP (`direct.rs`).
 //!
 //! Every message says for which cell, which node and which data folder it is meant. A node answers only what
 //! is meant for it, so that neither a wrong address nor a node that lost its data can do any harm.
@@ -6,12 +7,14 @@
 mod client;
 mod codec;
 mod dial;
+mod direct;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod hello;
 mod service;
 mod transfer;
 mod ways;
+mod withhold;
 
 use std::sync::Arc;
 
@@ -27,7 +30,7 @@ use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
 
 /// Which messages these are. Nodes of different formats do not form a cell.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Largest message: the entries of one append are bounded by the log's reader, and one entry by the proposer.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 

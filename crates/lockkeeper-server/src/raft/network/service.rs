@@ -1,19 +1,21 @@
 //! The members' questions to this node.
 
-use std::pin::Pin;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use futures_util::{Stream, StreamExt};
-use lockkeeper_proto::peer;
+use futures_util::{FutureExt, StreamExt};
 use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
+use lockkeeper_proto::{net, peer};
 use openraft::async_runtime::WatchReceiver;
+use openraft::raft::StreamAppendResult;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::Raft;
@@ -120,6 +122,22 @@ impl Inner {
         codec::decode(&call.body).map_err(Status::invalid_argument)
     }
 
+    /// A request on a leader's stream, whose first one says who it is.
+    fn take_in(
+        &self,
+        request: &peer::AppendRequest,
+        from: Option<u64>,
+    ) -> Result<(AppendEntriesRequest, u64), Status> {
+        let from = match (&request.header, from) {
+            (None, Some(from)) => from,
+            (header, _) => {
+                self.admit(header.as_ref())?;
+                header.as_ref().map_or(0, |header| header.from)
+            }
+        };
+        Ok((codec::decode_append(&request.body).map_err(Status::invalid_argument)?, from))
+    }
+
     fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         // The leader itself has asked for that election.
         if request.leadership_transfer || Instant::now() >= self.votes_from {
@@ -145,6 +163,77 @@ impl Inner {
             tokio::time::sleep(Duration::from_micros(pause / 2 + more)).await;
         }
     }
+}
+
+impl PeerService {
+    /// Takes in the entries of a leader, for as long as its stream lasts.
+    pub(crate) async fn serve_direct(&self, stream: net::Stream) {
+        if let Err(error) = self.append(stream).await {
+            tracing::debug!(%error, "the stream of a leader has ended");
+        }
+    }
+
+    async fn append(&self, stream: net::Stream) -> io::Result<()> {
+        let (incoming, mut outgoing) = Direct::accept(stream).await?;
+        // Why the requests ended before the leader ended them.
+        let broken = Arc::new(Mutex::new(None));
+        let requests = {
+            let (inner, broken) = (self.inner.clone(), broken.clone());
+            futures_util::stream::unfold((incoming, None), move |(mut incoming, from)| {
+                let (inner, broken) = (inner.clone(), broken.clone());
+                async move {
+                    let Ok(Some(request)) = incoming.next::<peer::AppendRequest>().await else {
+                        // The connection is gone: there is nobody to tell.
+                        if let Some(from) = from {
+                            tokio::spawn(inner.replace(from));
+                        }
+                        return None;
+                    };
+                    match inner.take_in(&request, from) {
+                        Ok((request, from)) => {
+                            inner.heard.now();
+                            Some((request, (incoming, Some(from))))
+                        }
+                        Err(status) => {
+                            *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+                            None
+                        }
+                    }
+                }
+            })
+        };
+        let mut answers = std::pin::pin!(self.inner.raft.stream_append(requests));
+        while let Some(result) = answers.next().await {
+            outgoing.push(&in_words(result.map_err(stopped)));
+            // What is answered already goes in the same packet.
+            while let Some(Some(result)) = answers.next().now_or_never() {
+                outgoing.push(&in_words(result.map_err(stopped)));
+            }
+            outgoing.write().await?;
+        }
+        let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(status) = broken {
+            outgoing.push(&refusal(&status));
+            outgoing.write().await?;
+        }
+        Ok(())
+    }
+}
+
+/// What a leader is told about its request.
+fn in_words(result: Result<StreamAppendResult<TypeConfig>, Status>) -> peer::AppendAnswer {
+    match result.and_then(|result| codec::encode(&result).map_err(Status::internal)) {
+        Ok(body) => peer::AppendAnswer { body, ..Default::default() },
+        Err(status) => refusal(&status),
+    }
+}
+
+fn refusal(status: &Status) -> peer::AppendAnswer {
+    let refused = match status.message() {
+        "" => status.code().description(),
+        message => message,
+    };
+    peer::AppendAnswer { refused: refused.to_owned(), code: status.code() as i32, ..Default::default() }
 }
 
 fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
@@ -179,56 +268,6 @@ impl Peer for PeerService {
             cell: own.cell,
             members,
         }))
-    }
-
-    type AppendStream = Pin<Box<dyn Stream<Item = Result<peer::AppendAnswer, Status>> + Send>>;
-
-    async fn append(
-        &self,
-        request: Request<Streaming<peer::AppendRequest>>,
-    ) -> Result<Response<Self::AppendStream>, Status> {
-        // Why the requests ended before the leader ended them.
-        let broken = Arc::new(Mutex::new(None));
-        let requests = {
-            let (inner, broken) = (self.inner.clone(), broken.clone());
-            futures_util::stream::unfold((request.into_inner(), None), move |(mut inbound, from)| {
-                let (inner, broken) = (inner.clone(), broken.clone());
-                async move {
-                    let Ok(Some(request)) = inbound.message().await else {
-                        // The connection is gone: there is nobody to tell.
-                        if let Some(from) = from {
-                            tokio::spawn(inner.replace(from));
-                        }
-                        return None;
-                    };
-                    let from = from.or(request.header.as_ref().map(|header| header.from));
-                    let opened = match &request.header {
-                        None => Ok(()),
-                        header => inner.admit(header.as_ref()),
-                    };
-                    let opened = opened
-                        .and_then(|()| codec::decode_append(&request.body).map_err(Status::invalid_argument));
-                    match opened {
-                        Ok(request) => {
-                            inner.heard.now();
-                            Some((request, (inbound, from)))
-                        }
-                        Err(status) => {
-                            *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-                            None
-                        }
-                    }
-                }
-            })
-        };
-        let answers = self.inner.raft.stream_append(requests).map(|result| {
-            let body = codec::encode(&result.map_err(stopped)?).map_err(Status::internal)?;
-            Ok(peer::AppendAnswer { body })
-        });
-        let end = futures_util::stream::once(async move {
-            broken.lock().unwrap_or_else(PoisonError::into_inner).take().map(Err)
-        });
-        Ok(Response::new(Box::pin(answers.chain(end.filter_map(std::future::ready)))))
     }
 
     async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {

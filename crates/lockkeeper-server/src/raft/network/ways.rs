@@ -31,6 +31,10 @@ impl Ways {
         Ways { dialer, known: Mutex::default() }
     }
 
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
     /// A connection to this address, which comes about when it is used, and again when it was lost.
     pub(super) fn connect(&self, address: &str) -> Result<Grpc<Channel>, String> {
         Ok(Grpc::new(self.dialer.lazily(address)?)

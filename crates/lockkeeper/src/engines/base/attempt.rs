@@ -19,7 +19,7 @@ use crate::grant::Grant;
 /// What is asked for, checked.
 struct Attempt<B: Backend> {
     core: Arc<Core<B>>,
-    ask: Ask,
+    ask: Arc<Ask>,
     lock: SmolStr,
     shape: Shape,
     request: Option<RequestKey>,
@@ -34,7 +34,7 @@ enum Step {
 }
 
 impl<B: Backend> Core<B> {
-    pub(super) async fn acquire(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
+    pub(super) async fn acquire(self: &Arc<Self>, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
         if self.is_closed() {
             return Err(Error::Closed);
         }

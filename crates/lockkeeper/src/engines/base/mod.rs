@@ -160,7 +160,7 @@ impl<B: Backend> Engine for Base<B> {
         Box::pin(self.core.call(self.core.backend.examine()))
     }
 
-    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {
+    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>> {
         Box::pin(self.core.acquire(ask))
     }
 

@@ -15,13 +15,13 @@ use crate::grant::Grant;
 use crate::guard::GuardState;
 
 impl Cell {
-    pub(super) async fn acquire_lock(&self, ask: Ask) -> Result<Arc<Grant>, Error> {
+    pub(super) async fn acquire_lock(&self, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
         let asked_at = Moment::now();
         let limit = self.limit(ask.wait);
         loop {
             let number = self.next_number();
             let (mut waiting, reply) = Waiting::new(self, number);
-            self.send(Request::Acquire { number, ask: ask.clone(), asked_at, reply }, limit).await?;
+            self.send(Request::Acquire { number, ask: Arc::clone(&ask), asked_at, reply }, limit).await?;
             let grant = waiting.answer().await?;
             // A grant on a lease that has run out meanwhile is no grant: wait until it is renewed, or ask again.
             if grant.state() == Ok(GuardState::Held) || self.renewed(&grant, asked_at, limit).await? {

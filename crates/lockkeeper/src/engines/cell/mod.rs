@@ -214,7 +214,11 @@ impl Cell {
     async fn call(&self, asked: Asked, repeatable: bool) -> Result<Answered, Error> {
         let (reply, answer) = oneshot::channel();
         let number = self.next_number();
-        self.send(Request::Call { number, asked, repeatable, reply }, Some(self.request_timeout)).await?;
+        self.send(
+            Request::Call { number, asked: Box::new(asked), repeatable, reply },
+            Some(self.request_timeout),
+        )
+        .await?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 }
@@ -239,7 +243,7 @@ impl Engine for Cell {
         self.capabilities
     }
 
-    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {
+    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>> {
         Box::pin(self.acquire_lock(ask))
     }
 

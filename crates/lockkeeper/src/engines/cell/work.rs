@@ -25,7 +25,7 @@ use crate::mode::Mode;
 pub(super) enum Request {
     Acquire {
         number: u64,
-        ask: Ask,
+        ask: Arc<Ask>,
         asked_at: Moment,
         reply: oneshot::Sender<Result<Arc<Grant>, Error>>,
     },
@@ -36,7 +36,7 @@ pub(super) enum Request {
     },
     Call {
         number: u64,
-        asked: Asked,
+        asked: Box<Asked>,
         repeatable: bool,
         reply: oneshot::Sender<Result<Answered, Error>>,
     },
@@ -81,7 +81,7 @@ pub(super) enum Work {
         request: SmolStr,
     },
     Call {
-        asked: Asked,
+        asked: Box<Asked>,
         repeatable: bool,
         reply: oneshot::Sender<Result<Answered, Error>>,
     },
@@ -103,7 +103,7 @@ pub(super) enum Work {
 
 /// A lock that is being acquired.
 pub(super) struct Acquiring {
-    pub(super) ask: Ask,
+    pub(super) ask: Arc<Ask>,
     pub(super) asked_at: Moment,
     /// The session in whose name it was sent, if it ever was.
     pub(super) session: Option<Arc<Session>>,
@@ -240,7 +240,7 @@ impl Work {
                 session: session.id.clone(),
                 request: request.as_str().to_owned(),
             }),
-            Work::Call { asked, .. } => asked.clone(),
+            Work::Call { asked, .. } => Asked::clone(asked),
             Work::Open { ttl, sent_at } => {
                 *sent_at = now;
                 Asked::OpenSession(OpenSessionRequest { ttl_ms: as_ms(*ttl), owner: owner.to_owned() })

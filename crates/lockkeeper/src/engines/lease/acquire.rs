@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const WAIT_ON_SERVER_MAX: Duration = Duration::from_secs(3_600);
 
 impl<S: Store> Inner<S> {
-    pub(super) async fn acquire(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
+    pub(super) async fn acquire(self: &Arc<Self>, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
         ask::check(&ask, self.store.capabilities())?;
         let Some(request) = ask.request.clone() else { return self.acquire_once(ask).await };
         let mut place = self.holdings.request(&request).await;
@@ -42,7 +42,7 @@ impl<S: Store> Inner<S> {
         Ok(grant)
     }
 
-    async fn acquire_once(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
+    async fn acquire_once(self: &Arc<Self>, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
         let mut closed = self.closed.subscribe();
         tokio::select! {
             biased;
@@ -51,7 +51,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    async fn acquire_in_time(self: &Arc<Self>, ask: Ask) -> Result<Arc<Grant>, Error> {
+    async fn acquire_in_time(self: &Arc<Self>, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
         let asked_at = Moment::now();
         let wait_until = match ask.wait {
             Wait::No => asked_at,

@@ -370,7 +370,7 @@ impl<S: Store> Engine for LeaseEngine<S> {
         self.inner.store.capabilities()
     }
 
-    fn acquire(&self, ask: Ask) -> Answer<'_, Arc<Grant>> {
+    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>> {
         Box::pin(self.inner.acquire(ask))
     }
 

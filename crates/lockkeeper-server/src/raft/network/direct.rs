@@ -1,0 +1,199 @@
+//! Entries from the leader to a follower as frames straight on TCP, each behind its length: no HTTP/2 and none of its tasks are
+//! between openraft and the socket. See docs/adr/0015-entries-on-tcp.md.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::{Stream, StreamExt};
+use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
+use lockkeeper_proto::{net, peer};
+use prost::Message;
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::MESSAGE_BYTES_MAX;
+use super::dial::{CONNECT_WITHIN, Dialer, STALLED_AFTER};
+
+/// What is read at once.
+const READ_BYTES: usize = 16 << 10;
+/// A connection on which nothing goes is probed after this time, and given up if nobody answers: the next entry would
+/// have to find out that the way is cut.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Both halves of a connection, by which members have greeted each other.
+pub(super) struct Direct {
+    incoming: Incoming,
+    outgoing: Outgoing,
+}
+
+impl Direct {
+    fn new(stream: net::Stream) -> Direct {
+        let (reader, writer): (Reader, Writer) = match stream {
+            net::Stream::Tcp(stream) => {
+                let (reader, writer) = stream.into_split();
+                (Box::new(reader), Box::new(writer))
+            }
+            net::Stream::Other(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                (Box::new(reader), Box::new(writer))
+            }
+        };
+        let incoming = Incoming { reader, buffer: BytesMut::new() };
+        Direct { incoming, outgoing: Outgoing { writer, out: BytesMut::new(), is_flushed: true } }
+    }
+
+    /// Connects to a member and greets it.
+    pub(super) async fn open(dialer: &Dialer, address: &str) -> io::Result<Direct> {
+        let greeted = async {
+            let mut direct = Direct::new(dialer.connect(address, None, probe).await?);
+            direct.greet().await?;
+            direct.expect_greeting().await?;
+            io::Result::Ok(direct)
+        };
+        timeout(CONNECT_WITHIN, greeted).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// Takes in a leader who has been recognised by its greeting.
+    pub(super) async fn accept(stream: net::Stream) -> io::Result<(Incoming, Outgoing)> {
+        let mut direct = Direct::new(stream);
+        direct.expect_greeting().await?;
+        direct.greet().await?;
+        Ok((direct.incoming, direct.outgoing))
+    }
+
+    async fn greet(&mut self) -> io::Result<()> {
+        self.outgoing.writer.write_all(MEMBERS_GREETING).await?;
+        self.outgoing.writer.flush().await
+    }
+
+    async fn expect_greeting(&mut self) -> io::Result<()> {
+        let mut greeting = [0; MEMBERS_GREETING.len()];
+        self.incoming.reader.read_exact(&mut greeting).await?;
+        match &greeting == MEMBERS_GREETING {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "a member answers with something else")),
+        }
+    }
+}
+
+/// The leader's end: requests go out as they come, and answers come back.
+pub(super) struct Exchange<Requests> {
+    direct: Direct,
+    requests: Requests,
+    /// Whether there may be more of them.
+    goes_on: bool,
+}
+
+impl<Requests: Stream<Item = peer::AppendRequest> + Unpin> Exchange<Requests> {
+    pub(super) fn new(direct: Direct, requests: Requests) -> Exchange<Requests> {
+        Exchange { direct, requests, goes_on: true }
+    }
+
+    /// Sends requests until there is an answer; `None` when the member has ended the stream. Cancel-safe.
+    pub(super) async fn next_answer(&mut self) -> Result<Option<peer::AppendAnswer>, Status> {
+        let Exchange { direct: Direct { incoming, outgoing }, requests, goes_on } = self;
+        loop {
+            let has_room = outgoing.is_written();
+            tokio::select! {
+                biased;
+                written = outgoing.write(), if !has_room => written.map_err(gone)?,
+                request = requests.next(), if has_room && *goes_on => match request {
+                    Some(request) => outgoing.push(&request),
+                    None => {
+                        *goes_on = false;
+                        outgoing.writer.shutdown().await.map_err(gone)?;
+                    }
+                },
+                answer = incoming.next::<peer::AppendAnswer>() => {
+                    return match answer.map_err(gone)? {
+                        Some(last) if !last.refused.is_empty() => {
+                            Err(Status::new(Code::from_i32(last.code), last.refused))
+                        }
+                        answer => Ok(answer),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The half that is read.
+pub(super) struct Incoming {
+    reader: Reader,
+    buffer: BytesMut,
+}
+
+impl Incoming {
+    /// The next message; `None` at the end. Cancel-safe: what was read stays in the buffer.
+    pub(super) async fn next<M: Message + Default>(&mut self) -> io::Result<Option<M>> {
+        loop {
+            let message = frame::decode(&mut self.buffer, MESSAGE_BYTES_MAX)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if message.is_some() {
+                return Ok(message);
+            }
+            self.buffer.reserve(READ_BYTES);
+            if self.reader.read_buf(&mut self.buffer).await? == 0 {
+                return match self.buffer.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+}
+
+/// The half that is written.
+pub(super) struct Outgoing {
+    writer: Writer,
+    /// Frames that are not written yet.
+    out: BytesMut,
+    is_flushed: bool,
+}
+
+impl Outgoing {
+    /// Adds a message to what is to be written.
+    pub(super) fn push(&mut self, message: &impl Message) {
+        frame::encode(message, &mut self.out);
+        self.is_flushed = false;
+    }
+
+    fn is_written(&self) -> bool {
+        self.out.is_empty() && self.is_flushed
+    }
+
+    /// Writes all of it. Cancel-safe: what was written is gone from the buffer.
+    pub(super) async fn write(&mut self) -> io::Result<()> {
+        while !self.out.is_empty() {
+            if self.writer.write_buf(&mut self.out).await? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        self.writer.flush().await?;
+        self.is_flushed = true;
+        Ok(())
+    }
+}
+
+fn gone(error: io::Error) -> Status {
+    Status::unavailable(format!("the connection is gone: {error}"))
+}
+
+/// Has the system find out that the way is cut while nothing goes on it.
+fn probe(stream: &TcpStream) {
+    let probed = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, SILENT_AFTER))
+        .and_then(|()| sockopt::set_tcp_keepintvl(stream, PROBE_EVERY))
+        .and_then(|()| sockopt::set_tcp_keepcnt(stream, STALLED_AFTER.as_secs() as u32));
+    if let Err(error) = probed {
+        tracing::debug!(%error, "a connection is not probed");
+    }
+}

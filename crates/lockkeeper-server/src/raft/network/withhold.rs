@@ -1,0 +1,182 @@
+//! Saves the messages that only say what is committed. openraft sends one after each entry; while more entries come, the
+//! next of them says the same, and a member that knows a little later what it may apply keeps nobody waiting.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use openraft::entry::RaftEntry;
+use tokio::time::{Instant, Sleep};
+
+use crate::raft::types::{LogId, TypeConfig};
+
+type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
+
+/// For so long the news of a commit waits for an entry to go with. Longer than an entry takes under load; short for
+/// whoever looks at a follower.
+const WITHHELD_FOR: Duration = Duration::from_millis(4);
+
+/// The requests of one stream to a member, without those that the next one makes superfluous.
+pub(super) struct Withhold<Requests> {
+    requests: Requests,
+    /// What was passed on last: its last entry and its commit. Nothing is withheld before the first request, which may
+    /// be a question that waits for its answer.
+    told: Option<(Option<LogId>, Option<LogId>)>,
+    // Invariant: says nothing but what is committed.
+    withheld: Option<AppendEntriesRequest>,
+    until: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+impl<Requests> Withhold<Requests> {
+    pub(super) fn new(requests: Requests) -> Withhold<Requests> {
+        let until = Box::pin(tokio::time::sleep(WITHHELD_FOR));
+        Withhold { requests, told: None, withheld: None, until, ended: false }
+    }
+
+    /// Whether the member has all that this says, but for what is committed.
+    fn is_news_of_a_commit(&self, request: &AppendEntriesRequest) -> bool {
+        let Some((last, commit)) = &self.told else { return false };
+        request.entries.is_empty() && request.prev_log_id == *last && request.leader_commit > *commit
+    }
+
+    fn pass(&mut self, request: AppendEntriesRequest) -> Poll<Option<AppendEntriesRequest>> {
+        let last = request.entries.last().map(RaftEntry::log_id).or(request.prev_log_id);
+        self.told = Some((last, request.leader_commit));
+        Poll::Ready(Some(request))
+    }
+}
+
+impl<Requests> Stream for Withhold<Requests>
+where
+    Requests: Stream<Item = AppendEntriesRequest> + Unpin,
+{
+    type Item = AppendEntriesRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AppendEntriesRequest>> {
+        let this = &mut *self;
+        while !this.ended {
+            match this.requests.poll_next_unpin(context) {
+                Poll::Ready(Some(request)) if this.is_news_of_a_commit(&request) => {
+                    if this.withheld.replace(request).is_none() {
+                        this.until.as_mut().reset(Instant::now() + WITHHELD_FOR);
+                    }
+                }
+                Poll::Ready(Some(request)) => {
+                    // It says what was withheld too: commits never go back.
+                    this.withheld = None;
+                    return this.pass(request);
+                }
+                Poll::Ready(None) => this.ended = true,
+                Poll::Pending if this.withheld.is_none() => return Poll::Pending,
+                Poll::Pending => {
+                    std::task::ready!(this.until.as_mut().poll(context));
+                    break;
+                }
+            }
+        }
+        match this.withheld.take() {
+            Some(request) => this.pass(request),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use openraft::EntryPayload;
+    use openraft::testing::log_id;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    use super::*;
+    use crate::raft::types::{Entry, Vote};
+
+    fn id(index: u64) -> Option<LogId> {
+        (index > 0).then(|| log_id::<TypeConfig>(1, 1, index))
+    }
+
+    /// The entry behind `previous`, or none, and what is committed.
+    fn request(previous: u64, entries: u64, commit: u64) -> AppendEntriesRequest {
+        let blank = |index| Entry::new(log_id::<TypeConfig>(1, 1, index), EntryPayload::Blank);
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: id(previous),
+            entries: (previous + 1..=previous + entries).map(blank).collect(),
+            leader_commit: id(commit),
+        }
+    }
+
+    type Passed = Withhold<UnboundedReceiverStream<AppendEntriesRequest>>;
+
+    fn stream() -> (mpsc::UnboundedSender<AppendEntriesRequest>, Passed) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (sender, Withhold::new(UnboundedReceiverStream::new(receiver)))
+    }
+
+    /// Previous entry, entries and commit of what is passed on now.
+    fn now(passed: &mut Passed) -> Option<(u64, usize, u64)> {
+        let request = passed.next().now_or_never()?.expect("it goes on");
+        let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
+        Some((index(request.prev_log_id), request.entries.len(), index(request.leader_commit)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_goes_with_the_next_entry() {
+        let (sender, mut passed) = stream();
+        sender.send(request(7, 1, 7)).expect("open");
+        assert_eq!(now(&mut passed), Some((7, 1, 7)));
+        sender.send(request(8, 0, 8)).expect("open");
+        assert_eq!(now(&mut passed), None);
+        sender.send(request(8, 1, 8)).expect("open");
+        assert_eq!(now(&mut passed), Some((8, 1, 8)));
+        assert_eq!(now(&mut passed), None);
+        // And not once more when its time would have come.
+        tokio::time::advance(2 * WITHHELD_FOR).await;
+        assert_eq!(now(&mut passed), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_next_entry_it_goes_alone_and_soon() {
+        let (sender, mut passed) = stream();
+        sender.send(request(7, 2, 7)).expect("open");
+        assert_eq!(now(&mut passed), Some((7, 2, 7)));
+        sender.send(request(9, 0, 8)).expect("open");
+        assert_eq!(now(&mut passed), None);
+        tokio::time::advance(WITHHELD_FOR - Duration::from_millis(1)).await;
+        // The latest replaces those before it, and does not wait anew.
+        sender.send(request(9, 0, 9)).expect("open");
+        assert_eq!(now(&mut passed), None);
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!(now(&mut passed), Some((9, 0, 9)));
+        assert_eq!(now(&mut passed), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_never_withheld() {
+        let (sender, mut passed) = stream();
+        // The first request of a stream asks how far the member is.
+        sender.send(request(7, 0, 7)).expect("open");
+        assert_eq!(now(&mut passed), Some((7, 0, 7)));
+        // One about another entry than the last, or without news, is one too.
+        sender.send(request(5, 0, 8)).expect("open");
+        assert_eq!(now(&mut passed), Some((5, 0, 8)));
+        sender.send(request(5, 0, 8)).expect("open");
+        assert_eq!(now(&mut passed), Some((5, 0, 8)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_requests_loses_nothing() {
+        let (sender, mut passed) = stream();
+        sender.send(request(0, 1, 0)).expect("open");
+        assert_eq!(now(&mut passed), Some((0, 1, 0)));
+        sender.send(request(1, 0, 1)).expect("open");
+        drop(sender);
+        assert_eq!(now(&mut passed), Some((1, 0, 1)));
+        assert!(passed.next().await.is_none());
+        assert!(passed.next().await.is_none());
+    }
+}
