@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use bytes::BytesMut;
 use lockkeeper::Keeper;
+use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -18,18 +21,38 @@ async fn peer(caller: &Caller) -> Result<PeerClient<Channel>, String> {
     caller.channel().await.map(PeerClient::new)
 }
 
+/// As a leader: greets the node and sends it entries. Whoever is turned away is not even greeted.
+async fn append(caller: &Caller) -> Result<(), Status> {
+    let mut stream = caller.credentials().connect(&caller.address, None, |_| Ok(())).await?;
+    stream.write_all(MEMBERS_GREETING).await?;
+    stream.flush().await?;
+    let mut greeting = [0; MEMBERS_GREETING.len()];
+    if stream.read_exact(&mut greeting).await.is_err() {
+        return Err(Status::permission_denied("not greeted"));
+    }
+    let mut bytes = BytesMut::new();
+    frame::encode(&peer::AppendRequest::default(), &mut bytes);
+    stream.write_all(&bytes).await?;
+    stream.flush().await?;
+    bytes.clear();
+    loop {
+        if let Some(answer) = frame::decode::<peer::AppendAnswer>(&mut bytes, 1 << 20).unwrap() {
+            return match answer.refused.is_empty() {
+                true => Ok(()),
+                false => Err(Status::new(Code::from_i32(answer.code), answer.refused)),
+            };
+        }
+        assert_ne!(stream.read_buf(&mut bytes).await?, 0, "ended without an answer");
+    }
+}
+
 /// Everything that members ask each other, with bodies that nobody can read.
 async fn ask_all(caller: &Caller) -> Vec<Result<(), Status>> {
     let mut client = peer(caller).await.unwrap();
     let call = || peer::Call { header: None, body: bytes::Bytes::from_static(b"x") };
     let parts = || tonic::Request::new(futures_util::stream::iter([peer::SnapshotPart::default()]));
-    let appends = || tonic::Request::new(futures_util::stream::iter([peer::AppendRequest::default()]));
-    let appended = async {
-        let mut answers = client.clone().append(appends()).await?.into_inner();
-        answers.message().await.map(|_| ())
-    };
     vec![
-        appended.await,
+        append(caller).await,
         client.hello(peer::HelloRequest::default()).await.map(|_| ()),
         client.vote(call()).await.map(|_| ()),
         client.pre_vote(call()).await.map(|_| ()),
@@ -157,6 +180,8 @@ async fn strangers_stay_outside(trio: &Trio) {
     let member = at(Some(trio.members_ca.issue("node-9", &[])));
     let answers = ask_all(&member).await;
     assert!(answers[1].is_ok(), "{:?}", answers[1]);
+    let appended = answers[0].as_ref().unwrap_err();
+    assert_eq!((appended.code(), appended.message()), (Code::InvalidArgument, "the message has no header"));
     for answer in answers {
         let code = answer.err().map_or(Code::Ok, |status| status.code());
         assert!(!matches!(code, Code::PermissionDenied | Code::Unauthenticated), "{code:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
+use lockkeeper_proto::frame::{self, GREETING, MEMBERS_GREETING};
 use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::{answer, operation};
 use lockkeeper_server::{Node, NodeConfig};
@@ -17,11 +17,15 @@ async fn start() -> (Node, std::net::SocketAddr) {
 }
 
 async fn greet(address: std::net::SocketAddr) -> TcpStream {
+    greet_as(GREETING, address).await
+}
+
+async fn greet_as(who: &[u8; 8], address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(GREETING).await.unwrap();
-    let mut greeting = [0; GREETING.len()];
+    stream.write_all(who).await.unwrap();
+    let mut greeting = [0; 8];
     stream.read_exact(&mut greeting).await.unwrap();
-    assert_eq!(&greeting, GREETING);
+    assert_eq!(&greeting, who);
     stream
 }
 
@@ -85,8 +89,10 @@ async fn what_is_no_frame_ends_the_connection_and_nothing_else() {
     let (node, address) = start().await;
     let too_long = [0xff; 8];
     let garbled = [0, 0, 0, 4, 0x0a, 0x7f, 1, 2];
-    for bytes in [&too_long[..], &garbled[..]] {
-        let mut stream = greet(address).await;
+    for (who, bytes) in
+        [GREETING, MEMBERS_GREETING].iter().flat_map(|who| [(who, &too_long[..]), (who, &garbled[..])])
+    {
+        let mut stream = greet_as(who, address).await;
         stream.write_all(bytes).await.unwrap();
         assert!(is_cut_off(&mut stream).await, "{bytes:?}");
     }
@@ -105,8 +111,11 @@ async fn random_bytes_do_not_hurt_the_node() {
         seed
     };
     for round in 0..300 {
-        let mut stream =
-            if round % 3 == 0 { TcpStream::connect(address).await.unwrap() } else { greet(address).await };
+        let who = if round % 2 == 0 { GREETING } else { MEMBERS_GREETING };
+        let mut stream = match round % 3 {
+            0 => TcpStream::connect(address).await.unwrap(),
+            _ => greet_as(who, address).await,
+        };
         let mut bytes: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
         if round % 3 == 1 {
             // A frame of the right length with anything in it.

@@ -197,3 +197,115 @@ fn probe(stream: &TcpStream) {
         tracing::debug!(%error, "a connection is not probed");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+    use tokio::io::DuplexStream;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::ReceiverStream;
+
+    use super::*;
+
+    type Requests = ReceiverStream<peer::AppendRequest>;
+
+    fn request(body: &[u8]) -> peer::AppendRequest {
+        peer::AppendRequest { header: None, body: Bytes::copy_from_slice(body) }
+    }
+
+    fn answer(body: &'static [u8]) -> peer::AppendAnswer {
+        peer::AppendAnswer { body: Bytes::from_static(body), ..Default::default() }
+    }
+
+    fn on(stream: DuplexStream) -> Direct {
+        Direct::new(net::Stream::Other(Box::new(stream)))
+    }
+
+    /// A leader with its requests, and its follower, with room for so many bytes between them.
+    fn pair(room: usize) -> (mpsc::Sender<peer::AppendRequest>, Exchange<Requests>, Incoming, Outgoing) {
+        let (one, other) = tokio::io::duplex(room);
+        let (sender, requests) = mpsc::channel(8);
+        let Direct { incoming, outgoing } = on(other);
+        (sender, Exchange::new(on(one), ReceiverStream::new(requests)), incoming, outgoing)
+    }
+
+    #[tokio::test]
+    async fn requests_go_out_before_the_first_is_answered_and_answers_come_in_order() {
+        let (sender, mut leader, mut incoming, mut outgoing) = pair(1 << 16);
+        for body in [b"one", b"two"] {
+            sender.send(request(body)).await.unwrap();
+        }
+        assert!(leader.next_answer().now_or_never().is_none(), "nothing is answered yet");
+        for body in [&b"one"[..], b"two"] {
+            assert_eq!(incoming.next::<peer::AppendRequest>().await.unwrap().unwrap().body, body);
+        }
+        for body in [&b"first"[..], b"second"] {
+            outgoing.push(&answer(body));
+        }
+        outgoing.write().await.unwrap();
+        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"first")));
+        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"second")));
+        // The end of the requests ends the stream, after what is still on its way.
+        drop(sender);
+        assert!(leader.next_answer().now_or_never().is_none());
+        assert!(incoming.next::<peer::AppendRequest>().await.unwrap().is_none());
+        outgoing.push(&answer(b"last"));
+        outgoing.write().await.unwrap();
+        drop((incoming, outgoing));
+        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"last")));
+        assert_eq!(leader.next_answer().await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_does_not_read_is_sent_one_request_and_no_more_are_taken() {
+        let (sender, mut leader, mut incoming, _outgoing) = pair(64);
+        for _ in 0..3 {
+            sender.send(request(&[7; 1_000])).await.unwrap();
+        }
+        assert!(leader.next_answer().now_or_never().is_none());
+        assert_eq!(sender.capacity(), 6, "one is on its way, two wait");
+        // Broken off in the middle of a frame again and again, it goes on where it was.
+        for _ in 0..3 {
+            let request = loop {
+                assert!(leader.next_answer().now_or_never().is_none());
+                if let Some(request) = incoming.next::<peer::AppendRequest>().now_or_never() {
+                    break request.unwrap().unwrap();
+                }
+            };
+            assert_eq!(request.body, vec![7; 1_000]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_arrives_with_its_code_and_its_words() {
+        let (_sender, mut leader, _incoming, mut outgoing) = pair(1 << 16);
+        let refused = peer::AppendAnswer {
+            refused: "another cell".to_owned(),
+            code: Code::FailedPrecondition as i32,
+            ..Default::default()
+        };
+        outgoing.push(&refused);
+        outgoing.write().await.unwrap();
+        let status = leader.next_answer().await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "another cell"));
+    }
+
+    #[tokio::test]
+    async fn an_end_within_a_frame_is_no_end() {
+        let (_sender, mut leader, _incoming, mut outgoing) = pair(1 << 16);
+        outgoing.push(&answer(b"cut"));
+        outgoing.out.truncate(6);
+        outgoing.write().await.unwrap();
+        drop((_incoming, outgoing));
+        assert_eq!(leader.next_answer().await.unwrap_err().code(), Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn both_must_greet_as_members() {
+        let (one, mut other) = tokio::io::duplex(64);
+        other.write_all(b"LKSTRM1\n").await.unwrap();
+        let refused = Direct::accept(net::Stream::Other(Box::new(one))).await.err().expect("refused");
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+}
