@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::failure::{Failure, Outcome};
 use crate::session::connection::Connection;
 use crate::trace::Traced;
+use crate::wire::About;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -25,8 +26,8 @@ pub enum Caller {
         connection: Arc<Connection>,
         /// The operation's id on that stream.
         id: u64,
-        /// The session that the operation opens, if it opens one.
-        opens: Option<SessionId>,
+        /// What it takes to answer it.
+        about: About,
     },
     /// Any of them, with the spans of its request. Only there while somebody collects spans.
     Traced(Box<Traced>),
@@ -39,8 +40,8 @@ impl Caller {
     pub fn deliver(self, outcome: Outcome) -> bool {
         match self {
             Caller::Call(sender) => sender.send(outcome).is_ok(),
-            Caller::Stream { connection, id, opens } => {
-                connection.answer(id, opens, outcome);
+            Caller::Stream { connection, id, about } => {
+                connection.answer(id, &about, outcome);
                 true
             }
             Caller::Traced(traced) => traced.deliver(outcome),
@@ -51,7 +52,7 @@ impl Caller {
     /// The stream and the session that it opens, if it opens one.
     pub(crate) fn opens(&self) -> Option<(&Arc<Connection>, SessionId)> {
         match self {
-            Caller::Stream { connection, opens, .. } => opens.map(|session| (connection, session)),
+            Caller::Stream { connection, about, .. } => about.opens().map(|session| (connection, session)),
             Caller::Traced(traced) => traced.caller.opens(),
             Caller::Call(_) | Caller::Nobody => None,
         }

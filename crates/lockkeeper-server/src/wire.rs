@@ -12,6 +12,27 @@ use smol_str::SmolStr;
 use crate::failure::{Failure, Outcome};
 use crate::raft::MemberStatus;
 
+/// What has to be known of an operation on a stream to answer it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// It opens this session.
+    Opening(SessionId),
+    /// An acquire whose caller needs no names in its answer.
+    BriefAcquire,
+    /// Any other.
+    Anything,
+}
+
+impl About {
+    /// The session that it opens.
+    pub fn opens(&self) -> Option<SessionId> {
+        match self {
+            About::Opening(session) => Some(*session),
+            About::BriefAcquire | About::Anything => None,
+        }
+    }
+}
+
 /// A session id as text.
 pub fn session(text: &str) -> Result<SessionId, Failure> {
     // Whoever asks with something that cannot be a session has none.
@@ -209,13 +230,21 @@ pub fn grant(grant: &Grant) -> v1::Grant {
     }
 }
 
+/// The same for somebody who knows the names.
+fn brief_grant(grant: &Grant) -> v1::Grant {
+    v1::Grant { token: grant.token.0, mode: mode_out(grant.mode), ..Default::default() }
+}
+
 /// The answer to a command that went through the log.
-pub fn answer(opens: Option<SessionId>, outcome: Outcome) -> answer::Kind {
+pub fn answer(about: &About, outcome: Outcome) -> answer::Kind {
     match outcome {
         Err(failure) => answer::Kind::Error(failure.to_wire()),
-        Ok(Reply::Granted(granted)) => answer::Kind::Grant(grant(&granted)),
+        Ok(Reply::Granted(granted)) => answer::Kind::Grant(match about {
+            About::BriefAcquire => brief_grant(&granted),
+            About::Opening(_) | About::Anything => grant(&granted),
+        }),
         Ok(Reply::SessionOpened { ttl_ms, .. }) => answer::Kind::OpenSession(v1::OpenSessionResponse {
-            session: opens.map(|session| session.to_string()).unwrap_or_default(),
+            session: about.opens().map(|session| session.to_string()).unwrap_or_default(),
             ttl_ms,
         }),
         Ok(Reply::Forced { released, last_token }) => {

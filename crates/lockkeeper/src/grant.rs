@@ -1,11 +1,11 @@
 //! What an engine hands out: a holder let in. Engine-neutral; guards and leases are views of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{Locks, Token};
+use lockkeeper_core::{Locks, Sequencer, Token};
 use smol_str::SmolStr;
 
 use crate::clock::{Moment, sleep_towards};
@@ -23,7 +23,8 @@ pub(crate) struct Grant {
     pub(crate) mode: Mode,
     /// `None` with an engine that cannot fence.
     pub(crate) token: Option<Token>,
-    pub(crate) sequencer: String,
+    /// Made when somebody asks for it.
+    pub(crate) sequencer: OnceLock<String>,
     /// The cell's session, by which an office is handed over; `None` with other engines.
     pub(crate) session: Option<String>,
     /// Shared by all grants of the session.
@@ -40,6 +41,16 @@ impl Grant {
     /// The first lock's name stands for the grant in texts.
     pub(crate) fn name(&self) -> &SmolStr {
         &self.locks.as_slice()[0]
+    }
+
+    /// The token with its lock and mode as one text; empty without a token, and for several locks.
+    pub(crate) fn sequencer(&self) -> &str {
+        self.sequencer.get_or_init(|| match (&self.locks, self.token) {
+            (Locks::One(lock), Some(token)) => {
+                Sequencer { lock: lock.clone(), token, mode: self.mode.into() }.to_string()
+            }
+            _ => String::new(),
+        })
     }
 
     /// Where it stands now. Once this has said `Lost`, it always will.

@@ -147,7 +147,7 @@ impl Guard<Fenced> {
 
     /// The token with its lock and mode as one text that any service can check; empty for several locks.
     pub fn sequencer(&self) -> &str {
-        &self.grant.sequencer
+        self.grant.sequencer()
     }
 }
 

@@ -25,6 +25,15 @@ impl Mode {
     }
 }
 
+impl From<Mode> for lockkeeper_core::Mode {
+    fn from(mode: Mode) -> lockkeeper_core::Mode {
+        match mode {
+            Mode::Exclusive => lockkeeper_core::Mode::Exclusive,
+            Mode::Shared => lockkeeper_core::Mode::Shared,
+        }
+    }
+}
+
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -68,7 +68,7 @@ impl Lease<Fenced> {
 
     /// See [`Guard::sequencer`].
     pub fn sequencer(&self) -> &str {
-        &self.grant.sequencer
+        self.grant.sequencer()
     }
 }
 

@@ -10,7 +10,7 @@ use lockkeeper_proto::v1;
 use prost::Message;
 
 use crate::failure::{Failure, Outcome};
-use crate::wire;
+use crate::wire::{self, About};
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
@@ -62,8 +62,8 @@ impl Connection {
     }
 
     /// Answers an operation.
-    pub fn answer(&self, id: u64, opens: Option<SessionId>, outcome: Outcome) {
-        self.send(id, wire::answer(opens, outcome));
+    pub fn answer(&self, id: u64, about: &About, outcome: Outcome) {
+        self.send(id, wire::answer(about, outcome));
     }
 
     /// Answers an operation with a failure.

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use crate::callers::Caller;
 use crate::calls::Calls;
 use crate::failure::Failure;
-use crate::wire;
+use crate::wire::{self, About};
 
 /// Most operations in one frame; our library sends a thousand at most.
 const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
@@ -100,14 +100,21 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
 
 fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Kind) -> Result<(), Failure> {
     use operation::Kind;
+    let mut about = About::Anything;
     let command = match kind {
         Kind::OpenSession(request) => {
             let (session, command) = calls.open_session_command(request.ttl_ms, request.owner.into())?;
-            let caller = Caller::Stream { connection: connection.clone(), id, opens: Some(session) };
+            let about = About::Opening(session);
+            let caller = Caller::Stream { connection: connection.clone(), id, about };
             calls.submit(command, caller);
             return Ok(());
         }
-        Kind::Acquire(request) => wire::acquire_command(request).and_then(with_request_id)?,
+        Kind::Acquire(request) => {
+            if request.brief {
+                about = About::BriefAcquire;
+            }
+            wire::acquire_command(request).and_then(with_request_id)?
+        }
         Kind::AcquireAll(request) => wire::acquire_all_command(request).and_then(with_request_id)?,
         Kind::Release(request) => wire::release_command(request)?,
         Kind::Cancel(request) => wire::cancel_command(request)?,
@@ -126,7 +133,7 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
             return Ok(());
         }
     };
-    let caller = Caller::Stream { connection: connection.clone(), id, opens: None };
+    let caller = Caller::Stream { connection: connection.clone(), id, about };
     calls.submit(command, caller);
     Ok(())
 }

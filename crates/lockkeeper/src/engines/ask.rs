@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
+use lockkeeper_core::Refusal;
 use lockkeeper_core::limits::{self, check_name};
-use lockkeeper_core::{Mode as CoreMode, Refusal, Sequencer, Token};
-use smol_str::SmolStr;
 
 use super::{Ask, Wait};
 use crate::capabilities::Capabilities;
@@ -86,15 +85,6 @@ fn refused(refusal: Refusal) -> Error {
         Refusal::TooLarge(text) => Error::TooLarge(text),
         other => Error::invalid(other.to_string()),
     }
-}
-
-/// The token with its lock and mode as one text.
-pub(crate) fn sequencer(lock: &SmolStr, token: Token, mode: Mode) -> String {
-    let mode = match mode {
-        Mode::Exclusive => CoreMode::Exclusive,
-        Mode::Shared => CoreMode::Shared,
-    };
-    Sequencer { lock: lock.clone(), token, mode }.to_string()
 }
 
 /// The answer when the lock could not be had.

@@ -261,7 +261,7 @@ impl<B: Backend> Attempt<B> {
             locks: self.ask.locks.clone(),
             mode: self.ask.mode,
             token: Some(token),
-            sequencer: ask::sequencer(&self.lock, token, self.ask.mode),
+            sequencer: OnceLock::new(),
             session: None,
             deadline: Arc::clone(&session.deadline),
             grace: self.ask.grace,

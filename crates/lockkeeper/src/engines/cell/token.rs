@@ -1,7 +1,7 @@
 //! Tokens: those that come with a grant, and those that are to be checked.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, OnceLock};
 
 use lockkeeper_core::Token;
 use lockkeeper_proto::v1;
@@ -28,14 +28,14 @@ impl Cell {
     }
 }
 
-/// The grant as the wire told it. The names are our own: the answer need not be read for them.
+/// The grant as the wire told it. The names are our own: the answer has none.
 pub(super) fn granted(number: u64, acquiring: &Acquiring, session: &Session, grant: v1::Grant) -> Arc<Grant> {
     Arc::new(Grant {
         number,
         locks: acquiring.ask.locks.clone(),
         mode: answer::mode(grant.mode),
         token: Some(Token(grant.token)),
-        sequencer: grant.sequencer,
+        sequencer: OnceLock::new(),
         session: acquiring.ask.value.is_some().then(|| session.id.clone()),
         deadline: Arc::clone(&session.deadline),
         grace: acquiring.ask.grace,

@@ -169,6 +169,7 @@ impl Acquiring {
                 scope,
                 policy,
                 value: self.ask.value.as_ref().map(ToString::to_string).unwrap_or_default(),
+                brief: true,
             }),
             Locks::Many(locks) => Asked::AcquireAll(AcquireAllRequest {
                 session,

@@ -1,7 +1,7 @@
 //! Acquire, on the caller's side.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::Locks;
@@ -143,17 +143,12 @@ impl<S: Store> Asking<'_, S> {
                     return Ok(None);
                 }
                 Ok(Taken::Granted { lease, token, deadline }) => {
-                    let name = &self.ask.locks.as_slice()[0];
-                    let sequencer = match (token, self.ask.locks.as_slice().len()) {
-                        (Some(token), 1) => ask::sequencer(name, token, self.ask.mode),
-                        _ => String::new(),
-                    };
                     let grant = Grant {
                         number: self.inner.numbers.fetch_add(1, Ordering::Relaxed),
                         locks: self.ask.locks.clone(),
                         mode: self.ask.mode,
                         token,
-                        sequencer,
+                        sequencer: OnceLock::new(),
                         session: None,
                         deadline,
                         grace: self.ask.grace,

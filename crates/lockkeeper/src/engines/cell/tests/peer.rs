@@ -431,7 +431,8 @@ fn wire_grant(grant: &lockkeeper_core::Grant) -> v1::Grant {
         locks: grant.locks.as_slice().iter().map(ToString::to_string).collect(),
         token: grant.token.0,
         mode: (grant.mode == lockkeeper_core::Mode::Shared) as i32,
-        sequencer: format!("lk1:{}", grant.token),
+        // As for a brief request: the library makes it itself.
+        sequencer: String::new(),
     }
 }
 

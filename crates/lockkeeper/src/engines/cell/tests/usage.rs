@@ -1,5 +1,7 @@
 //! What users do, with no faults.
 
+use lockkeeper_core::Sequencer;
+
 use super::*;
 use crate::error::{Error, Loss};
 use crate::mode::Mode;
@@ -10,7 +12,8 @@ async fn acquire_release_and_token_rise() {
     let first = soon(keeper.lock("a").acquire()).await.unwrap();
     assert_eq!(first.lock_name(), "a");
     assert!(first.remaining() > ms(9_000));
-    assert_eq!(first.sequencer(), format!("lk1:{}", first.token()));
+    let sequencer: Sequencer = first.sequencer().parse().unwrap();
+    assert_eq!((sequencer.lock.as_str(), sequencer.token), ("a", first.token()));
     first.check().unwrap();
     let token = first.token();
     first.release().await.unwrap();
