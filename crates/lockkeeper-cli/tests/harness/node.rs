@@ -152,6 +152,12 @@ impl Drop for Node {
             for line in &lines[lines.len().saturating_sub(60)..] {
                 eprintln!("{line}");
             }
+            return;
         }
+        // A task that panics takes its connection along and nothing else: no test would notice.
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let panicked = log.lines().skip_while(|line| !line.contains("panicked at")).take(2);
+        let panicked: Vec<_> = panicked.collect();
+        assert!(panicked.is_empty(), "node {} at {}: {panicked:?}", self.id, self.listens);
     }
 }

@@ -2,6 +2,7 @@
 //! between openraft and the socket. See docs/adr/0015-entries-on-tcp.md.
 
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -20,6 +21,8 @@ use super::dial::{CONNECT_WITHIN, Dialer, STALLED_AFTER};
 
 /// What is read at once.
 const READ_BYTES: usize = 16 << 10;
+/// Most answers that go in one packet.
+const MESSAGES_AT_ONCE: usize = 64;
 /// A connection on which nothing goes is probed after this time, and given up if nobody answers: the next entry would
 /// have to find out that the way is cut.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
@@ -170,6 +173,16 @@ impl Outgoing {
         self.out.is_empty() && self.is_flushed
     }
 
+    /// Writes these as they come. Those that are there at the same time go in one packet.
+    pub(super) async fn write_all(&mut self, messages: impl Stream<Item = impl Message>) -> io::Result<()> {
+        let mut messages = pin!(messages.ready_chunks(MESSAGES_AT_ONCE));
+        while let Some(some) = messages.next().await {
+            some.iter().for_each(|message| self.push(message));
+            self.write().await?;
+        }
+        Ok(())
+    }
+
     /// Writes all of it. Cancel-safe: what was written is gone from the buffer.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
@@ -275,6 +288,22 @@ mod tests {
             };
             assert_eq!(request.body, vec![7; 1_000]);
         }
+    }
+
+    /// openraft's stream of answers ends right behind one that says that the leader is deposed, and must not be asked again.
+    #[tokio::test]
+    async fn answers_go_together_and_their_end_is_asked_for_once() {
+        let (_sender, mut leader, _incoming, mut outgoing) = pair(1 << 16);
+        let bodies = [&b"one"[..], b"two"];
+        let answers = futures_util::stream::unfold(0, |place| async move {
+            bodies.get(place).map(|body| (answer(body), place + 1))
+        });
+        outgoing.write_all(answers).await.unwrap();
+        drop((_incoming, outgoing));
+        for body in bodies {
+            assert_eq!(leader.next_answer().await.unwrap(), Some(answer(body)));
+        }
+        assert_eq!(leader.next_answer().await.unwrap(), None);
     }
 
     #[tokio::test]

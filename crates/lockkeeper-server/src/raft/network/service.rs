@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
 use lockkeeper_proto::{net, peer};
 use openraft::async_runtime::WatchReceiver;
@@ -202,15 +202,8 @@ impl PeerService {
                 }
             })
         };
-        let mut answers = std::pin::pin!(self.inner.raft.stream_append(requests));
-        while let Some(result) = answers.next().await {
-            outgoing.push(&in_words(result.map_err(stopped)));
-            // What is answered already goes in the same packet.
-            while let Some(Some(result)) = answers.next().now_or_never() {
-                outgoing.push(&in_words(result.map_err(stopped)));
-            }
-            outgoing.write().await?;
-        }
+        let answers = self.inner.raft.stream_append(requests);
+        outgoing.write_all(answers.map(|result| in_words(result.map_err(stopped)))).await?;
         let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(status) = broken {
             outgoing.push(&refusal(&status));
