@@ -93,29 +93,37 @@ pub(super) struct Exchange<Requests> {
     requests: Requests,
     /// Whether there may be more of them.
     goes_on: bool,
+    /// Each request has one answer.
+    unanswered: usize,
 }
 
 impl<Requests: Stream<Item = peer::AppendRequest> + Unpin> Exchange<Requests> {
     pub(super) fn new(direct: Direct, requests: Requests) -> Exchange<Requests> {
-        Exchange { direct, requests, goes_on: true }
+        Exchange { direct, requests, goes_on: true, unanswered: 0 }
     }
 
-    /// Sends requests until there is an answer; `None` when the member has ended the stream. Cancel-safe.
+    /// Sends requests until there is an answer; `None` when all are answered and there are no more, or the member has ended
+    /// the stream. Cancel-safe.
     pub(super) async fn next_answer(&mut self) -> Result<Option<peer::AppendAnswer>, Status> {
-        let Exchange { direct: Direct { incoming, outgoing }, requests, goes_on } = self;
+        let Exchange { direct: Direct { incoming, outgoing }, requests, goes_on, unanswered } = self;
         loop {
+            // Not told to the member by closing our half: whatever is between us may take that for the end of both.
+            if !*goes_on && *unanswered == 0 {
+                return Ok(None);
+            }
             let has_room = outgoing.is_written();
             tokio::select! {
                 biased;
                 written = outgoing.write(), if !has_room => written.map_err(gone)?,
                 request = requests.next(), if has_room && *goes_on => match request {
-                    Some(request) => outgoing.push(&request),
-                    None => {
-                        *goes_on = false;
-                        outgoing.writer.shutdown().await.map_err(gone)?;
+                    Some(request) => {
+                        outgoing.push(&request);
+                        *unanswered += 1;
                     }
+                    None => *goes_on = false,
                 },
                 answer = incoming.next::<peer::AppendAnswer>() => {
+                    *unanswered = unanswered.saturating_sub(1);
                     return match answer.map_err(gone)? {
                         Some(last) if !last.refused.is_empty() => {
                             Err(Status::new(Code::from_i32(last.code), last.refused))
@@ -253,21 +261,19 @@ mod tests {
         for body in [&b"one"[..], b"two"] {
             assert_eq!(incoming.next::<peer::AppendRequest>().await.unwrap().unwrap().body, body);
         }
-        for body in [&b"first"[..], b"second"] {
-            outgoing.push(&answer(body));
-        }
+        outgoing.push(&answer(b"first"));
         outgoing.write().await.unwrap();
         assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"first")));
-        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"second")));
-        // The end of the requests ends the stream, after what is still on its way.
+        // The end of the requests ends the stream, but not before all are answered: until then the member sees no end.
         drop(sender);
         assert!(leader.next_answer().now_or_never().is_none());
-        assert!(incoming.next::<peer::AppendRequest>().await.unwrap().is_none());
-        outgoing.push(&answer(b"last"));
+        assert!(incoming.next::<peer::AppendRequest>().now_or_never().is_none());
+        outgoing.push(&answer(b"second"));
         outgoing.write().await.unwrap();
-        drop((incoming, outgoing));
-        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"last")));
+        assert_eq!(leader.next_answer().await.unwrap(), Some(answer(b"second")));
         assert_eq!(leader.next_answer().await.unwrap(), None);
+        drop(leader);
+        assert!(incoming.next::<peer::AppendRequest>().await.unwrap().is_none());
     }
 
     #[tokio::test]
