@@ -90,7 +90,7 @@ mod tests {
     use openraft::EntryPayload;
     use openraft::testing::log_id;
     use tokio::sync::mpsc;
-    use tokio_stream::wrappers::UnboundedReceiverStream;
+    use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
     use crate::raft::types::{Entry, Vote};
@@ -110,11 +110,11 @@ mod tests {
         }
     }
 
-    type Passed = Withhold<UnboundedReceiverStream<AppendEntriesRequest>>;
+    type Passed = Withhold<ReceiverStream<AppendEntriesRequest>>;
 
-    fn stream() -> (mpsc::UnboundedSender<AppendEntriesRequest>, Passed) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (sender, Withhold::new(UnboundedReceiverStream::new(receiver)))
+    fn stream() -> (mpsc::Sender<AppendEntriesRequest>, Passed) {
+        let (sender, receiver) = mpsc::channel(8);
+        (sender, Withhold::new(ReceiverStream::new(receiver)))
     }
 
     /// Previous entry, entries and commit of what is passed on now.
@@ -127,11 +127,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_commit_goes_with_the_next_entry() {
         let (sender, mut passed) = stream();
-        sender.send(request(7, 1, 7)).expect("open");
+        sender.try_send(request(7, 1, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 1, 7)));
-        sender.send(request(8, 0, 8)).expect("open");
+        sender.try_send(request(8, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), None);
-        sender.send(request(8, 1, 8)).expect("open");
+        sender.try_send(request(8, 1, 8)).expect("open");
         assert_eq!(now(&mut passed), Some((8, 1, 8)));
         assert_eq!(now(&mut passed), None);
         // And not once more when its time would have come.
@@ -142,13 +142,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_a_next_entry_it_goes_alone_and_soon() {
         let (sender, mut passed) = stream();
-        sender.send(request(7, 2, 7)).expect("open");
+        sender.try_send(request(7, 2, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 2, 7)));
-        sender.send(request(9, 0, 8)).expect("open");
+        sender.try_send(request(9, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), None);
         tokio::time::advance(WITHHELD_FOR - Duration::from_millis(1)).await;
         // The latest replaces those before it, and does not wait anew.
-        sender.send(request(9, 0, 9)).expect("open");
+        sender.try_send(request(9, 0, 9)).expect("open");
         assert_eq!(now(&mut passed), None);
         tokio::time::advance(Duration::from_millis(2)).await;
         assert_eq!(now(&mut passed), Some((9, 0, 9)));
@@ -159,21 +159,21 @@ mod tests {
     async fn a_question_is_never_withheld() {
         let (sender, mut passed) = stream();
         // The first request of a stream asks how far the member is.
-        sender.send(request(7, 0, 7)).expect("open");
+        sender.try_send(request(7, 0, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 0, 7)));
         // One about another entry than the last, or without news, is one too.
-        sender.send(request(5, 0, 8)).expect("open");
+        sender.try_send(request(5, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), Some((5, 0, 8)));
-        sender.send(request(5, 0, 8)).expect("open");
+        sender.try_send(request(5, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), Some((5, 0, 8)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_the_requests_loses_nothing() {
         let (sender, mut passed) = stream();
-        sender.send(request(0, 1, 0)).expect("open");
+        sender.try_send(request(0, 1, 0)).expect("open");
         assert_eq!(now(&mut passed), Some((0, 1, 0)));
-        sender.send(request(1, 0, 1)).expect("open");
+        sender.try_send(request(1, 0, 1)).expect("open");
         drop(sender);
         assert_eq!(now(&mut passed), Some((1, 0, 1)));
         assert!(passed.next().await.is_none());
