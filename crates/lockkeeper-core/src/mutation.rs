@@ -28,6 +28,8 @@ pub enum Mutation {
     RenewWhileExpiring,
     /// A new leader gives sessions a quarter of their time instead of all of it (S3).
     ShortTimeAtTakeOver,
+    /// A leader that takes office again serves before what it proposed earlier is decided (S3).
+    ServeBeforeBarrier,
     /// Answers are given when an entry is proposed, not when it is committed.
     GrantBeforeCommit,
     /// The client counts its deadline from the answer to a renewal, not from its sending (S4).
@@ -42,7 +44,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 18] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -55,6 +57,7 @@ impl Mutation {
         Mutation::ReadWithoutLease,
         Mutation::RenewWhileExpiring,
         Mutation::ShortTimeAtTakeOver,
+        Mutation::ServeBeforeBarrier,
         Mutation::GrantBeforeCommit,
         Mutation::DeadlineFromAnswer,
         Mutation::WallClock,

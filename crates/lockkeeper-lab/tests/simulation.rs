@@ -76,6 +76,7 @@ fn bugs_that_are_put_back_are_caught() {
     let some = [
         Mutation::Overtake,
         Mutation::ShortTimeAtTakeOver,
+        Mutation::ServeBeforeBarrier,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
         Mutation::NoDeadline,

@@ -1,8 +1,10 @@
 //! Takes office when raft makes this node the leader, and leaves it when raft no longer does.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Command, Waiting};
 use tokio::time::Instant;
 
@@ -39,6 +41,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
     let mut status = consensus.status();
     let mut silent_until = None::<Instant>;
     let mut tries_since = None::<Instant>;
+    let mut barrier = None::<Barrier>;
     loop {
         if silent_until.is_some_and(|until| Instant::now() >= until || !status.leads) {
             consensus.speak(true);
@@ -54,11 +57,13 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
         } else if status.leads && !in_office {
             leave(&shared, &status);
             let tries = *tries_since.get_or_insert_with(Instant::now);
-            // Before the first answer, everything of the predecessors must be applied here.
-            let confirmed = tokio::time::timeout(ALONE_AFTER, consensus.confirm_leadership()).await;
-            match confirmed.unwrap_or_else(|_| Err(Failure::no_majority())) {
+            let pending =
+                barrier.take().filter(|pending| pending.term == status.term && !pending.has_ended());
+            let pending =
+                barrier.insert(pending.unwrap_or_else(|| Barrier::new(&shared, &consensus, status.term)));
+            match pending.passed_within(ALONE_AFTER).await {
                 Ok(()) => {
-                    tries_since = None;
+                    (tries_since, barrier) = (None, None);
                     take(&shared, status.term);
                 }
                 Err(_) if tries.elapsed() >= ALONE_AFTER && is_alone(&consensus) => {
@@ -73,7 +78,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
                 }
             }
         } else if !status.leads {
-            tries_since = None;
+            (tries_since, barrier) = (None, None);
             leave(&shared, &status);
         } else if is_alone(&consensus) {
             tracing::error!("a majority of the members does not answer: nothing can be granted");
@@ -87,6 +92,49 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             changed = consensus.changed(&status) => changed,
             () = tokio::time::sleep(LOOK_AGAIN) => consensus.status(),
         };
+    }
+}
+
+/// What a leader must have behind it before it takes office (S3): an entry that it proposed after it left office or was
+/// elected is applied. Otherwise an expiry of an earlier tenure could still be in the log, not committed, and end a session
+/// whose renewal has been acknowledged since.
+///
+/// It is proposed once for each try to take office, however long that takes: otherwise a leader without a majority would
+/// fill its log with them.
+struct Barrier {
+    term: u64,
+    // Invariant: `Some` until it has ended.
+    passing: Option<Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>>,
+}
+
+impl Barrier {
+    fn new(shared: &Arc<Shared>, consensus: &Consensus, term: u64) -> Barrier {
+        let (shared, consensus) = (shared.clone(), consensus.clone());
+        let passing = Box::pin(async move {
+            consensus.confirm_leadership().await?;
+            if mutation::is_on(Mutation::ServeBeforeBarrier) {
+                return Ok(());
+            }
+            let now = shared.table().now();
+            consensus.commit_barrier(shared.proposer_id, now).await
+        });
+        Barrier { term, passing: Some(passing) }
+    }
+
+    /// `Ok` if it is passed. After a failure it cannot pass any more.
+    async fn passed_within(&mut self, limit: Duration) -> Result<(), Failure> {
+        let Some(passing) = &mut self.passing else { return Err(Failure::no_majority()) };
+        match tokio::time::timeout(limit, passing).await {
+            Ok(ended) => {
+                self.passing = None;
+                ended
+            }
+            Err(_) => Err(Failure::no_majority()),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.passing.is_none()
     }
 }
 

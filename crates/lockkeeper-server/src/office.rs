@@ -1,7 +1,8 @@
 //! The time in office of a leader: the clock that stamps entries, and the right to answer without asking.
 //!
-//! A leader takes office when everything of its predecessors is applied. From then on cell time is the time
-//! of the last entry plus its own monotonic clock (S2), and only while in office does it answer (S3).
+//! A leader takes office when an entry that it proposed for this purpose is applied (a barrier), and with it everything
+//! that was in the log before: entries of its predecessors and of its own earlier tenures. From then on cell time is the
+//! time of the last entry plus its own monotonic clock (S2), and only while in office does it answer (S3).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +11,11 @@ use lockkeeper_core::CellTime;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+
+/// One continuous time in office of this process. A leader that loses its majority leaves office and can take it again in
+/// the same term: that is another tenure, and what was decided in the old one must not be proposed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenure(u64);
 
 /// Whether this node leads, and since when.
 #[derive(Debug, Default)]
@@ -25,11 +31,14 @@ struct Inner {
     closing: bool,
     /// Until then this node does not take office: it is handing over to another one.
     yields_until: Option<Instant>,
+    /// How often this node has taken office.
+    tenures: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Term {
     number: u64,
+    tenure: Tenure,
     began_at: CellTime,
     began: Instant,
 }
@@ -46,7 +55,8 @@ impl Office {
         if inner.yields_until.is_some_and(|until| began < until) {
             return false;
         }
-        inner.term = Some(Term { number, began_at, began });
+        inner.tenures += 1;
+        inner.term = Some(Term { number, tenure: Tenure(inner.tenures), began_at, began });
         inner.closing = false;
         true
     }
@@ -75,10 +85,21 @@ impl Office {
         self.inner().term.map(|term| term.number)
     }
 
+    /// The current tenure, also while it is closing.
+    pub fn tenure(&self) -> Option<Tenure> {
+        self.inner().term.map(|term| term.tenure)
+    }
+
     /// Cell time now, or who should be asked instead.
     pub fn now(&self) -> Result<CellTime, Failure> {
+        self.stamp().map(|(now, _)| now)
+    }
+
+    /// Cell time now and the tenure in which it was read, or who should be asked instead.
+    pub fn stamp(&self) -> Result<(CellTime, Tenure), Failure> {
         let term = self.inner().open_term()?;
-        Ok(CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64)))
+        let now = CellTime(term.began_at.0.saturating_add(term.began.elapsed().as_micros() as u64));
+        Ok((now, term.tenure))
     }
 
     /// Whether this node may be asked, or who should be asked instead. Reads no clock.

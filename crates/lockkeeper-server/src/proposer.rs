@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::callers::Caller;
 use crate::failure::Failure;
+use crate::office::Tenure;
 use crate::raft::log::LogStore;
 use crate::raft::packed::Packed;
 use crate::raft::{Consensus, types::Proposal};
@@ -251,9 +252,9 @@ impl Proposer {
         loop {
             tokio::select! {
                 biased;
-                Some((sequence, batch, result)) = under_way.next(), if !under_way.is_empty() => {
+                Some((entry, result)) = under_way.next(), if !under_way.is_empty() => {
                     if let Err(failure) = result {
-                        fail(&shared, sequence, &batch, &failure);
+                        UnderWay::fail(entry, &shared, &failure);
                     }
                 }
                 () = shared.proposer.wake.notified(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {}
@@ -265,8 +266,8 @@ impl Proposer {
                 shared.proposer.gather().await;
                 shared.proposer.check_space(&log);
                 let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };
-                let now = match shared.office.now() {
-                    Ok(now) => now,
+                let (now, tenure) = match shared.office.stamp() {
+                    Ok(stamp) => stamp,
                     Err(failure) => {
                         for caller in callers {
                             caller.deliver(Err(failure.clone()));
@@ -284,13 +285,14 @@ impl Proposer {
                 let span = trace::batch(&callers);
                 shared.callers.expect(sequence, callers);
                 let proposal = Proposal { proposer: shared.proposer_id, sequence, batch: batch.clone() };
+                let entry = UnderWay { sequence, tenure, batch };
                 match consensus.propose(proposal).await {
                     Ok(done) => under_way.push(async move {
                         let done = done.await;
                         drop(span);
-                        (sequence, batch, done)
+                        (entry, done)
                     }),
-                    Err(failure) => fail(&shared, sequence, &batch, &failure),
+                    Err(failure) => entry.fail(&shared, &failure),
                 }
             }
         }
@@ -361,29 +363,39 @@ fn frees(command: &Command) -> bool {
     }
 }
 
-/// The entry did not get into the log, or nobody knows. Its callers learn of it; what the node itself asked is asked
-/// again: an expiry, a tick or a give-back that is lost would leave a session, a wait or a lock as it is for ever. All
-/// of them do nothing if they have happened already.
-fn fail(shared: &Arc<Shared>, sequence: u64, batch: &Arc<Packed>, failure: &Failure) {
-    let mut own = Vec::new();
-    let callers = shared.callers.take(sequence).unwrap_or_default();
-    for (command, caller) in batch.commands.iter().zip(callers) {
-        match caller {
-            Caller::Nobody => own.push(command.clone()),
-            caller => drop(caller.deliver(Err(failure.clone()))),
+/// An entry that was proposed and is not applied yet.
+struct UnderWay {
+    sequence: u64,
+    tenure: Tenure,
+    batch: Arc<Packed>,
+}
+
+impl UnderWay {
+    /// The entry did not get into the log, or nobody knows. Its callers learn of it; what the node itself asked is asked
+    /// again: an expiry, a tick or a give-back that is lost would leave a session, a wait or a lock as it is for ever.
+    /// All of them do nothing if they have happened already.
+    fn fail(self, shared: &Arc<Shared>, failure: &Failure) {
+        let mut own = Vec::new();
+        let callers = shared.callers.take(self.sequence).unwrap_or_default();
+        for (command, caller) in self.batch.commands.iter().zip(callers) {
+            match caller {
+                Caller::Nobody => own.push(command.clone()),
+                caller => drop(caller.deliver(Err(failure.clone()))),
+            }
         }
-    }
-    if own.is_empty() {
-        return;
-    }
-    let (shared, term) = (shared.clone(), shared.office.term());
-    tokio::spawn(async move {
-        tokio::time::sleep(ASK_AGAIN).await;
-        // Whoever takes office next starts all of this anew.
-        if term.is_some() && shared.office.term() == term {
-            own.into_iter().for_each(|command| shared.proposer.submit(command, Caller::Nobody));
+        if own.is_empty() {
+            return;
         }
-    });
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(ASK_AGAIN).await;
+            // Only in the tenure that decided it: the next one gives every session its full time again, so an expiry of
+            // this one would break renewals that have been acknowledged since (S3).
+            if shared.office.tenure() == Some(self.tenure) {
+                own.into_iter().for_each(|command| shared.proposer.submit(command, Caller::Nobody));
+            }
+        });
+    }
 }
 
 #[cfg(test)]

@@ -33,13 +33,15 @@ pub(super) struct Work {
     pub(super) busy: Arc<AtomicU32>,
     /// Requests made so far, for their names.
     pub(super) requests: Arc<AtomicU64>,
+    /// When a session ends that its client does not renew in time, in true time.
+    pub(super) lapses: Arc<Mutex<Option<Duration>>>,
 }
 
 /// Counts a worker, also if it is killed.
-struct Busy(Arc<AtomicU32>);
+pub(super) struct Busy(Arc<AtomicU32>);
 
 impl Busy {
-    fn new(busy: &Arc<AtomicU32>) -> Busy {
+    pub(super) fn new(busy: &Arc<AtomicU32>) -> Busy {
         busy.fetch_add(1, Ordering::Relaxed);
         Busy(busy.clone())
     }

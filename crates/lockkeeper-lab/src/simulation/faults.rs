@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::network::{MachineId, Network};
+use super::network::{Disturbance, MachineId, Network};
 use super::node::{End, Order};
 use super::random::Random;
 
@@ -27,6 +27,13 @@ pub(super) enum Fault {
     Split(u64, Duration),
     /// All streams between two are broken off.
     Reset(MachineId, MachineId),
+    /// Something happens to a single stream between two.
+    Disturb(MachineId, MachineId, Disturbance),
+    /// The leader loses its majority for so long: one other node stands still, the way to the rest is cut and healed
+    /// for new streams, while the old ones are in their retransmission back-off for the second time.
+    LoseMajority(Duration, Duration),
+    /// Both ways between two are whole again for new streams; the old ones stay as they are for so long.
+    HealForNew(MachineId, MachineId, Duration),
     /// People set a machine's clock by so many milliseconds.
     SetClock(MachineId, i64),
     /// A client's process is gone, and another one takes its place.
@@ -143,6 +150,13 @@ fn cut(
     if random.once_in(4) {
         return lag(random, nodes, clients, now, faults);
     }
+    if random.once_in(4) {
+        let lasts = random.between_ms(900, 2_200);
+        return faults.push((now, Fault::LoseMajority(lasts, random.between_ms(300, 3_000))));
+    }
+    if random.once_in(4) {
+        return disturb(random, nodes, clients, now, faults);
+    }
     // From everybody, from the other nodes, or from one machine.
     let others: Vec<MachineId> = match random.below(4) {
         0 => nodes.iter().chain(clients).copied().filter(|other| *other != node).collect(),
@@ -165,6 +179,26 @@ fn cut(
             }
         }
         faults.push((heals, Fault::Heal(node, other)));
+    }
+}
+
+/// Single streams suffer for a while, between nodes or to clients; new ones are fine.
+fn disturb(
+    random: &mut Random,
+    nodes: &[MachineId],
+    clients: &[MachineId],
+    now: Duration,
+    faults: &mut Vec<(Duration, Fault)>,
+) {
+    for _ in 0..1 + random.below(4) {
+        let one = *random.one_of(nodes);
+        let other = if random.once_in(3) { *random.one_of(clients) } else { *random.one_of(nodes) };
+        let how = match random.below(3) {
+            0 => Disturbance::Freeze(random.between_ms(100, 4_000)),
+            1 => Disturbance::Slow(random.between_ms(20, 600)),
+            _ => Disturbance::Break,
+        };
+        faults.push((now + random.between_ms(0, 300), Fault::Disturb(one, other, how)));
     }
 }
 

@@ -12,14 +12,15 @@ mod faults;
 mod machine;
 mod network;
 mod node;
+mod plain_client;
 pub mod proof;
 mod random;
 mod recorder;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lockkeeper::Keeper;
@@ -112,9 +113,19 @@ struct World {
 
 struct Client {
     id: MachineId,
+    kind: ClientKind,
     machine: Machine,
     rate: f64,
     workers: u32,
+}
+
+/// How a client speaks with the cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientKind {
+    /// The library.
+    Library,
+    /// The frames, without the library's care.
+    Plain,
 }
 
 impl World {
@@ -136,7 +147,8 @@ impl World {
         let clocks_are_good = !random.once_in(8);
         let off_by = if clocks_are_good { 0.004_9 } else { 0.08 };
         let rate = |random: &mut Random| 1.0 + off_by * (random.below(2_001) as f64 / 1_000.0 - 1.0);
-        let clients: Vec<MachineId> = (CLIENTS_FROM..CLIENTS_FROM + 3 + random.below(3) as u32).collect();
+        let plain = CLIENTS_FROM + 3 + random.below(3) as u32;
+        let clients: Vec<MachineId> = (CLIENTS_FROM..=plain).collect();
         let ttl = Duration::from_millis(*random.one_of(&[800, 2_000, 4_000]));
         let plan = faults::plan(&mut random, kinds, &NODES, &clients, setting.lasts);
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
@@ -164,6 +176,7 @@ impl World {
             until: setting.lasts,
             busy: Arc::default(),
             requests: Arc::default(),
+            lapses: Arc::default(),
         };
         let mut world = World {
             setting,
@@ -187,15 +200,27 @@ impl World {
         for id in clients {
             let rate = rate(&mut random);
             let workers = 1 + random.below(2) as u32;
-            let machine = world.new_client(id, rate, workers)?;
-            world.clients.push(Client { id, machine, rate, workers });
+            let kind = if id == plain { ClientKind::Plain } else { ClientKind::Library };
+            let machine = world.new_client(id, kind, rate, workers)?;
+            world.clients.push(Client { id, kind, machine, rate, workers });
         }
         Ok(world)
     }
 
-    fn new_client(&mut self, id: MachineId, rate: f64, workers: u32) -> io::Result<Machine> {
+    fn new_client(
+        &mut self,
+        id: MachineId,
+        kind: ClientKind,
+        rate: f64,
+        workers: u32,
+    ) -> io::Result<Machine> {
         let machine = Machine::new(id, &self.network, self.random.fork(), rate, self.now)?;
-        machine.spawn(client::run(id, workers, self.work.clone(), self.random.fork()));
+        let (work, random) = (self.work.clone(), self.random.fork());
+        let nodes = self.nodes.iter().map(|node| node.id).collect();
+        match kind {
+            ClientKind::Library => machine.spawn(client::run(id, workers, work, random)),
+            ClientKind::Plain => machine.spawn(plain_client::run(id, nodes, work, random)),
+        }
         Ok(machine)
     }
 
@@ -260,6 +285,12 @@ impl World {
             Fault::Slow(from, to, delay) => self.network.slow(from, to, delay),
             Fault::Heal(one, other) => self.network.heal(one, other),
             Fault::Reset(one, other) => self.network.reset(one, other),
+            Fault::Disturb(one, other, how) => {
+                self.network.disturb_one(one, other, how);
+                self.recorder.count("single streams disturbed");
+            }
+            Fault::LoseMajority(lasts, back_off) => self.lose_majority(lasts, back_off),
+            Fault::HealForNew(one, other, back_off) => self.network.heal_for_new(one, other, back_off),
             Fault::SetClock(id, by_ms) => {
                 let client = self.clients.iter().filter(|client| client.id == id);
                 client.for_each(|client| client.machine.set_clock(by_ms));
@@ -268,6 +299,41 @@ impl World {
             Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
         }
         Ok(())
+    }
+
+    /// If a session is about to lapse, its expiry is in the log when the way is cut, and not committed.
+    fn lose_majority(&mut self, lasts: Duration, back_off: Duration) {
+        let lapses = self.work.lapses.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let before = self.random.between_ms(80, 220);
+        if let Some(begins) = lapses.map(|at| at.saturating_sub(before)).filter(|at| *at > self.now) {
+            return self.plan(begins, Fault::LoseMajority(lasts, back_off));
+        }
+        let Some(leader) = self.nodes.iter().find(|node| node.leads()).map(|node| node.id) else { return };
+        let mut others: Vec<MachineId> = self
+            .nodes
+            .iter()
+            .filter(|node| node.id != leader && node.machine.is_some())
+            .map(|n| n.id)
+            .collect();
+        let stands_still = self.now + lasts + 2 * back_off;
+        if others.len() > 1 {
+            let stopped = others.swap_remove(self.random.below(others.len() as u64) as usize);
+            let node = self.nodes.iter_mut().filter(|node| node.id == stopped);
+            node.filter_map(|node| node.machine.as_mut())
+                .for_each(|machine| machine.stop_until(stands_still));
+        }
+        for other in others {
+            self.network.cut(leader, other);
+            self.network.cut(other, leader);
+            self.plan(self.now + lasts, Fault::HealForNew(leader, other, back_off));
+        }
+        self.recorder.count("majorities lost");
+    }
+
+    /// Adds a fault that follows from one that has just happened.
+    fn plan(&mut self, at: Duration, fault: Fault) {
+        let place = self.faults.partition_point(|(planned, _)| *planned <= at);
+        self.faults.insert(place, (at, fault));
     }
 
     fn split(&mut self, with_leader: u64, lasts: Duration) {
@@ -281,8 +347,7 @@ impl World {
             for (other, _) in &there {
                 self.network.cut(*one, *other);
                 self.network.cut(*other, *one);
-                let place = self.faults.partition_point(|(at, _)| *at <= heals);
-                self.faults.insert(place, (heals, Fault::Heal(*one, *other)));
+                self.plan(heals, Fault::Heal(*one, *other));
             }
         }
         self.recorder.count("splits");
@@ -293,8 +358,8 @@ impl World {
         let says_so = self.random.once_in(2);
         self.network.lose(id, says_so);
         self.clients[place].machine.kill();
-        let Client { rate, workers, .. } = self.clients[place];
-        self.clients[place].machine = self.new_client(id, rate, workers)?;
+        let Client { kind, rate, workers, .. } = self.clients[place];
+        self.clients[place].machine = self.new_client(id, kind, rate, workers)?;
         self.recorder.count("clients killed");
         Ok(())
     }
@@ -327,7 +392,7 @@ impl World {
         let (url, recorder) = (self.work.url.clone(), self.recorder.clone());
         let ends = self.now + RECOVERS_WITHIN;
         machine.spawn(look_at_the_end(url, recorder, ends - LOOKS_WITHIN, done.clone()));
-        self.clients.push(Client { id: LAST, machine, rate: 1.0, workers: 0 });
+        self.clients.push(Client { id: LAST, kind: ClientKind::Library, machine, rate: 1.0, workers: 0 });
         while !done.load(Ordering::Relaxed) && self.now < ends {
             self.step()?;
         }

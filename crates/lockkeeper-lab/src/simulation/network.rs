@@ -41,6 +41,17 @@ pub(super) struct Quality {
     pub(super) lost_once_in: u64,
 }
 
+/// What can happen to a single stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Disturbance {
+    /// Nothing arrives for so long.
+    Freeze(Duration),
+    /// Everything on it is later by so much, from now on.
+    Slow(Duration),
+    /// Both ends are told that it is gone.
+    Break,
+}
+
 /// All machines and what is under way between them. Clones share it.
 #[derive(Clone)]
 pub(super) struct Network {
@@ -91,6 +102,10 @@ struct Pipe {
     broken: bool,
     /// One of the machines has gone without a word: nothing arrives any more.
     dead: bool,
+    /// Until then nothing arrives on this stream, as in a retransmission back-off; others between the machines go on.
+    frozen_until: Duration,
+    /// Added to the delay of every packet of this stream.
+    slow: Duration,
     reader: Option<Waker>,
     writer: Option<Waker>,
     has_reader: bool,
@@ -114,6 +129,8 @@ impl Pipe {
             ended: false,
             broken: false,
             dead: false,
+            frozen_until: Duration::ZERO,
+            slow: Duration::ZERO,
             reader: None,
             writer: None,
             has_reader: true,
@@ -159,6 +176,7 @@ impl Inner {
         };
         let due = self.now + self.delay(from, to, packet);
         let Some(pipe) = self.pipes.get_mut(&pipe) else { return };
+        let due = due + pipe.slow;
         pipe.packets += 1;
         if pipe.broken {
             return;
@@ -204,7 +222,7 @@ impl Inner {
         let Inner { now, cut, ports, pipes, .. } = self;
         let mut refused = Vec::new();
         for (id, pipe) in pipes.iter_mut() {
-            if cut.contains(&(pipe.from, pipe.to)) {
+            if cut.contains(&(pipe.from, pipe.to)) || pipe.frozen_until > *now {
                 continue;
             }
             let mut woken = false;
@@ -234,6 +252,23 @@ impl Inner {
             self.break_stream(id);
         }
         self.pipes.retain(|_, pipe| pipe.has_reader || pipe.has_writer);
+    }
+
+    /// Nothing arrives on a stream until then, in both directions.
+    fn freeze_stream(&mut self, id: u64, until: Duration) {
+        for id in [id & !1, id | 1] {
+            if let Some(pipe) = self.pipes.get_mut(&id) {
+                pipe.frozen_until = pipe.frozen_until.max(until);
+            }
+        }
+    }
+
+    /// The streams between two machines, by the lower of their two numbers.
+    fn streams_between(&self, one: MachineId, other: MachineId) -> Vec<u64> {
+        let between = |pipe: &Pipe| [(one, other), (other, one)].contains(&(pipe.from, pipe.to));
+        let ids: BTreeSet<u64> =
+            self.pipes.iter().filter(|(_, pipe)| between(pipe)).map(|(id, _)| id & !1).collect();
+        ids.into_iter().collect()
     }
 
     /// Both directions: they have neighbouring numbers.
@@ -296,19 +331,52 @@ impl Network {
             return;
         }
         let now = inner.now;
-        let between: Vec<u64> = inner
-            .pipes
-            .iter()
-            .filter(|(_, pipe)| [(one, other), (other, one)].contains(&(pipe.from, pipe.to)))
-            .map(|(id, _)| *id)
-            .collect();
+        let between = inner.streams_between(one, other);
         let mut random = Random::new(inner.random.clone().next() ^ now.as_micros() as u64);
         for id in between {
             let more = random.between_ms(0, 400);
+            let back_off = random.between_ms(400, 3_000);
             if random.once_in(4) {
                 inner.break_stream(id);
-            } else if let Some(pipe) = inner.pipes.get_mut(&id) {
-                pipe.under_way.iter_mut().for_each(|(due, _)| *due = (*due).max(now + more));
+            } else if random.once_in(3) {
+                inner.freeze_stream(id, now + back_off);
+            } else {
+                inner.freeze_stream(id, now + more);
+            }
+        }
+    }
+
+    /// Heals the ways between two machines for new streams; those that are open stay as they are for so long, because
+    /// their systems wait longer and longer before they try again.
+    pub(super) fn heal_for_new(&self, one: MachineId, other: MachineId, back_off: Duration) {
+        let mut inner = self.inner();
+        let until = inner.now + back_off;
+        for id in inner.streams_between(one, other) {
+            inner.freeze_stream(id, until);
+        }
+        inner.cut.remove(&(one, other));
+        inner.cut.remove(&(other, one));
+    }
+
+    /// Does something to one stream between two machines; the others go on.
+    pub(super) fn disturb_one(&self, one: MachineId, other: MachineId, how: Disturbance) {
+        let mut inner = self.inner();
+        let streams = inner.streams_between(one, other);
+        if streams.is_empty() {
+            return;
+        }
+        let now = inner.now;
+        let mut random = Random::new(inner.random.clone().next() ^ now.as_micros() as u64);
+        let id = *random.one_of(&streams);
+        match how {
+            Disturbance::Freeze(lasts) => inner.freeze_stream(id, now + lasts),
+            Disturbance::Break => inner.break_stream(id),
+            Disturbance::Slow(delay) => {
+                for id in [id, id + 1] {
+                    if let Some(pipe) = inner.pipes.get_mut(&id) {
+                        pipe.slow = delay;
+                    }
+                }
             }
         }
     }

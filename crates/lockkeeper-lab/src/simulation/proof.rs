@@ -91,6 +91,9 @@ pub fn in_words(mutation: Mutation) -> &'static str {
         Mutation::ReadWithoutLease => "a read is answered without the lease from a majority (S3)",
         Mutation::RenewWhileExpiring => "a renewal is acknowledged while an expiry is on its way (S3)",
         Mutation::ShortTimeAtTakeOver => "a new leader gives sessions a quarter of their time (S3)",
+        Mutation::ServeBeforeBarrier => {
+            "a leader serves again before what it proposed earlier in the same term is decided (S3)"
+        }
         Mutation::GrantBeforeCommit => {
             "answers are given when an entry is proposed, not when it is committed"
         }

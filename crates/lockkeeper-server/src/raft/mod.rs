@@ -19,6 +19,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::{Batch, CellTime};
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
@@ -30,6 +31,7 @@ use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
 use self::network::{Dialer, Network, PeerService};
+use self::packed::Packed;
 use self::snapshot::SnapshotStore;
 pub use self::status::{MemberStatus, RaftStatus};
 use self::types::{Member, Proposal, TypeConfig};
@@ -43,6 +45,9 @@ pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 const ENTRIES_BEHIND_MAX: u64 = 20_000;
 /// Most entries in one message; the log's reader bounds its bytes.
 const ENTRIES_PER_MESSAGE_MAX: u64 = 256;
+
+/// The sequence number of a barrier, which has no callers: those of the proposer begin at 1.
+const BARRIER: u64 = 0;
 
 /// A node's part in the agreement.
 #[derive(Clone)]
@@ -207,6 +212,13 @@ impl Consensus {
                 Err(_) => Err(Failure::unknown("the node lost its office on the way")),
             }
         })
+    }
+
+    /// Commits an entry that changes nothing, and waits until it is applied here. Everything that was in the log when it
+    /// was proposed, committed or not, is applied before it.
+    pub(crate) async fn commit_barrier(&self, proposer: u64, now: CellTime) -> Result<(), Failure> {
+        let batch = Arc::new(Packed::new(Batch { now, commands: Vec::new() }));
+        self.propose(Proposal { proposer, sequence: BARRIER, batch }).await?.await
     }
 
     /// Waits until everything that was ever acknowledged is applied here and a majority follows this node.
