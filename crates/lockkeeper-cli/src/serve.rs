@@ -193,6 +193,10 @@ struct SecurityArguments {
     /// Serve other machines although nobody is asked who they are, or everybody on the way can read along
     #[arg(long)]
     insecure: bool,
+    /// Host names that requests may carry where callers are not authenticated, besides IP addresses, localhost and the
+    /// names in --listen, --cell and the node's certificate; * allows every name
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Most connections that are served at once
     #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().connections_max)]
     connections_max: usize,
@@ -218,6 +222,7 @@ impl SecurityArguments {
             root_token_file: self.root_token_file.clone(),
             root_name: self.root_name.clone(),
             insecure: self.insecure,
+            allowed_hosts: self.allowed_hosts.clone(),
             crowd: CrowdLimits {
                 connections_max: self.connections_max,
                 per_address_max: self.connections_per_address_max,

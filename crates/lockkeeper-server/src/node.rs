@@ -136,7 +136,9 @@ impl Node {
         if !config.members.is_empty() && !config.members.contains_key(&node_id) {
             return Err(StartError::NotAMember { node_id });
         }
-        let doors = Doors::open(&config.security)?;
+        let mut doors = Doors::open(&config.security)?;
+        let own_addresses = config.listen.iter().chain(&config.peer_listen);
+        doors.hosts.add_addresses(config.members.values().chain(own_addresses));
         // A port that is in use is found before anything is written.
         let listener = bind(config.listen.as_deref()).await?;
         let peer_listener = bind(config.peer_listen.as_deref()).await?;

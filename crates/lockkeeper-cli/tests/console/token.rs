@@ -16,7 +16,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = body.to_string();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: \
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: \
          {}\r\n\r\n{body}",
         body.len()
     );

@@ -9,6 +9,7 @@
 mod access;
 mod certificates;
 mod crowd;
+mod gate;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;

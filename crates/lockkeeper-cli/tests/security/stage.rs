@@ -229,7 +229,7 @@ impl Caller {
         let token =
             self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{token}content-type: \
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}content-type: \
              application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );

@@ -2,6 +2,7 @@
 
 mod crowd;
 mod direct;
+mod gate;
 mod grpc;
 mod health;
 pub mod http;
@@ -28,10 +29,11 @@ use tokio::time::timeout;
 use self::crowd::{Crowd, Seat};
 use self::opening::{Opening, opening};
 use self::reception::Reception;
-use self::seldom::Seldom;
+pub(crate) use self::seldom::Seldom;
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
 use crate::security::doors::Members;
+use crate::security::hosts::AllowedHosts;
 use crate::security::{Doors, Who};
 
 /// A client must say something, and finish its HTTP headers, within this time.
@@ -45,6 +47,8 @@ const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
 const WINDOW_BYTES: u32 = 2 << 20;
 /// The largest frame of HTTP/2 that others may send: the entry of a busy node goes in one, and so in one write.
 const FRAME_BYTES: u32 = 64 << 10;
+/// What is kept of one HTTP/1 connection: its head must fit into it.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 /// After a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -93,24 +97,14 @@ impl Listener {
         // What comes in by a port is in nobody's name, until it is known who it is.
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
-        let tls = doors.clients.clone();
-        self.accept(
-            Port { router, calls, peers, tls, members: doors.members, frames: true, seldom: Arc::default() },
-            &doors,
-        )
-        .await;
+        self.accept(Port::new(router, calls, peers, &doors, true), &doors).await;
     }
 
     /// Serves members alone.
     pub(crate) async fn serve_peers(self, peers: PeerService, doors: Doors, calls: Calls) {
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
-        let tls = doors.peers.clone();
-        self.accept(
-            Port { router, calls, peers, tls, members: doors.members, frames: false, seldom: Arc::default() },
-            &doors,
-        )
-        .await;
+        self.accept(Port::new(router, calls, peers, &doors, false), &doors).await;
     }
 
     async fn accept(mut self, port: Port, doors: &Doors) {
@@ -146,9 +140,29 @@ struct Port {
     peers: PeerService,
     tls: Option<ServerTls>,
     members: Members,
+    hosts: Arc<AllowedHosts>,
     /// Whether our own frames are spoken here.
     frames: bool,
     seldom: Arc<Seldom>,
+}
+
+impl Port {
+    fn new(router: axum::Router, calls: Calls, peers: PeerService, doors: &Doors, for_clients: bool) -> Port {
+        let tls = if for_clients { &doors.clients } else { &doors.peers };
+        let mut hosts = doors.hosts.clone();
+        // Read at the start alone: a certificate that is renewed keeps its names.
+        hosts.add_addresses(&tls.as_ref().map(ServerTls::names).unwrap_or_default());
+        Port {
+            router,
+            calls,
+            peers,
+            tls: tls.clone(),
+            members: doors.members,
+            hosts: Arc::new(hosts),
+            frames: for_clients,
+            seldom: Arc::default(),
+        }
+    }
 }
 
 fn address_of(stream: &Stream) -> Option<IpAddr> {
@@ -211,7 +225,11 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         Opening::Http2 => builder.http2_only(),
         Opening::Http1 => builder.http1_only(),
     };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(FIRST_BYTES_WITHIN)
+        .max_buf_size(HTTP1_BUFFER_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -219,8 +237,8 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         .max_frame_size(FRAME_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let Port { router, calls, members, seldom, .. } = port;
-    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom };
+    let Port { router, calls, members, hosts, seldom, .. } = port;
+    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, hosts, seldom };
     let service = TowerToHyperService::new(reception);
     if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended");

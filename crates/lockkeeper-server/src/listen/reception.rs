@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, request};
 use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
+use super::gate::{self, Protocol};
 use super::prompt::Prompt;
 use super::seldom::Seldom;
 use super::{grpc, http};
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::security::doors::Members;
+use crate::security::hosts::AllowedHosts;
 use crate::security::{Who, admission, guard};
 
 /// The path of everything that members ask each other.
@@ -37,6 +39,7 @@ pub(super) struct Reception {
     pub(super) calls: Calls,
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
+    pub(super) hosts: Arc<AllowedHosts>,
     pub(super) seldom: Arc<Seldom>,
 }
 
@@ -98,21 +101,24 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let kind = parts.headers.get(CONTENT_TYPE);
-        let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+        let protocol = match gate::check(&parts, &self.hosts, &self.calls) {
+            Ok(protocol) => protocol,
+            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.calls)))),
+        };
         match self.recognise(&parts) {
             Ok(who) => {
                 parts.extensions.insert(who);
                 let path = parts.uri.path();
-                match grpc && !STREAMS.contains(&path) && !path.starts_with(MEMBERS_PATH) {
-                    true => Box::pin(self.router.call(Request::from_parts(parts, Prompt::new(body)))),
-                    false => Box::pin(self.router.call(Request::from_parts(parts, body))),
+                if protocol == Protocol::Http || STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
+                    return Box::pin(self.router.call(Request::from_parts(parts, body)));
                 }
+                let answer = self.router.call(Request::from_parts(parts, Prompt::new(body)));
+                Box::pin(async move { answer.await.map(grpc::blame_malformed_message) })
             }
             Err(failure) => {
-                let mut response = match grpc {
-                    true => grpc::status(failure).into_http(),
-                    false => http::refuse(failure),
+                let mut response = match protocol {
+                    Protocol::Grpc => grpc::status(failure).into_http(),
+                    Protocol::Http => http::refuse(failure),
                 };
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
                 Box::pin(std::future::ready(Ok(response)))

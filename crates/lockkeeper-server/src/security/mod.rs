@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod doors;
 pub mod guard;
+pub mod hosts;
 mod rates;
 pub mod tokens;
 pub mod who;
@@ -33,6 +34,8 @@ pub struct Security {
     pub root_name: Option<String>,
     /// Serve others than the own machine, although they are not asked who they are or everybody can listen in.
     pub insecure: bool,
+    /// Host names that requests may carry in addition, where callers are not authenticated; `*` allows every name.
+    pub allowed_hosts: Vec<String>,
     /// How many connections are served.
     pub crowd: CrowdLimits,
 }
