@@ -10,6 +10,7 @@ mod access;
 mod certificates;
 mod crowd;
 mod gate;
+mod greedy;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
