@@ -19,4 +19,5 @@ mod peers;
 mod quota;
 mod slow;
 mod stage;
+mod strangers;
 mod tls;
