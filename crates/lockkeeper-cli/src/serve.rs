@@ -187,6 +187,9 @@ struct SecurityArguments {
     /// `lockkeeper access` allows
     #[arg(long, value_name = "FILE")]
     root_token_file: Option<PathBuf>,
+    /// Use the root token's file although everybody on this machine may read it: for file systems without modes
+    #[arg(long)]
+    root_token_readable: bool,
     /// The name in the client certificate of an identity that may do everything
     #[arg(long, value_name = "NAME")]
     root_name: Option<String>,
@@ -220,6 +223,7 @@ impl SecurityArguments {
             peer_ca: self.peer_ca.clone(),
             peer: pair(&self.peer_cert, &self.peer_key),
             root_token_file: self.root_token_file.clone(),
+            root_token_readable: self.root_token_readable,
             root_name: self.root_name.clone(),
             insecure: self.insecure,
             allowed_hosts: self.allowed_hosts.clone(),

@@ -211,6 +211,16 @@ impl Node {
         if let Some(listener) = peer_listener {
             tasks.spawn(listener.serve_peers(peers.clone(), doors.clone(), calls.clone()));
         }
+        let until_gone = {
+            let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
+            async move {
+                let why = home.until_gone().await;
+                tracing::error!("{why}");
+                end.send_replace(Some(why));
+                consensus.shutdown().await;
+            }
+        };
+        tasks.spawn(until_gone);
         let folder = FolderLock(home.clone());
         let formation = Formation { home, consensus: consensus.clone(), given, own };
         // What can be known at once is said at once; what only others can tell ends the node later.

@@ -31,7 +31,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
 async fn it_asks_for_a_token_and_frees_locks_only_for_those_who_may() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("root.token");
-    std::fs::write(&file, ROOT).unwrap();
+    crate::harness::write_secret(&file, ROOT);
     let address = free_address(7420);
     let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
     node.spawn(&["--root-token-file", file.to_str().unwrap()]);

@@ -36,6 +36,20 @@ impl Plain {
         Plain { node, process, _folder: folder }
     }
 
+    /// One that authenticates its callers.
+    pub async fn start_secured(words: &[&str]) -> Plain {
+        let folder = tempfile::tempdir().unwrap();
+        let address = free_address(7420);
+        let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
+        let process = node.spawn(words);
+        until("the node to serve", async || {
+            assert!(!node.has_ended(), "it has ended: {}", node.log_text());
+            http::quick_get(&address, "/readyz").await.filter(|ready| ready.status == 200)
+        })
+        .await;
+        Plain { node, process, _folder: folder }
+    }
+
     /// The binary's memory in MiB; `setpriv` has become it.
     pub fn memory_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap();
@@ -76,7 +90,7 @@ fn room_for(files: u64) -> bool {
     enough
 }
 
-async fn greet(address: &str) -> TcpStream {
+pub async fn greet(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(GREETING).await.unwrap();
     let mut greeting = [0; GREETING.len()];

@@ -9,6 +9,7 @@
 mod access;
 mod certificates;
 mod crowd;
+mod files;
 mod gate;
 mod greedy;
 mod grpc;

@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use crate::certificates::Authority;
 use crate::harness::node::{Node, free_address, lockkeeper};
-use crate::harness::until;
+use crate::harness::{until, write_secret};
 
 /// The environment that says who a caller is.
 const ENVIRONMENT: [&str; 5] = [
@@ -73,7 +73,7 @@ impl Stage {
         }
         if plan.root_token {
             let file = folder.path().join("root.token");
-            std::fs::write(&file, format!("{ROOT_TOKEN}\n")).unwrap();
+            write_secret(&file, &format!("{ROOT_TOKEN}\n"));
             say("--root-token-file", &file);
         }
         let mut node = Node::new(1, address.clone(), address, folder.path());

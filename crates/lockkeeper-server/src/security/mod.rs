@@ -30,6 +30,8 @@ pub struct Security {
     pub peer: Option<KeyPair>,
     /// A file with the token of the identity that may do everything.
     pub root_token_file: Option<PathBuf>,
+    /// Use that file although everybody on the machine may read it: for file systems without modes.
+    pub root_token_readable: bool,
     /// The name in the certificate of an identity that may do everything.
     pub root_name: Option<String>,
     /// Serve others than the own machine, although they are not asked who they are or everybody can listen in.
