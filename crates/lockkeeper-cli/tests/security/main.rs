@@ -17,6 +17,7 @@ mod grpc;
 mod harness;
 mod listening;
 mod peers;
+mod places;
 mod quota;
 mod slow;
 mod stage;

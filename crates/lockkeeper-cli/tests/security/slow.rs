@@ -102,7 +102,7 @@ fn grpc_call() -> Drip {
         (":method", "POST"),
         (":scheme", "http"),
         (":path", "/lockkeeper.v1.Lockkeeper/OpenSession"),
-        (":authority", "a"),
+        (":authority", "localhost"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ];

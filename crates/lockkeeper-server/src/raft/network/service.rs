@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use futures_util::StreamExt;
 use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
-use crate::listen::Seldom;
+use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
@@ -240,7 +240,13 @@ impl PeerService {
             futures_util::stream::unfold((incoming, None), move |(mut incoming, from)| {
                 let (inner, broken) = (inner.clone(), broken.clone());
                 async move {
-                    let Ok(Some(request)) = incoming.next::<peer::AppendRequest>().await else {
+                    let next = incoming.next::<peer::AppendRequest>();
+                    let next = match from {
+                        Some(_) => next.await,
+                        // Until then it is anybody.
+                        None => timeout(FIRST_BYTES_WITHIN, next).await.unwrap_or(Ok(None)),
+                    };
+                    let Ok(Some(request)) = next else {
                         // The connection is gone: there is nobody to tell.
                         if let Some(from) = from {
                             tokio::spawn(inner.replace(from));
