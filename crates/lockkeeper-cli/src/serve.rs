@@ -187,12 +187,19 @@ struct SecurityArguments {
     /// `lockkeeper access` allows
     #[arg(long, value_name = "FILE")]
     root_token_file: Option<PathBuf>,
+    /// Use the root token's file although everybody on this machine may read it: for file systems without modes
+    #[arg(long)]
+    root_token_readable: bool,
     /// The name in the client certificate of an identity that may do everything
     #[arg(long, value_name = "NAME")]
     root_name: Option<String>,
     /// Serve other machines although nobody is asked who they are, or everybody on the way can read along
     #[arg(long)]
     insecure: bool,
+    /// Host names that requests may carry where callers are not authenticated, besides IP addresses, localhost and the
+    /// names in --listen, --cell and the node's certificate; * allows every name
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Most connections that are served at once
     #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().connections_max)]
     connections_max: usize,
@@ -216,8 +223,10 @@ impl SecurityArguments {
             peer_ca: self.peer_ca.clone(),
             peer: pair(&self.peer_cert, &self.peer_key),
             root_token_file: self.root_token_file.clone(),
+            root_token_readable: self.root_token_readable,
             root_name: self.root_name.clone(),
             insecure: self.insecure,
+            allowed_hosts: self.allowed_hosts.clone(),
             crowd: CrowdLimits {
                 connections_max: self.connections_max,
                 per_address_max: self.connections_per_address_max,

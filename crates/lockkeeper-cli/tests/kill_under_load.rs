@@ -87,13 +87,13 @@ impl Http {
     fn post(&mut self, path: &str, body: &Value) -> std::io::Result<(u16, Value)> {
         let body = body.to_string();
         self.call(&format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         ))
     }
 
     fn get(&mut self, path: &str) -> std::io::Result<(u16, Value)> {
-        self.call(&format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"))
+        self.call(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
     }
 
     fn call(&mut self, request: &str) -> std::io::Result<(u16, Value)> {

@@ -28,6 +28,9 @@ use crate::wire;
 const PAGE_DEFAULT: usize = 100;
 /// Most locks in a page.
 const PAGE_MAX: usize = 1_000;
+/// A page ends with the lock that fills it to this size, whatever number was asked for: names, owners and values of
+/// candidates may be long.
+const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Holders and waiters shown of one lock.
 const SHOWN_OF_ONE_MAX: usize = 1_000;
 /// Holders and waiters shown of each lock in a list.
@@ -256,11 +259,14 @@ impl Calls {
         self.may_all(Right::Read, prefix)?;
         let now = self.now()?;
         let table = self.inner.shared.table();
-        let mut page: Vec<LockView> =
-            table.lock_views(prefix, after, now, SHOWN_IN_LIST_MAX).take(limit + 1).collect();
-        let more = page.len() > limit;
-        page.truncate(limit);
-        Ok((page, more))
+        let mut views = table.lock_views(prefix, after, now, SHOWN_IN_LIST_MAX);
+        let (mut page, mut bytes): (Vec<LockView>, usize) = (Vec::new(), 0);
+        while page.len() < limit && bytes < PAGE_BYTES_MAX {
+            let Some(view) = views.next() else { return Ok((page, false)) };
+            bytes += size_of_view(&view);
+            page.push(view);
+        }
+        Ok((page, views.next().is_some()))
     }
 
     /// Whether a token still holds its lock.
@@ -371,4 +377,12 @@ impl Drop for LeavesQueue<'_> {
         let what = Waiting::Request(request);
         self.calls.inner.shared.submit(Command::Cancel { session: self.session, what }, Caller::Nobody);
     }
+}
+
+/// About how large a lock is in an answer: its texts, and the numbers beside them.
+fn size_of_view(view: &LockView) -> usize {
+    const NUMBERS: usize = 64;
+    let holders = view.holders.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len() + it.value.len());
+    let waiters = view.queue.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len());
+    NUMBERS + view.name.len() + holders.sum::<usize>() + waiters.sum::<usize>()
 }

@@ -8,19 +8,24 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::private_files;
 use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
 
 const IDENTITY: &str = "identity.json";
 const LOCK: &str = "lock";
 const FORMAT: u32 = 1;
+/// How often it is checked that the folder is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Whose folder it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +57,24 @@ pub struct DataDir {
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
+    /// The folder that was opened, whatever is at its path later.
+    inode: Inode,
     /// Locked as long as it is there.
     lock: Mutex<Option<File>>,
+}
+
+/// Tells a folder from one that takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Inode {
+    device: u64,
+    number: u64,
+}
+
+impl Inode {
+    fn of(path: &Path) -> io::Result<Inode> {
+        let found = fs::metadata(path)?;
+        Ok(Inode { device: found.dev(), number: found.ino() })
+    }
 }
 
 /// The folder cannot be used.
@@ -111,7 +132,7 @@ impl DataDir {
     /// Opens the folder for a node, or makes it if it is not there.
     pub fn open(path: &Path, node_id: Option<u64>) -> Result<DataDir, DataDirError> {
         let io_error = |error| DataDirError::Io { path: path.to_owned(), error };
-        fs::create_dir_all(path).map_err(io_error)?;
+        private_files::create_folder(path).map_err(io_error)?;
         let lock = lock(path)?;
         let identity = match fs::read(path.join(IDENTITY)) {
             Ok(bytes) => read_identity(path, &bytes)?,
@@ -123,7 +144,10 @@ impl DataDir {
         {
             return Err(DataDirError::OtherNode { path: path.to_owned(), found: identity.node_id, asked });
         }
-        let place = Some(Place { path: path.to_owned(), lock: Mutex::new(Some(lock)) });
+        // It is a folder of ours now, whoever made it.
+        private_files::close_folder(path).map_err(io_error)?;
+        let inode = Inode::of(path).map_err(io_error)?;
+        let place = Some(Place { path: path.to_owned(), inode, lock: Mutex::new(Some(lock)) });
         Ok(DataDir { place, identity: Mutex::new(identity) })
     }
 
@@ -137,6 +161,26 @@ impl DataDir {
     pub(crate) fn unlock(&self) {
         if let Some(place) = &self.place {
             place.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
+    /// Ends when the folder, or the log in it, was deleted or replaced; says what happened. The open files would take
+    /// writes for as long as the process lives, and everything that was acknowledged would be gone with it (S10).
+    pub(crate) async fn until_gone(&self) -> String {
+        let Some(place) = &self.place else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let is_there = Inode::of(&place.path).is_ok_and(|found| found == place.inode);
+            if is_there && place.path.join("log").is_dir() && place.path.join(IDENTITY).is_file() {
+                continue;
+            }
+            return format!(
+                "the data folder {} was deleted or replaced while the node was running, so nothing it acknowledges would \
+                 survive it. Bring the folder back before you start it again; if it is lost and the cell has other \
+                 members, remove this node from the cell and add it again with an empty folder, otherwise restore a \
+                 backup (lockkeeper snapshot restore)",
+                place.path.display()
+            );
         }
     }
 
@@ -192,7 +236,7 @@ impl DataDir {
 fn lock(folder: &Path) -> Result<File, DataDirError> {
     let path = folder.join(LOCK);
     let io_error = |error| DataDirError::Io { path: path.clone(), error };
-    let mut file = OpenOptions::new()
+    let mut file = private_files::options()
         .read(true)
         .write(true)
         .create(true)
@@ -264,7 +308,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
 fn write_identity(folder: &Path, identity: &Identity) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(identity).map_err(io::Error::other)?;
     let new = folder.join("identity.json.new");
-    let mut file = File::create(&new)?;
+    let mut file = private_files::options().write(true).create(true).truncate(true).open(&new)?;
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&new, folder.join(IDENTITY))?;

@@ -30,13 +30,16 @@ struct OfMember {
 }
 
 /// Why somebody is turned away: docs/security.md tells what each means.
-const TURNED_AWAY_FOR: [&str; 9] = [
+const TURNED_AWAY_FOR: [&str; 12] = [
     "another_session",
     "connections",
     "connections_of_address",
     "forbidden",
     "handshake",
+    "host",
     "not_a_member",
+    "not_grpc",
+    "other_site",
     "request_rate",
     "unauthenticated",
     "unheard",

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::LockTable;
 use lockkeeper_proto::v1;
+use openraft::storage::{RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
 use crate::raft::network::{Dialer, PeerService};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::{Member, SnapshotMeta};
-use crate::raft::{Consensus, Start};
+use crate::raft::{Consensus, Start, terms};
 use crate::security::{Doors, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
@@ -136,7 +137,9 @@ impl Node {
         if !config.members.is_empty() && !config.members.contains_key(&node_id) {
             return Err(StartError::NotAMember { node_id });
         }
-        let doors = Doors::open(&config.security)?;
+        let mut doors = Doors::open(&config.security)?;
+        let own_addresses = config.listen.iter().chain(&config.peer_listen);
+        doors.hosts.add_addresses(config.members.values().chain(own_addresses));
         // A port that is in use is found before anything is written.
         let listener = bind(config.listen.as_deref()).await?;
         let peer_listener = bind(config.peer_listen.as_deref()).await?;
@@ -164,6 +167,7 @@ impl Node {
         }
 
         let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
+        check_term(&config, &log).await?;
         let mut nonce = [0; 8];
         lockkeeper_proto::chance::fill(&mut nonce).map_err(StartError::Random)?;
         let metrics = Metrics::new(log.sync_seconds());
@@ -207,6 +211,16 @@ impl Node {
         if let Some(listener) = peer_listener {
             tasks.spawn(listener.serve_peers(peers.clone(), doors.clone(), calls.clone()));
         }
+        let until_gone = {
+            let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
+            async move {
+                let why = home.until_gone().await;
+                tracing::error!("{why}");
+                end.send_replace(Some(why));
+                consensus.shutdown().await;
+            }
+        };
+        tasks.spawn(until_gone);
         let folder = FolderLock(home.clone());
         let formation = Formation { home, consensus: consensus.clone(), given, own };
         // What can be known at once is said at once; what only others can tell ends the node later.
@@ -359,6 +373,17 @@ fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
     }
     say_what_was_found(config, through, &table, &report);
     Ok(Found { log, snapshots, snapshot_meta, table })
+}
+
+/// A vote in an impossible term would end the process at its first election.
+async fn check_term(config: &NodeConfig, log: &LogStore) -> Result<(), StartError> {
+    let path = config.data_dir.clone().unwrap_or_default();
+    let vote = log.clone().get_log_reader().await.read_vote().await;
+    let vote = vote.map_err(|error| DataDirError::Io { path: path.clone(), error })?;
+    terms::check_persisted(vote.as_ref()).map_err(|what| {
+        let what = format!("{what}. {}", log::REPAIR);
+        StartError::DataDir(DataDirError::Strange { path, what })
+    })
 }
 
 fn say_what_was_found(

@@ -188,8 +188,9 @@ fn term_stops_it_with_code_0() {
 /// Posts without a client library.
 fn post(server: &Server, path: &str, body: &str) -> String {
     let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
-    let head =
-        format!("POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json"
+    );
     write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

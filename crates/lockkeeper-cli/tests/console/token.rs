@@ -16,7 +16,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = body.to_string();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: \
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: \
          {}\r\n\r\n{body}",
         body.len()
     );
@@ -31,7 +31,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
 async fn it_asks_for_a_token_and_frees_locks_only_for_those_who_may() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("root.token");
-    std::fs::write(&file, ROOT).unwrap();
+    crate::harness::write_secret(&file, ROOT);
     let address = free_address(7420);
     let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
     node.spawn(&["--root-token-file", file.to_str().unwrap()]);

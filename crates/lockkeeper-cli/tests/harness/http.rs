@@ -47,14 +47,14 @@ impl Http {
     pub async fn send_post(&mut self, path: &str, body: &Value) -> io::Result<()> {
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         self.stream.get_mut().write_all((head + &body).as_bytes()).await
     }
 
     pub async fn send_get(&mut self, path: &str) -> io::Result<()> {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes()).await
     }
 

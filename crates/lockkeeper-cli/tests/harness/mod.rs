@@ -28,3 +28,13 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// A file that only its owner may read.
+pub fn write_secret(path: &std::path::Path, text: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(path).expect("a new file");
+    file.write_all(text.as_bytes()).expect("a secret");
+}

@@ -132,7 +132,7 @@ fn post(address: &str, path: &str, headers: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     let length = body.len();
-    write!(stream, "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}")
+    write!(stream, "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}")
         .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -36,8 +36,22 @@ impl Plain {
         Plain { node, process, _folder: folder }
     }
 
+    /// One that authenticates its callers.
+    pub async fn start_secured(words: &[&str]) -> Plain {
+        let folder = tempfile::tempdir().unwrap();
+        let address = free_address(7420);
+        let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
+        let process = node.spawn(words);
+        until("the node to serve", async || {
+            assert!(!node.has_ended(), "it has ended: {}", node.log_text());
+            http::quick_get(&address, "/readyz").await.filter(|ready| ready.status == 200)
+        })
+        .await;
+        Plain { node, process, _folder: folder }
+    }
+
     /// The binary's memory in MiB; `setpriv` has become it.
-    fn memory_mib(&self) -> u64 {
+    pub fn memory_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
@@ -51,7 +65,10 @@ impl Plain {
 
     async fn metric(&self, name: &str) -> Option<f64> {
         let mut stream = TcpStream::connect(&self.node.address).await.unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
         let line = text.lines().find(|line| line.starts_with(name))?;
@@ -73,7 +90,7 @@ fn room_for(files: u64) -> bool {
     enough
 }
 
-async fn greet(address: &str) -> TcpStream {
+pub async fn greet(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(GREETING).await.unwrap();
     let mut greeting = [0; GREETING.len()];
@@ -165,9 +182,10 @@ async fn slow_and_greedy_connections_are_cut_off() {
     never_ends.put_slice(&[0x0a; 10]);
     let mut too_long = BytesMut::from(&GREETING[..]);
     too_long.put_u32(u32::MAX);
-    let head = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\nx: ".to_vec();
-    let body = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{\"ses".to_vec();
-    let huge = b"POST /v1/value/put HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999\r\nconnection: close\r\n\r\n{"
+    let head = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\nx: ".to_vec();
+    let body =
+        b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"ses".to_vec();
+    let huge = b"POST /v1/value/put HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\nconnection: close\r\n\r\n{"
         .to_vec();
     let mut record = vec![0x16, 3, 1, 0x3f, 0xff];
     record.extend([1; 50]);

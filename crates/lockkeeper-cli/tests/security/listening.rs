@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::certificates::Authority;
 use crate::harness::node::{free_address, lockkeeper};
+use crate::harness::write_secret;
 use crate::stage::ROOT_TOKEN;
 
 /// `serve` with these words; killed if it serves, which counts as success.
@@ -37,9 +38,9 @@ async fn a_port_for_others_needs_tls_and_names_or_a_word() {
     let (nodes, clients) = (Authority::new(folder.path(), "nodes"), Authority::new(folder.path(), "clients"));
     let own = nodes.issue("node", &["127.0.0.1:1"]);
     let token = folder.path().join("root.token");
-    std::fs::write(&token, ROOT_TOKEN).unwrap();
+    write_secret(&token, ROOT_TOKEN);
     let short = folder.path().join("short.token");
-    std::fs::write(&short, "hunter2").unwrap();
+    write_secret(&short, "hunter2");
     let text = |path: &std::path::Path| path.display().to_string();
     let (certificate, key) = (text(&own.certificate), text(&own.key));
     let tls = ["--tls-cert", &certificate, "--tls-key", &key];

@@ -9,12 +9,17 @@
 mod access;
 mod certificates;
 mod crowd;
+mod files;
+mod gate;
+mod greedy;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod listening;
 mod peers;
+mod places;
 mod quota;
 mod slow;
 mod stage;
+mod strangers;
 mod tls;

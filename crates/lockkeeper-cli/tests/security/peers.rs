@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::certificates::Authority;
 use crate::harness::node::{Node, free_address};
-use crate::harness::until;
+use crate::harness::{until, write_secret};
 use crate::stage::{Caller, ROOT_TOKEN};
 
 async fn peer(caller: &Caller) -> Result<PeerClient<Channel>, String> {
@@ -81,7 +81,7 @@ impl Trio {
         let (nodes_ca, clients_ca) = (Authority::new(path, "nodes"), Authority::new(path, "clients"));
         let members_ca = Authority::new(path, "members");
         let token = path.join("root.token");
-        std::fs::write(&token, ROOT_TOKEN).unwrap();
+        write_secret(&token, ROOT_TOKEN);
         let addresses: Vec<(String, String)> = (0..3)
             .map(|_| {
                 let address = free_address(7420);

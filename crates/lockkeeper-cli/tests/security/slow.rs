@@ -102,7 +102,7 @@ fn grpc_call() -> Drip {
         (":method", "POST"),
         (":scheme", "http"),
         (":path", "/lockkeeper.v1.Lockkeeper/OpenSession"),
-        (":authority", "a"),
+        (":authority", "localhost"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ];
@@ -131,11 +131,12 @@ async fn a_byte_a_second_keeps_no_connection_open() {
     let secure = Stage::start().await;
     let mut length = BytesMut::from(&GREETING[..]);
     length.put_u32(1_000);
-    let head =
-        b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".as_slice();
-    let body = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n".as_slice();
+    let head = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        .as_slice();
+    let body =
+        b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".as_slice();
     let chunks =
-        b"POST /v1/lock/acquire HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n".as_slice();
+        b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".as_slice();
     let mut greeting = Drip::new("a greeting", &[], GREETING);
     // It is short: at one byte a second it would be complete in time.
     greeting.every = Duration::from_secs(2);

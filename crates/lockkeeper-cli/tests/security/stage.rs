@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use crate::certificates::Authority;
 use crate::harness::node::{Node, free_address, lockkeeper};
-use crate::harness::until;
+use crate::harness::{until, write_secret};
 
 /// The environment that says who a caller is.
 const ENVIRONMENT: [&str; 5] = [
@@ -73,7 +73,7 @@ impl Stage {
         }
         if plan.root_token {
             let file = folder.path().join("root.token");
-            std::fs::write(&file, format!("{ROOT_TOKEN}\n")).unwrap();
+            write_secret(&file, &format!("{ROOT_TOKEN}\n"));
             say("--root-token-file", &file);
         }
         let mut node = Node::new(1, address.clone(), address, folder.path());
@@ -229,7 +229,7 @@ impl Caller {
         let token =
             self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{token}content-type: \
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}content-type: \
              application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );

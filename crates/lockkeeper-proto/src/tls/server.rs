@@ -36,6 +36,7 @@ pub struct ServerTls {
 
 struct Side {
     config: Arc<ServerConfig>,
+    names: Vec<String>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     members: Option<Arc<dyn ClientCertVerifier>>,
 }
@@ -68,6 +69,11 @@ impl ServerTls {
         Ok(ServerTls { side: Arc::new(side) })
     }
 
+    /// The DNS names in our own certificate.
+    pub fn names(&self) -> Vec<String> {
+        self.side.current().names.clone()
+    }
+
     /// Puts TLS over a connection that was accepted. It may take as long as the other end likes: give it a limit.
     pub async fn accept(&self, stream: Stream) -> io::Result<(Stream, Visitor)> {
         let side = self.side.current();
@@ -98,19 +104,24 @@ impl Side {
             true => builder.with_no_client_auth(),
             false => builder.with_client_cert_verifier(verifier(&all, from.required)?),
         };
-        let mut config = builder
-            .with_single_cert(files::certificates(&from.own.certificate)?, files::key(&from.own.key)?)
-            .map_err(|error| {
-                TlsError::new(format!(
-                    "{} and {} do not fit together: {error}",
-                    from.own.certificate.display(),
-                    from.own.key.display()
-                ))
-            })?;
+        let own = files::certificates(&from.own.certificate)?;
+        let names = own.first().map(dns_names).unwrap_or_default();
+        let mut config = builder.with_single_cert(own, files::key(&from.own.key)?).map_err(|error| {
+            TlsError::new(format!(
+                "{} and {} do not fit together: {error}",
+                from.own.certificate.display(),
+                from.own.key.display()
+            ))
+        })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Side { config: Arc::new(config), clients: one(&from.client_ca)?, members: one(&from.peer_ca)? })
+        Ok(Side {
+            config: Arc::new(config),
+            names,
+            clients: one(&from.client_ca)?,
+            members: one(&from.peer_ca)?,
+        })
     }
 
     /// The handshake has shown that one of the authorities signed it; this tells which.
@@ -131,6 +142,17 @@ impl Side {
         };
         Ok(Visitor { name, member })
     }
+}
+
+/// The DNS names for which a certificate was issued.
+fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
+    let dns = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    dns.collect()
 }
 
 /// The common name; otherwise the first DNS or URI name.

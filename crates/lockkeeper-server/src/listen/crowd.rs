@@ -1,5 +1,13 @@
-//! How many connections are served: in all, from one address, and without having said anything. A flood of new
-//! connections costs the oldest of those that have not spoken yet, so that whoever does speak gets in.
+//! How many connections are served, by what they are for. A new connection has a place of its own kind until its first
+//! bytes tell what it is for, so that clients that are idle keep nobody else out:
+//!
+//! | kind | how many | for how long |
+//! |---|---|---|
+//! | unheard | `unheard_max`; beyond it the oldest of them is closed | 10 s |
+//! | client | `connections_max` in all, `per_address_max` from one address | as long as it likes |
+//! | member | `MEMBERS_MAX` | as long as it likes |
+//! | overflow: HTTP when all places for clients are taken | `OVERFLOW_MAX` | 5 s, for health checks and administrators |
+//! | administrator, out of the overflow | `ADMINISTRATORS_MAX` | as long as it likes |
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -8,6 +16,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::security::CrowdLimits;
+
+/// Each of at most six other members has a few.
+const MEMBERS_MAX: usize = 128;
+const OVERFLOW_MAX: usize = 256;
+const ADMINISTRATORS_MAX: usize = 16;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Unheard,
+    Client,
+    Member,
+    Overflow,
+    Administrator,
+}
 
 /// All connections of a port.
 #[derive(Debug, Clone)]
@@ -18,7 +41,8 @@ pub(super) struct Crowd {
 
 #[derive(Debug, Default)]
 struct Inner {
-    total: usize,
+    counts: HashMap<Kind, usize>,
+    /// Clients alone.
     by_address: HashMap<IpAddr, usize>,
     /// Those that have not said anything, in the order in which they came. Dropping one's sender ends it.
     unheard: BTreeMap<u64, oneshot::Sender<()>>,
@@ -31,6 +55,7 @@ pub(super) struct Seat {
     crowd: Crowd,
     address: Option<IpAddr>,
     number: u64,
+    kind: Kind,
     /// Ends when a newer connection needs the place of one that has not spoken.
     pub(super) pushed_out: oneshot::Receiver<()>,
 }
@@ -44,20 +69,9 @@ impl Crowd {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection, or the reason why there is none.
-    pub(super) fn enter(&self, address: Option<IpAddr>) -> Result<Seat, &'static str> {
+    /// A place for a new connection. It has to move on as soon as it is known what it is for.
+    pub(super) fn enter(&self, address: Option<IpAddr>) -> Seat {
         let mut inner = self.inner();
-        if inner.total >= self.limits.connections_max {
-            return Err("connections");
-        }
-        if let Some(address) = address {
-            let there = inner.by_address.entry(address).or_default();
-            if *there >= self.limits.per_address_max {
-                return Err("connections_of_address");
-            }
-            *there += 1;
-        }
-        inner.total += 1;
         let number = inner.next;
         inner.next += 1;
         let (stays, pushed_out) = oneshot::channel();
@@ -65,31 +79,79 @@ impl Crowd {
         if inner.unheard.len() > self.limits.unheard_max {
             inner.unheard.pop_first();
         }
-        Ok(Seat { crowd: self.clone(), address, number, pushed_out })
+        Seat { crowd: self.clone(), address, number, kind: Kind::Unheard, pushed_out }
+    }
+}
+
+impl Inner {
+    fn take(
+        &mut self,
+        limits: &CrowdLimits,
+        kind: Kind,
+        address: Option<IpAddr>,
+    ) -> Result<(), &'static str> {
+        let most = match kind {
+            Kind::Unheard => return Ok(()),
+            Kind::Client => limits.connections_max,
+            Kind::Member => MEMBERS_MAX,
+            Kind::Overflow => OVERFLOW_MAX,
+            Kind::Administrator => ADMINISTRATORS_MAX,
+        };
+        let count = self.counts.entry(kind).or_default();
+        if *count >= most {
+            return Err("connections");
+        }
+        if let (Kind::Client, Some(address)) = (kind, address) {
+            let there = self.by_address.entry(address).or_default();
+            if *there >= limits.per_address_max {
+                return Err("connections_of_address");
+            }
+            *there += 1;
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    fn give_back(&mut self, kind: Kind, address: Option<IpAddr>) {
+        if let Some(count) = self.counts.get_mut(&kind) {
+            *count -= 1;
+        }
+        if let (Kind::Client, Some(address)) = (kind, address)
+            && let Some(there) = self.by_address.get_mut(&address)
+        {
+            *there -= 1;
+            if *there == 0 {
+                self.by_address.remove(&address);
+            }
+        }
     }
 }
 
 impl Seat {
-    /// It has spoken: it stays.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Moves among those of another kind; if there is no place, it stays where it is, and the reason is told.
+    pub(super) fn move_to(&mut self, kind: Kind) -> Result<(), &'static str> {
+        if self.kind == kind {
+            return Ok(());
+        }
+        let mut inner = self.crowd.inner();
+        inner.take(&self.crowd.limits, kind, self.address)?;
+        inner.give_back(self.kind, self.address);
         // Its end is the same as being pushed out, so nobody must look at it any more.
-        self.crowd.inner().unheard.remove(&self.number);
+        inner.unheard.remove(&self.number);
+        self.kind = kind;
+        Ok(())
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.crowd.inner();
-        inner.total -= 1;
         inner.unheard.remove(&self.number);
-        if let Some(address) = self.address
-            && let Some(there) = inner.by_address.get_mut(&address)
-        {
-            *there -= 1;
-            if *there == 0 {
-                inner.by_address.remove(&address);
-            }
-        }
+        inner.give_back(self.kind, self.address);
     }
 }
 
@@ -105,30 +167,45 @@ mod tests {
         Some([127, 0, 0, last].into())
     }
 
+    fn client(crowd: &Crowd, last: u8) -> Result<Seat, &'static str> {
+        let mut seat = crowd.enter(address(last));
+        seat.move_to(Kind::Client)?;
+        Ok(seat)
+    }
+
     #[test]
-    fn there_is_a_bound_for_all_and_for_one_address() {
+    fn there_is_a_bound_for_all_clients_and_for_those_of_one_address() {
         let crowd = crowd();
-        let mut seats = Vec::new();
-        for _ in 0..6 {
-            seats.push(crowd.enter(address(1)).unwrap());
-        }
-        assert_eq!(crowd.enter(address(1)).unwrap_err(), "connections_of_address");
-        for _ in 0..4 {
-            seats.push(crowd.enter(address(2)).unwrap());
-        }
-        assert_eq!(crowd.enter(address(3)).unwrap_err(), "connections");
+        let mut seats: Vec<Seat> = (0..6).map(|_| client(&crowd, 1).unwrap()).collect();
+        assert_eq!(client(&crowd, 1).unwrap_err(), "connections_of_address");
+        seats.extend((0..4).map(|_| client(&crowd, 2).unwrap()));
+        assert_eq!(client(&crowd, 3).unwrap_err(), "connections");
         seats.clear();
         assert!(crowd.inner().by_address.is_empty());
-        assert!(crowd.enter(address(3)).is_ok());
+        assert!(crowd.inner().counts.values().all(|count| *count == 0));
+        assert!(client(&crowd, 3).is_ok());
+    }
+
+    #[test]
+    fn clients_do_not_take_the_places_of_members_and_probes() {
+        let crowd = crowd();
+        let _clients: Vec<Seat> = (0..10).map(|at| client(&crowd, at / 5).unwrap()).collect();
+        let mut member = crowd.enter(address(1));
+        member.move_to(Kind::Member).unwrap();
+        let mut probe = crowd.enter(address(1));
+        assert!(probe.move_to(Kind::Client).is_err());
+        assert_eq!(probe.kind(), Kind::Unheard);
+        probe.move_to(Kind::Overflow).unwrap();
+        probe.move_to(Kind::Administrator).unwrap();
+        assert_eq!(crowd.inner().counts[&Kind::Overflow], 0);
     }
 
     #[test]
     fn the_oldest_that_has_not_spoken_makes_room() {
         let crowd = crowd();
-        let mut spoke = crowd.enter(address(1)).unwrap();
-        spoke.heard();
-        let mut silent: Vec<Seat> = (0..3).map(|_| crowd.enter(address(1)).unwrap()).collect();
-        let _newcomer = crowd.enter(address(1)).unwrap();
+        let _spoke = client(&crowd, 1).unwrap();
+        let mut silent: Vec<Seat> = (0..3).map(|_| crowd.enter(address(1))).collect();
+        let _newcomer = crowd.enter(address(1));
         assert!(
             silent[0].pushed_out.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed)
         );

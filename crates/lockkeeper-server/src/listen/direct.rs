@@ -6,7 +6,6 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
@@ -17,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, Rea
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
+use super::FIRST_BYTES_WITHIN;
 use crate::calls::Calls;
 use crate::session::connection::Connection;
 use crate::session::stream::ClientStream;
@@ -25,8 +25,6 @@ use crate::session::stream::ClientStream;
 const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest frame of somebody who has still to say who it is.
 const UNKNOWN_FRAME_BYTES_MAX: usize = 64 * 1024;
-/// A frame that has begun must be there within this time.
-const FRAME_WITHIN: Duration = Duration::from_secs(10);
 /// What is read at once.
 const READ_BYTES: usize = 8 * 1024;
 
@@ -58,7 +56,7 @@ async fn exchange(
     writer.flush().await?;
     let connection = Arc::new(Connection::default());
     let buffer = BytesMut::with_capacity(READ_BYTES);
-    let inbound = Inbound { reader, buffer, connection: connection.clone(), late: None };
+    let inbound = Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None };
     let mut frames = ClientStream::on(connection, inbound, calls);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
@@ -106,21 +104,30 @@ struct Inbound<R> {
     reader: R,
     buffer: BytesMut,
     connection: Arc<Connection>,
-    /// When the frame that is coming in must be there.
+    /// Nothing has come yet.
+    is_new: bool,
+    /// When somebody new must have sent a frame and said who it is, or the frame that is coming in must be there.
     late: Option<Pin<Box<Sleep>>>,
 }
 
 impl<R> Inbound<R> {
-    /// Whoever has begun a frame must go on with it: memory that waits for the rest would be anybody's to take.
+    /// Whoever has begun a frame must go on with it: memory that waits for the rest would be anybody's to take. Whoever is
+    /// new must begin, and say who it is where callers are authenticated: places would be anybody's to take.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        if self.buffer.is_empty() {
+        if self.buffer.is_empty() && !self.is_awaited() {
             self.late = None;
             return Poll::Pending;
         }
-        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FRAME_WITHIN)));
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
         ready!(late.as_mut().poll(context));
-        tracing::info!("a client began a frame and did not end it, and was cut off");
+        tracing::info!("a client sent no frame, half of one, or not who it is, and was cut off");
         Poll::Ready(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl<R> Inbound<R> {
+    fn is_awaited(&self) -> bool {
+        self.is_new || !self.connection.is_known()
     }
 }
 
@@ -136,7 +143,10 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
             };
             match frame::decode(&mut this.buffer, bytes_max) {
                 Ok(Some(frame)) => {
-                    this.late = None;
+                    this.is_new = false;
+                    if !this.is_awaited() {
+                        this.late = None;
+                    }
                     return Poll::Ready(Some(Ok(frame)));
                 }
                 Ok(None) => {}

@@ -2,6 +2,8 @@
 
 use std::pin::Pin;
 
+use axum::http::HeaderValue;
+use axum::response::Response as AxumResponse;
 use futures_util::{Stream, StreamExt};
 use lockkeeper_core::{Command, Reply, Token};
 use lockkeeper_proto::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
@@ -19,9 +21,15 @@ use crate::wire;
 /// Largest message that is taken in.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// The same for health and reflection, which are asked before it is known who asks: names of services and symbols.
+const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
+/// How the library's message about bytes that are not a message begins, percent-encoded.
+const MALFORMED: &[u8] = b"failed%20to%20decode%20Protobuf%20message";
+
 /// The gRPC services as routes.
 pub(super) fn router(calls: Calls, peers: &PeerService) -> axum::Router {
     let health = super::health::Service::server(calls.clone());
+    let health = health.max_decoding_message_size(PUBLIC_MESSAGE_BYTES_MAX);
     let service = LockkeeperServer::new(Service { calls }).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut routes = tonic::service::Routes::new(service).add_service(peers.server()).add_service(health);
     match tonic_reflection::server::Builder::configure()
@@ -29,7 +37,9 @@ pub(super) fn router(calls: Calls, peers: &PeerService) -> axum::Router {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
     {
-        Ok(reflection) => routes = routes.add_service(reflection),
+        Ok(reflection) => {
+            routes = routes.add_service(reflection.max_decoding_message_size(PUBLIC_MESSAGE_BYTES_MAX));
+        }
         Err(error) => tracing::error!(%error, "gRPC reflection is not available"),
     }
     routes.into_axum_router()
@@ -74,6 +84,19 @@ pub(super) fn status(failure: Failure) -> Status {
 
 fn number(value: u64) -> String {
     if value == 0 { String::new() } else { value.to_string() }
+}
+
+/// Says `invalid` for a message that cannot be decoded: the library blames the node (INTERNAL), but it is the caller who
+/// sent it.
+pub(super) fn blame_malformed_message(mut response: AxumResponse) -> AxumResponse {
+    let headers = response.headers_mut();
+    let is =
+        |name: &str, start: &[u8]| headers.get(name).is_some_and(|value| value.as_bytes().starts_with(start));
+    if is("grpc-status", b"13") && is("grpc-message", MALFORMED) {
+        headers.insert("grpc-status", HeaderValue::from(Code::InvalidArgument as i32));
+        headers.insert("lockkeeper-code", HeaderValue::from_static("invalid"));
+    }
+    response
 }
 
 impl Service {

@@ -2,12 +2,14 @@
 
 mod crowd;
 mod direct;
+mod gate;
 mod grpc;
 mod health;
 pub mod http;
 mod opening;
 mod prompt;
 mod reception;
+mod requests;
 mod seldom;
 
 use std::io;
@@ -15,9 +17,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use lockkeeper_proto::net::{self, Stream};
 use lockkeeper_proto::tls::{ServerTls, Visitor};
 use rustix::net::sockopt;
@@ -25,26 +24,20 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::crowd::{Crowd, Seat};
+use self::crowd::{Crowd, Kind, Seat};
 use self::opening::{Opening, opening};
-use self::reception::Reception;
-use self::seldom::Seldom;
+pub(crate) use self::seldom::Seldom;
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
 use crate::security::doors::Members;
+use crate::security::hosts::AllowedHosts;
 use crate::security::{Doors, Who};
 
-/// A client must say something, and finish its HTTP headers, within this time.
-const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
-/// How often a silent HTTP/2 client is asked whether it is still there.
-const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
+/// The one deadline of somebody new, whatever is spoken: to say something, to send the first message or request whole, and
+/// to authenticate where callers must.
+pub(crate) const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
 /// After this silence the system asks whether the client is still there.
 const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
-/// What may be under way to us on one HTTP/2 stream or connection: entries and snapshots of members come in large
-/// messages.
-const WINDOW_BYTES: u32 = 2 << 20;
-/// The largest frame of HTTP/2 that others may send: the entry of a busy node goes in one, and so in one write.
-const FRAME_BYTES: u32 = 64 << 10;
 /// After a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -93,24 +86,14 @@ impl Listener {
         // What comes in by a port is in nobody's name, until it is known who it is.
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
-        let tls = doors.clients.clone();
-        self.accept(
-            Port { router, calls, peers, tls, members: doors.members, frames: true, seldom: Arc::default() },
-            &doors,
-        )
-        .await;
+        self.accept(Port::new(router, calls, peers, &doors, true), &doors).await;
     }
 
     /// Serves members alone.
     pub(crate) async fn serve_peers(self, peers: PeerService, doors: Doors, calls: Calls) {
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
-        let tls = doors.peers.clone();
-        self.accept(
-            Port { router, calls, peers, tls, members: doors.members, frames: false, seldom: Arc::default() },
-            &doors,
-        )
-        .await;
+        self.accept(Port::new(router, calls, peers, &doors, false), &doors).await;
     }
 
     async fn accept(mut self, port: Port, doors: &Doors) {
@@ -123,11 +106,10 @@ impl Listener {
                 Some(_) = connections.join_next() => continue,
             };
             match accepted {
-                Ok(stream) => match crowd.enter(address_of(&stream)) {
-                    Ok(seat) => drop(connections.spawn(connection(stream, port.clone(), seat))),
-                    // Closed without a word: whoever is in is served, and a word to each would be work as well.
-                    Err(why) => port.calls.shared().metrics.turned_away(why),
-                },
+                Ok(stream) => {
+                    let seat = crowd.enter(address_of(&stream));
+                    drop(connections.spawn(connection(stream, port.clone(), seat)));
+                }
                 Err(error) => {
                     // Too many open files, most likely: those that are open are served on.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -146,9 +128,29 @@ struct Port {
     peers: PeerService,
     tls: Option<ServerTls>,
     members: Members,
+    hosts: Arc<AllowedHosts>,
     /// Whether our own frames are spoken here.
     frames: bool,
     seldom: Arc<Seldom>,
+}
+
+impl Port {
+    fn new(router: axum::Router, calls: Calls, peers: PeerService, doors: &Doors, for_clients: bool) -> Port {
+        let tls = if for_clients { &doors.clients } else { &doors.peers };
+        let mut hosts = doors.hosts.clone();
+        // Read at the start alone: a certificate that is renewed keeps its names.
+        hosts.add_addresses(&tls.as_ref().map(ServerTls::names).unwrap_or_default());
+        Port {
+            router,
+            calls,
+            peers,
+            tls: tls.clone(),
+            members: doors.members,
+            hosts: Arc::new(hosts),
+            frames: for_clients,
+            seldom: Arc::default(),
+        }
+    }
 }
 
 fn address_of(stream: &Stream) -> Option<IpAddr> {
@@ -163,6 +165,29 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
     if let Stream::Tcp(stream) = &stream {
         prepare(stream);
     }
+    let Some((stream, visitor, opening)) = first_bytes(stream, &port, &mut seat).await else { return };
+    let turned_away = |why| port.calls.shared().metrics.turned_away(why);
+    match opening {
+        Opening::Frames if port.frames => match seat.move_to(Kind::Client) {
+            Ok(()) => {
+                let who = port.calls.guard().by_certificate(&visitor);
+                direct::serve(stream, port.calls.on_behalf_of(who)).await;
+            }
+            // Closed without a word: whoever is in is served, and a word to each would be work as well.
+            Err(why) => turned_away(why),
+        },
+        Opening::Frames => tracing::debug!("a client came to the port of the members"),
+        Opening::Entries if port.members.include(&visitor) => match seat.move_to(Kind::Member) {
+            Ok(()) => port.peers.serve_direct(stream).await,
+            Err(why) => turned_away(why),
+        },
+        Opening::Entries => reception::turn_away_stranger(&port.calls, &port.seldom),
+        Opening::Http1 | Opening::Http2 => requests::serve(stream, port, visitor, seat, opening).await,
+    }
+}
+
+/// The handshake and the first bytes, which have to come soon; none if the connection is to be closed.
+async fn first_bytes(stream: Stream, port: &Port, seat: &mut Seat) -> Option<(Stream, Visitor, Opening)> {
     let first = async {
         let (stream, visitor) = match &port.tls {
             None => (stream, Visitor::default()),
@@ -171,60 +196,22 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         let (stream, opening) = opening(stream).await?;
         io::Result::Ok((stream, visitor, opening))
     };
-    let (stream, visitor, opening) = tokio::select! {
+    tokio::select! {
         first = timeout(FIRST_BYTES_WITHIN, first) => match first {
-            Ok(Ok(first)) => first,
-            Ok(Err(error)) => {
-                // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
-                match error.kind() {
-                    io::ErrorKind::InvalidData => {
-                        port.calls.shared().metrics.turned_away("handshake");
-                        if port.seldom.now() {
-                            tracing::warn!(%error, "a handshake has failed");
-                        }
-                    }
-                    _ => tracing::debug!(%error, "a connection ended before its first byte"),
+            Ok(Ok(first)) => return Some(first),
+            // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                port.calls.shared().metrics.turned_away("handshake");
+                if port.seldom.now() {
+                    tracing::warn!(%error, "a handshake has failed");
                 }
-                return;
             }
-            Err(_) => {
-                tracing::debug!("a connection sent nothing and was closed");
-                return;
-            }
+            Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),
+            Err(_) => tracing::debug!("a connection sent nothing and was closed"),
         },
-        _ = &mut seat.pushed_out => {
-            port.calls.shared().metrics.turned_away("unheard");
-            return;
-        }
-    };
-    seat.heard();
-    let builder = auto::Builder::new(TokioExecutor::new());
-    // Not left to the builder to find out: it would wait for the rest of a preface for as long as it takes.
-    let mut builder = match opening {
-        Opening::Frames if port.frames => {
-            let who = port.calls.guard().by_certificate(&visitor);
-            return direct::serve(stream, port.calls.on_behalf_of(who)).await;
-        }
-        Opening::Frames => return tracing::debug!("a client came to the port of the members"),
-        Opening::Entries if port.members.include(&visitor) => return port.peers.serve_direct(stream).await,
-        Opening::Entries => return reception::turn_away_stranger(&port.calls, &port.seldom),
-        Opening::Http2 => builder.http2_only(),
-        Opening::Http1 => builder.http1_only(),
-    };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_BYTES_WITHIN);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(HTTP2_PING_EVERY)
-        .max_frame_size(FRAME_BYTES)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES);
-    let Port { router, calls, members, seldom, .. } = port;
-    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom };
-    let service = TowerToHyperService::new(reception);
-    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "a connection ended");
+        _ = &mut seat.pushed_out => port.calls.shared().metrics.turned_away("unheard"),
     }
+    None
 }
 
 fn prepare(stream: &TcpStream) {

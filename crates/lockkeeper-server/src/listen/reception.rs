@@ -8,27 +8,40 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, request};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode, request};
 use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
+use super::crowd::Kind;
+use super::gate::{self, Protocol};
 use super::prompt::Prompt;
+use super::requests::Place;
 use super::seldom::Seldom;
 use super::{grpc, http};
+use lockkeeper_core::Right;
+
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::security::doors::Members;
+use crate::security::hosts::AllowedHosts;
 use crate::security::{Who, admission, guard};
 
 /// The path of everything that members ask each other.
 const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
 /// The path of everything that clients ask over gRPC.
 const CLIENTS_PATH: &str = "/lockkeeper.v1.";
+/// What members ask before they know each other.
+const HELLO_PATH: &str = "/lockkeeper.peer.v1.Peer/Hello";
+/// Health checks, which are answered also when there is no place for clients.
+const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/health", "/grpc.health.v1.Health/Check"];
 /// Calls whose messages come for as long as the caller likes.
 const STREAMS: [&str; 2] =
     ["/lockkeeper.v1.Lockkeeper/Stream", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"];
+
+/// When to come back to a node that has no place.
+const FULL_RETRY_MS: u64 = 1_000;
 
 /// One connection's way to the routes.
 #[derive(Clone)]
@@ -37,6 +50,8 @@ pub(super) struct Reception {
     pub(super) calls: Calls,
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
+    pub(super) hosts: Arc<AllowedHosts>,
+    pub(super) place: Arc<Place>,
     pub(super) seldom: Arc<Seldom>,
 }
 
@@ -75,6 +90,35 @@ impl Reception {
     }
 }
 
+impl Reception {
+    /// Moves the connection to the place that its request shows it to be for. When clients have taken all of theirs, health
+    /// checks, members and administrators are served on; where callers are not authenticated, nobody can be told to be an
+    /// administrator.
+    fn find_place(&self, path: &str, who: &Who) -> Result<(), Failure> {
+        self.place.note_request();
+        let mut seat = self.place.seat();
+        let full = |_| Failure::Overload {
+            why: "all connections of this node are in use: end idle clients, or raise --connections-max"
+                .into(),
+            retry_after_ms: FULL_RETRY_MS,
+        };
+        let was = seat.kind();
+        if path.starts_with(MEMBERS_PATH) && path != HELLO_PATH {
+            let moved = seat.move_to(Kind::Member);
+            return if was == Kind::Client { Ok(()) } else { moved.map_err(full) };
+        }
+        if was != Kind::Overflow || HEALTH_PATHS.contains(&path) || path == HELLO_PATH {
+            return Ok(());
+        }
+        let calls = self.calls.on_behalf_of(who.clone());
+        let moved = match calls.guard().is_strict() && calls.may_all(Right::Admin, "").is_ok() {
+            true => seat.move_to(Kind::Administrator),
+            false => Err("connections"),
+        };
+        moved.inspect_err(|&why| self.calls.shared().metrics.turned_away(why)).map_err(full)
+    }
+}
+
 /// Somebody who is no member wants to be heard as one.
 pub(super) fn turn_away_stranger(calls: &Calls, seldom: &Seldom) {
     calls.shared().metrics.turned_away("not_a_member");
@@ -98,23 +142,29 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let kind = parts.headers.get(CONTENT_TYPE);
-        let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-        match self.recognise(&parts) {
+        let protocol = match gate::check(&parts, &self.hosts, &self.calls) {
+            Ok(protocol) => protocol,
+            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.calls)))),
+        };
+        let recognised = self.recognise(&parts);
+        match recognised.and_then(|who| self.find_place(parts.uri.path(), &who).map(|()| who)) {
             Ok(who) => {
                 parts.extensions.insert(who);
                 let path = parts.uri.path();
-                match grpc && !STREAMS.contains(&path) && !path.starts_with(MEMBERS_PATH) {
-                    true => Box::pin(self.router.call(Request::from_parts(parts, Prompt::new(body)))),
-                    false => Box::pin(self.router.call(Request::from_parts(parts, body))),
+                if protocol == Protocol::Http || STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
+                    return Box::pin(self.router.call(Request::from_parts(parts, body)));
                 }
+                let answer = self.router.call(Request::from_parts(parts, Prompt::new(body)));
+                Box::pin(async move { answer.await.map(grpc::blame_malformed_message) })
             }
             Err(failure) => {
-                let mut response = match grpc {
-                    true => grpc::status(failure).into_http(),
-                    false => http::refuse(failure),
+                let mut response = match protocol {
+                    Protocol::Grpc => grpc::status(failure).into_http(),
+                    Protocol::Http => http::refuse(failure),
                 };
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                if response.status() == StatusCode::UNAUTHORIZED || protocol == Protocol::Grpc {
+                    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                }
                 Box::pin(std::future::ready(Ok(response)))
             }
         }

@@ -8,13 +8,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Remembers when something was last said.
 #[derive(Debug, Default)]
-pub(super) struct Seldom {
+pub(crate) struct Seldom {
     last: Mutex<Option<Instant>>,
 }
 
 impl Seldom {
     /// Whether it may be said now.
-    pub(super) fn now(&self) -> bool {
+    pub(crate) fn now(&self) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let may = last.is_none_or(|last| last.elapsed() >= PAUSE);
         if may {

@@ -12,6 +12,7 @@ pub mod packed;
 pub mod runtime;
 pub mod snapshot;
 mod status;
+pub(crate) mod terms;
 pub mod types;
 
 use std::collections::BTreeMap;

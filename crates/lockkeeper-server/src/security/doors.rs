@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lockkeeper_proto::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visitor};
 
+use super::hosts::AllowedHosts;
 use super::{CrowdLimits, Guard, Security};
 
 /// The node cannot be served like this. Each text says what to change.
@@ -75,6 +76,8 @@ pub struct Doors {
     pub members: Members,
     /// Tells who asks.
     pub guard: Arc<Guard>,
+    /// The host names that requests may carry.
+    pub hosts: AllowedHosts,
     /// How many connections are served.
     pub crowd: CrowdLimits,
     insecure: bool,
@@ -138,6 +141,7 @@ impl Doors {
             dialing,
             members,
             guard: Arc::new(guard),
+            hosts: AllowedHosts::new(&security.allowed_hosts, asks),
             crowd: security.crowd,
             insecure: security.insecure,
             asks,

@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use super::doors::SecurityError;
 use super::who::ROOT;
 use super::{Security, Who, tokens};
+use crate::private_files;
 
 /// Shortest root token.
 const ROOT_TOKEN_MIN: usize = 32;
@@ -30,6 +31,14 @@ impl Guard {
         let root_token = match &security.root_token_file {
             None => None,
             Some(path) => {
+                let readable = private_files::is_world_readable(path).unwrap_or(false);
+                if readable && !security.root_token_readable {
+                    return Err(SecurityError::RootToken(format!(
+                        "everybody on this machine may read the root token in {0}: close the file with chmod 600 {0}, or \
+                         say --root-token-readable if its file system has no modes",
+                        path.display()
+                    )));
+                }
                 let secret =
                     read_secret(path).map_err(|error| SecurityError::RootToken(error.to_string()))?;
                 if secret.len() < ROOT_TOKEN_MIN {

@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod doors;
 pub mod guard;
+pub mod hosts;
 mod rates;
 pub mod tokens;
 pub mod who;
@@ -29,10 +30,14 @@ pub struct Security {
     pub peer: Option<KeyPair>,
     /// A file with the token of the identity that may do everything.
     pub root_token_file: Option<PathBuf>,
+    /// Use that file although everybody on the machine may read it: for file systems without modes.
+    pub root_token_readable: bool,
     /// The name in the certificate of an identity that may do everything.
     pub root_name: Option<String>,
     /// Serve others than the own machine, although they are not asked who they are or everybody can listen in.
     pub insecure: bool,
+    /// Host names that requests may carry in addition, where callers are not authenticated; `*` allows every name.
+    pub allowed_hosts: Vec<String>,
     /// How many connections are served.
     pub crowd: CrowdLimits,
 }

@@ -1,7 +1,7 @@
 //! The outgoing half of a client's stream: whatever has gathered when the client can take a frame goes into
 //! that one frame.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -16,6 +16,10 @@ use crate::wire::{self, About};
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
 /// A frame is closed when it has grown to this size: stock gRPC clients take 4 MiB.
 const FRAME_BYTES_MAX: usize = 2 << 20;
+/// Answers and events of one stream that wait to be read, in bytes; beyond it none of its operations is carried out
+/// until the client has read (S11). It can be exceeded by one answer, and by the answers of operations that were in the
+/// log already.
+const QUEUED_BYTES_MAX: usize = FRAME_BYTES_MAX;
 /// Most operations of one stream that wait for their answer (S11).
 const OPERATIONS_OPEN_MAX: usize = 100_000;
 
@@ -27,8 +31,8 @@ pub struct Connection {
 
 #[derive(Debug, Default)]
 struct Inner {
-    answers: Vec<v1::Answer>,
-    events: Vec<v1::Event>,
+    answers: Queue<v1::Answer>,
+    events: Queue<v1::Event>,
     open: usize,
     sessions: BTreeSet<SessionId>,
     closed: bool,
@@ -37,6 +41,22 @@ struct Inner {
     /// Whether it is known who the client is, or nobody asks.
     known: bool,
     waker: Option<Waker>,
+}
+
+/// Whether a stream's next operation may be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intake {
+    /// It may.
+    Open {
+        /// The bytes of answers and events that wait to be read.
+        bytes_queued: usize,
+    },
+    /// The client has to read answers first.
+    Behind,
+    /// Nothing more is read; what has gathered is still written.
+    Ending,
+    /// The stream was ended from this side.
+    Closed,
 }
 
 impl Connection {
@@ -81,9 +101,19 @@ impl Connection {
         }
     }
 
-    /// Whether so many answers wait to go out that nothing more should be taken in.
-    pub fn is_behind(&self) -> bool {
-        self.inner().answers.len() >= ITEMS_PER_FRAME_MAX
+    /// Whether the next operation may be carried out.
+    pub fn intake(&self) -> Intake {
+        let inner = self.inner();
+        let bytes_queued = inner.answers.bytes + inner.events.bytes;
+        if inner.closed {
+            Intake::Closed
+        } else if inner.ending {
+            Intake::Ending
+        } else if inner.answers.items.len() >= ITEMS_PER_FRAME_MAX || bytes_queued >= QUEUED_BYTES_MAX {
+            Intake::Behind
+        } else {
+            Intake::Open { bytes_queued }
+        }
     }
 
     /// The client learns which node it speaks with.
@@ -135,8 +165,8 @@ impl Connection {
     pub fn close(&self) {
         let mut inner = self.inner();
         inner.closed = true;
-        inner.answers = Vec::new();
-        inner.events = Vec::new();
+        inner.answers = Queue::default();
+        inner.events = Queue::default();
         inner.wake();
     }
 
@@ -145,11 +175,6 @@ impl Connection {
         let mut inner = self.inner();
         inner.ending = true;
         inner.wake();
-    }
-
-    /// Whether it is about to be ended from this side.
-    pub fn is_ending(&self) -> bool {
-        self.inner().ending
     }
 
     /// Whether it was ended from this side.
@@ -163,7 +188,7 @@ impl Connection {
         if inner.closed {
             return Poll::Ready(None);
         }
-        if inner.answers.is_empty() && inner.events.is_empty() {
+        if inner.answers.items.is_empty() && inner.events.items.is_empty() {
             if inner.ending {
                 inner.closed = true;
                 return Poll::Ready(None);
@@ -175,10 +200,10 @@ impl Connection {
             return Poll::Pending;
         }
         let mut room = FRAME_BYTES_MAX;
-        let answers = take_some(&mut inner.answers, &mut room);
+        let answers = inner.answers.take_some(&mut room);
         // An event may be about an answer that is still behind, and must not overtake it.
-        let events = match inner.answers.is_empty() {
-            true => take_some(&mut inner.events, &mut room),
+        let events = match inner.answers.items.is_empty() {
+            true => inner.events.take_some(&mut room),
             false => Vec::new(),
         };
         Poll::Ready(Some(v1::ServerFrame { answers, events }))
@@ -193,22 +218,48 @@ impl Inner {
     }
 }
 
-/// As many as fit into the frame, at least one if there is one.
-fn take_some<T: Message>(items: &mut Vec<T>, room: &mut usize) -> Vec<T> {
-    let mut count = 0;
-    for item in items.iter().take(ITEMS_PER_FRAME_MAX) {
-        let bytes = item.encoded_len() + 8;
-        if count > 0 && bytes > *room {
-            break;
+/// Messages that wait to be sent.
+#[derive(Debug)]
+struct Queue<T> {
+    items: Vec<T>,
+    /// The size of each, in the same order.
+    sizes: VecDeque<usize>,
+    /// Of all of them.
+    bytes: usize,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue { items: Vec::new(), sizes: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<T: Message> Queue<T> {
+    fn push(&mut self, item: T) {
+        // With its tag and length.
+        let size = item.encoded_len() + 8;
+        self.bytes += size;
+        self.sizes.push_back(size);
+        self.items.push(item);
+    }
+
+    /// As many as fit into the frame, at least one if there is one.
+    fn take_some(&mut self, room: &mut usize) -> Vec<T> {
+        let mut count = 0;
+        for size in self.sizes.iter().take(ITEMS_PER_FRAME_MAX) {
+            if count > 0 && *size > *room {
+                break;
+            }
+            *room = room.saturating_sub(*size);
+            count += 1;
         }
-        *room = room.saturating_sub(bytes);
-        count += 1;
+        self.bytes -= self.sizes.drain(..count).sum::<usize>();
+        if count == self.items.len() {
+            return std::mem::take(&mut self.items);
+        }
+        let rest = self.items.split_off(count);
+        std::mem::replace(&mut self.items, rest)
     }
-    if count == items.len() {
-        return std::mem::take(items);
-    }
-    let rest = items.split_off(count);
-    std::mem::replace(items, rest)
 }
 
 #[cfg(test)]
@@ -245,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn unread_answers_stop_the_intake_by_their_bytes() {
+        let connection = Connection::default();
+        for id in 0..31 {
+            connection.send(id, value(64 * 1024));
+            assert!(matches!(connection.intake(), Intake::Open { .. }), "{id}");
+        }
+        connection.send(31, value(64 * 1024));
+        assert_eq!(connection.intake(), Intake::Behind);
+        next_frame(&connection);
+        assert!(matches!(connection.intake(), Intake::Open { .. }));
+        while !matches!(connection.intake(), Intake::Open { bytes_queued: 0 }) {
+            next_frame(&connection);
+        }
+    }
+
+    #[test]
     fn an_answer_larger_than_a_frame_goes_alone() {
         let connection = Connection::default();
         connection.send(1, value(FRAME_BYTES_MAX + 1));
@@ -259,7 +326,7 @@ mod tests {
         for id in 0..(ITEMS_PER_FRAME_MAX as u64 + 1) {
             connection.send(id, v1::answer::Kind::Done(v1::Done {}));
         }
-        assert!(connection.is_behind());
+        assert_eq!(connection.intake(), Intake::Behind);
         connection.grant_lost(SessionId(1), &"db".into(), Token(1), "forced");
         let (first, second) = (next_frame(&connection), next_frame(&connection));
         assert_eq!((first.answers.len(), first.events.len()), (ITEMS_PER_FRAME_MAX, 0));

@@ -13,57 +13,34 @@ use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::wire::{self, About};
 
-/// Most operations in one frame; our library sends a thousand at most.
-const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
-
 /// An observer is answered after this time, even if nothing has changed.
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
-/// Carries out all operations of a frame.
-pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, frame: v1::ClientFrame) {
-    if frame.operations.len() > OPERATIONS_PER_FRAME_MAX {
-        tracing::warn!(
-            operations = frame.operations.len(),
-            "a client sent too much in one frame and was cut off"
-        );
-        connection.close();
-        return;
-    }
-    for operation in frame.operations {
-        let id = operation.id;
-        let has_room = connection.begin();
-        // What frees, ends or renews something is always taken in (S11).
-        if !has_room && operation.kind.as_ref().is_none_or(asks_for_more) {
-            connection.fail(
-                id,
-                &Failure::Overload {
-                    why: "too many operations of this stream wait for their answer".into(),
-                    retry_after_ms: calls.shared().proposer.retry_after_ms(),
-                },
-            );
-            continue;
-        }
-        let Some(kind) = operation.kind else {
-            connection.fail(
-                id,
-                &Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()),
-            );
-            continue;
+/// Carries out one operation.
+pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operation: v1::Operation) {
+    let id = operation.id;
+    let has_room = connection.begin();
+    // What frees, ends or renews something is always taken in (S11).
+    if !has_room && operation.kind.as_ref().is_none_or(asks_for_more) {
+        let overload = Failure::Overload {
+            why: "too many operations of this stream wait for their answer".into(),
+            retry_after_ms: calls.shared().proposer.retry_after_ms(),
         };
-        if let operation::Kind::Authenticate(request) = kind {
-            match calls.with_token(&request.token) {
-                Ok(known) => {
-                    *calls = known;
-                    connection.recognise();
-                    connection.send(id, answer::Kind::Done(v1::Done {}));
-                }
-                Err(failure) => connection.fail(id, &failure),
-            }
-            continue;
+        return connection.fail(id, &overload);
+    }
+    let done = match operation.kind {
+        None => {
+            Err(Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()))
         }
-        if let Err(failure) = run(calls, connection, id, kind) {
-            connection.fail(id, &failure);
-        }
+        Some(operation::Kind::Authenticate(request)) => calls.with_token(&request.token).map(|known| {
+            *calls = known;
+            connection.recognise();
+            connection.send(id, answer::Kind::Done(v1::Done {}));
+        }),
+        Some(kind) => run(calls, connection, id, kind),
+    };
+    if let Err(failure) = done {
+        connection.fail(id, &failure);
     }
 }
 

@@ -331,3 +331,23 @@ async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
     tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the ghost leaves the queue");
     node.stop().await;
 }
+
+/// What one message of a stranger left there before such messages were refused.
+#[tokio::test(flavor = "current_thread")]
+async fn a_folder_with_an_impossible_term_is_refused_with_the_way_out() {
+    use lockkeeper_server::raft::log::{self, LogConfig, RealDisk};
+    use lockkeeper_server::raft::types::Vote;
+    use openraft::storage::RaftLogStorage;
+
+    let folder = tempfile::tempdir().unwrap();
+    Node::start(NodeConfig::durable(folder.path())).await.unwrap().stop().await;
+    let disk = RealDisk::open(folder.path().join("log")).unwrap();
+    let (mut store, _) = log::open(std::sync::Arc::new(disk), LogConfig::default()).unwrap();
+    store.save_vote(&Vote::new(u64::MAX, 2)).await.unwrap();
+    drop(store);
+    let Err(refused) = Node::start(NodeConfig::durable(folder.path())).await else { panic!("it starts") };
+    let said = refused.to_string();
+    for words in ["term 18446744073709551615", "--peer-ca", "lockkeeper snapshot restore"] {
+        assert!(said.contains(words), "{said}");
+    }
+}

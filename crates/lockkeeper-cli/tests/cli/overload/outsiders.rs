@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_secs(1);
 async fn post(address: &str, path: &str, body: &Value) -> (u16, String, Value) {
     let body = body.to_string();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     );

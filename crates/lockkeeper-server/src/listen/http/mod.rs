@@ -16,7 +16,6 @@ mod metrics;
 mod observe;
 mod on_behalf;
 mod openapi;
-mod origin;
 mod query;
 mod rate;
 mod session;
@@ -86,6 +85,11 @@ pub(crate) fn fuzz(data: &[u8]) {
 /// A refusal before any handler was asked.
 pub(super) fn refuse(failure: Failure) -> Response {
     Error::from(failure).into_response()
+}
+
+/// The same under another status than the failure's code has.
+pub(super) fn refuse_with(failure: Failure, status: StatusCode) -> Response {
+    Error::from(failure).with_status(status).into_response()
 }
 
 /// One call. Each path has one method.
@@ -175,9 +179,9 @@ async fn enter(request: Request, next: Next) -> Response {
         _ => Span::none(),
     };
     if span.is_disabled() {
-        return origin::refuse_other_sites(request, next).await;
+        return next.run(request).await;
     }
-    let response = origin::refuse_other_sites(request, next).instrument(span.clone()).await;
+    let response = next.run(request).instrument(span.clone()).await;
     span.record("http.response.status_code", response.status().as_u16());
     response
 }

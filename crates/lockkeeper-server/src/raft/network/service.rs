@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use futures_util::StreamExt;
 use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
@@ -18,10 +18,12 @@ use tonic::{Request, Response, Status, Streaming};
 use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
+use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
+use crate::raft::terms;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -49,6 +51,7 @@ struct Inner {
     heard: Arc<Heard>,
     /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
     votes_from: Instant,
+    seldom: Seldom,
 }
 
 impl PeerService {
@@ -63,7 +66,8 @@ impl PeerService {
     ) -> PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from }) }
+        let seldom = Seldom::default();
+        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom }) }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -106,6 +110,13 @@ impl Inner {
                 .join(&header.cell, Default::default())
                 .map_err(|error| Status::unavailable(format!("the identity cannot be written: {error}")));
         }
+        if header.cell == own.cell && !self.can_be_member(header.from) {
+            return refuse(format!(
+                "node {} is not a member of this cell: add it with lockkeeper member add, or correct --node-id and \
+                 --cell of that node",
+                header.from
+            ));
+        }
         if header.cell != own.cell {
             return refuse(format!(
                 "this node belongs to cell {}, the message is from cell {}: correct the addresses in --cell, or \
@@ -114,6 +125,49 @@ impl Inner {
             ));
         }
         Ok(())
+    }
+
+    /// Whether a node with this id can be a member. Somebody who lags behind may not know all members yet, and needs to
+    /// hear them to catch up. But where every majority includes this node (it is one of at most two voters), there can
+    /// be no member that it does not know; above all, a cell of one has no others.
+    fn can_be_member(&self, id: u64) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if id == metrics.id {
+            return false;
+        }
+        let membership = &metrics.membership_config;
+        let voters: Vec<u64> = membership.membership().voter_ids().collect();
+        membership.nodes().any(|(known, _)| *known == id) || voters.len() > 2 || !voters.contains(&metrics.id)
+    }
+
+    /// Refuses a term that no election can have reached, before raft persists it.
+    fn believe(&self, term: u64) -> Result<(), Status> {
+        let highest = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let has_members = metrics.membership_config.nodes().next().is_some();
+            terms::highest_believed(metrics.current_term, has_members)
+        };
+        if term <= highest {
+            return Ok(());
+        }
+        if self.seldom.now() {
+            tracing::warn!(term, highest, "refused a message of a term that no election can have reached");
+        }
+        Err(Status::failed_precondition(format!(
+            "the message is of term {term}, this node believes terms up to {highest}: if the sender is a member, remove \
+             this node from the cell and add it again with an empty folder; otherwise protect the members' port with \
+             --peer-ca"
+        )))
+    }
+
+    /// The same for all terms in a leader's request.
+    fn believe_append(&self, request: &AppendEntriesRequest) -> Result<(), Status> {
+        let entries = request.entries.iter().map(|entry| &entry.log_id);
+        let ids = entries.chain(&request.prev_log_id).chain(&request.leader_commit);
+        let highest = ids.map(|id| id.leader_id.term).fold(request.vote.leader_id.term, u64::max);
+        self.believe(highest)
     }
 
     fn open<T: DeserializeOwned>(&self, request: Request<peer::Call>) -> Result<T, Status> {
@@ -135,10 +189,14 @@ impl Inner {
                 header.as_ref().map_or(0, |header| header.from)
             }
         };
-        Ok((codec::decode_append(&request.body).map_err(Status::invalid_argument)?, from))
+        let request = codec::decode_append(&request.body).map_err(Status::invalid_argument)?;
+        self.believe_append(&request)?;
+        Ok((request, from))
     }
 
     fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
+        let last = request.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
+        self.believe(request.vote.leader_id.term.max(last))?;
         // The leader itself has asked for that election.
         if request.leadership_transfer || Instant::now() >= self.votes_from {
             return Ok(());
@@ -182,7 +240,13 @@ impl PeerService {
             futures_util::stream::unfold((incoming, None), move |(mut incoming, from)| {
                 let (inner, broken) = (inner.clone(), broken.clone());
                 async move {
-                    let Ok(Some(request)) = incoming.next::<peer::AppendRequest>().await else {
+                    let next = incoming.next::<peer::AppendRequest>();
+                    let next = match from {
+                        Some(_) => next.await,
+                        // Until then it is anybody.
+                        None => timeout(FIRST_BYTES_WITHIN, next).await.unwrap_or(Ok(None)),
+                    };
+                    let Ok(Some(request)) = next else {
                         // The connection is gone: there is nobody to tell.
                         if let Some(from) = from {
                             tokio::spawn(inner.replace(from));
@@ -265,6 +329,7 @@ impl Peer for PeerService {
 
     async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
         let request: AppendEntriesRequest = self.inner.open(request)?;
+        self.inner.believe_append(&request)?;
         self.inner.heard.now();
         answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)
     }
@@ -283,6 +348,7 @@ impl Peer for PeerService {
 
     async fn transfer_leader(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
         let request: TransferLeaderRequest = self.inner.open(request)?;
+        self.inner.believe(request.from_leader().leader_id.term)?;
         answer(&self.inner.raft.handle_transfer_leader(request).await.map_err(stopped)?)
     }
 
@@ -309,6 +375,8 @@ impl Peer for PeerService {
         }
         let vote: Vote = codec::decode(&first.vote).map_err(Status::invalid_argument)?;
         let meta: SnapshotMeta = codec::decode(&first.meta).map_err(Status::invalid_argument)?;
+        let last = meta.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
+        self.inner.believe(vote.leader_id.term.max(last))?;
         let (id, bytes) = (first.id, first.bytes);
         // One transfer at a time: a second one waits here, and then goes on where the first one ended.
         let mut incoming = self.inner.incoming.lock().await;

@@ -1,12 +1,13 @@
 //! A snapshot that comes from another member, part by part. What has arrived stays when the transfer is cut
 //! off, and the next try goes on from there.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Place, ReadError, SnapshotImage};
+use crate::private_files;
 
 const PREFIX: &str = "incoming-";
 
@@ -51,7 +52,7 @@ impl Incoming {
             Some(folder) => {
                 remove_others(folder, &name)?;
                 let path = folder.join(&name);
-                let file = OpenOptions::new().create(true).append(true).open(&path)?;
+                let file = private_files::options().create(true).append(true).open(&path)?;
                 let there = file.metadata()?.len();
                 // What a crash left may be longer than it was written, but never longer than the whole.
                 let there = if there > bytes {

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use self::incoming::Incoming;
 use super::log::REPAIR;
 use super::types::{Member, SnapshotMeta, StoredMembership};
+use crate::private_files;
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
 /// What all formats begin with; the format's number follows as one digit.
@@ -176,7 +177,7 @@ impl SnapshotStore {
         let Some(folder) = folder else { return Ok((store, None)) };
         let path = folder.join(FILE_NAME);
         let io_error = |error| SnapshotReadError::Io { path: path.clone(), error };
-        fs::create_dir_all(folder).map_err(io_error)?;
+        private_files::create_folder(folder).map_err(io_error)?;
         // A file under this name was never finished.
         match fs::remove_file(folder.join(NEW_FILE_NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(error)),
@@ -346,7 +347,7 @@ impl SnapshotStore {
 
 fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotImage> {
     let path = folder.join(NEW_FILE_NAME);
-    let mut file = File::create(&path)?;
+    let mut file = private_files::options().write(true).create(true).truncate(true).open(&path)?;
     let (mut len, mut unsynced) = (0, 0);
     let mut began = Instant::now();
     for chunk in chunks {

@@ -65,6 +65,7 @@ impl Stage {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("root.token");
         fs::write(&file, ROOT_TOKEN).unwrap();
+        fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let security = Security { root_token_file: asks.then_some(file), ..Security::default() };
         let config = NodeConfig { listen: Some("127.0.0.1:0".to_owned()), security, ..config };
         let node = Node::start(config).await.expect("the node starts");

@@ -220,29 +220,36 @@ async fn every_answer_says_what_it_is_and_is_not_cached() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_page_of_another_site_may_look_but_not_touch() {
+async fn pages_of_other_sites_are_refused() {
     let (_node, client) = start().await;
     let body = br#"{"ttl_ms": 5000}"#;
     let open = |headers: &'static str| client.request("POST", "/v1/session/open", headers, body);
     for foreign in [
         "origin: http://evil.example\r\n",
         "origin: null\r\n",
-        "origin: http://test.evil.example\r\n",
+        "origin: http://localhost.evil.example\r\n",
         "sec-fetch-site: cross-site\r\n",
-        "sec-fetch-site: same-site\r\norigin: http://test\r\n",
+        "sec-fetch-site: same-site\r\norigin: http://localhost\r\n",
     ] {
         open(foreign).await.refused(403, "forbidden");
     }
     for own in [
         "",
-        "origin: http://test\r\n",
-        "origin: https://test\r\n",
+        "origin: http://localhost\r\n",
+        "origin: https://localhost\r\n",
         "sec-fetch-site: same-origin\r\n",
         "sec-fetch-site: none\r\n",
     ] {
         open(own).await.ok();
     }
-    client.request("GET", "/v1/status", "origin: http://evil.example\r\n", b"").await.ok();
+    let get = |path: &'static str, headers: &'static str| client.request("GET", path, headers, b"");
+    get("/v1/status", "origin: http://evil.example\r\n").await.refused(403, "forbidden");
+    // A user may follow a link to the console; nothing else is reached that way, and not from within another page.
+    let link = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
+    let inside = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n";
+    assert_eq!(get("/", link).await.status, 200);
+    get("/v1/status", link).await.refused(403, "forbidden");
+    get("/", inside).await.refused(403, "forbidden");
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -258,12 +265,13 @@ async fn a_body_that_is_too_large_is_refused_before_and_after_it_was_sent() {
     post_bytes(client, "/v1/session/open", &vec![b' '; 4 << 20]).await.refused(413, "too_large");
     // Announced, not sent.
     for announced in ["content-length: 300000\r\nexpect: 100-continue", "content-length: 99999999999"] {
-        let head =
-            format!("POST /v1/value/put HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{announced}\r\n\r\n");
+        let head = format!(
+            "POST /v1/value/put HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{announced}\r\n\r\n"
+        );
         client.send(head.as_bytes()).await.refused(413, "too_large");
     }
     // In pieces of unknown number.
-    let mut chunked = b"POST /v1/value/put HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let mut chunked = b"POST /v1/value/put HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..5 {
         chunked.extend_from_slice(format!("{:x}\r\n{}\r\n", 65_536, " ".repeat(65_536)).as_bytes());
     }
@@ -276,7 +284,7 @@ async fn a_sender_that_asks_first_is_told_to_go_on() {
     let (_node, client) = start().await;
     let body = br#"{"ttl_ms": 5000}"#;
     let head = format!(
-        "POST /v1/session/open HTTP/1.1\r\nhost: test\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/session/open HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let mut stream = client.connect(head.as_bytes()).await;
@@ -292,7 +300,7 @@ async fn a_sender_that_asks_first_is_told_to_go_on() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_body_that_never_comes_is_not_waited_for() {
     let (_node, client) = start().await;
-    let head = "POST /v1/session/open HTTP/1.1\r\nhost: test\r\ncontent-length: 16\r\n\r\n{\"ttl_ms\"";
+    let head = "POST /v1/session/open HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\n\r\n{\"ttl_ms\"";
     client.send(head.as_bytes()).await.refused(408, "invalid");
     // Others were never in its way.
     client.session().await;
@@ -301,7 +309,8 @@ async fn a_body_that_never_comes_is_not_waited_for() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_body_that_breaks_off_does_nothing() {
     let (_node, client) = start().await;
-    let head = "POST /v1/session/open HTTP/1.1\r\nhost: test\r\ncontent-length: 17\r\n\r\n{\"ttl_ms\": 5000}";
+    let head =
+        "POST /v1/session/open HTTP/1.1\r\nhost: localhost\r\ncontent-length: 17\r\n\r\n{\"ttl_ms\": 5000}";
     let mut stream = client.connect(head.as_bytes()).await;
     stream.shutdown().await.unwrap();
     let mut rest = Vec::new();

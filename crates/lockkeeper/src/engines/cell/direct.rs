@@ -56,8 +56,10 @@ pub(super) async fn open(host: SmolStr, credentials: &Credentials) -> Result<Lin
     };
     let mut writer = Writer { writer, unsent: BytesMut::new(), unflushed: false };
     let mut reader = Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES), first: None };
-    if let Some(token) = token {
-        introduce(&mut writer, &mut reader, token).await?;
+    match token {
+        Some(token) => introduce(&mut writer, &mut reader, token).await?,
+        // A node ends connections that send no frame at all; ours may have nothing to say for long.
+        None => writer.send(&ClientFrame::default()),
     }
     Ok(Link { address: host, frames: Frames::Direct(writer), answers: Answers::Direct(reader) })
 }

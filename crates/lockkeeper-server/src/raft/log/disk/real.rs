@@ -1,12 +1,13 @@
 //! The real disk.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Disk, DiskFile};
+use crate::private_files;
 
 /// How much is zero-filled between two syncs. One big sync would hold up the log's own fdatasync behind it.
 const FILL_BYTES: usize = 1 << 20;
@@ -27,13 +28,13 @@ impl RealDisk {
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let folder = folder.into();
         if !folder.is_dir() {
-            fs::create_dir_all(&folder)?;
+            private_files::create_folder(&folder)?;
             // The folder's own name must survive a power failure as well.
             let parent = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(parent)?.sync_all()?;
         }
         let lock_path = folder.join(LOCK_NAME);
-        let lock = OpenOptions::new().create(true).write(true).truncate(false).open(&lock_path)?;
+        let lock = private_files::options().create(true).write(true).truncate(false).open(&lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -74,7 +75,7 @@ impl Disk for RealDisk {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path(name);
-        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
+        let file = private_files::options().create_new(true).read(true).write(true).open(&path)?;
         match fill_with_zeros(&file, bytes) {
             Ok(()) => Ok(Arc::new(RealFile(file))),
             Err(error) => {
@@ -86,7 +87,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.path(name))?;
+        let file = private_files::options().read(true).write(true).open(self.path(name))?;
         Ok(Arc::new(RealFile(file)))
     }
 

@@ -1,0 +1,132 @@
+//! What a node leaves on the disk, and what others may do with it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use crate::crowd::Plain;
+use crate::harness::node::{free_address, lockkeeper};
+use crate::harness::{http, until};
+use crate::stage::ROOT_TOKEN;
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn check_modes(folder: &Path) -> usize {
+    assert_eq!(mode(folder), 0o700, "{}", folder.display());
+    let mut files = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files += check_modes(&path),
+            false => {
+                assert_eq!(mode(&path), 0o600, "{}", path.display());
+                files += 1;
+            }
+        }
+    }
+    files
+}
+
+/// The words of a node that does not start.
+async fn refused(words: &[&str]) -> String {
+    let mut command = tokio::process::Command::from(lockkeeper());
+    command.args(["serve", "--listen", &free_address(7420)]).args(words).stdout(Stdio::null());
+    let Output { status, stderr, .. } = command.output().await.unwrap();
+    assert!(!status.success());
+    String::from_utf8_lossy(&stderr).into_owned()
+}
+
+#[tokio::test]
+async fn nobody_else_may_read_what_a_node_writes() {
+    // A umask that closes nothing, and a snapshot soon.
+    let before = rustix::process::umask(rustix::fs::Mode::empty());
+    let plain = Plain::start(&["--snapshot-every", "10"]).await;
+    rustix::process::umask(before);
+    let snapshot = plain.node.data.join("snapshot");
+    until("a snapshot", async || {
+        plain.works().await;
+        fs::read_dir(&snapshot).is_ok_and(|mut found| found.next().is_some()).then_some(())
+    })
+    .await;
+    let files = check_modes(&plain.node.data);
+    assert!(files >= 5, "identity, locks, log and snapshot: {files}");
+}
+
+#[tokio::test]
+async fn an_open_folder_is_closed_when_it_becomes_a_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("node-1");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
+    let mut node = crate::harness::node::Node::new(1, free_address(7420), String::new(), folder.path());
+    node.spawn(&[]);
+    until("the node to serve", async || node.leads().await).await;
+    check_modes(&data);
+}
+
+/// Whoever may write into the folder for a moment must not have the node overwrite another file of its user.
+#[tokio::test]
+async fn a_planted_link_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let victim = folder.path().join("victim");
+    for link in ["lock", "identity.json.new", "log/lock"] {
+        let data = folder.path().join("data");
+        fs::create_dir_all(data.join("log")).unwrap();
+        if link == "log/lock" {
+            // A log without an identity would be refused for that.
+            fs::remove_dir(data.join("log")).unwrap();
+            let mut node =
+                crate::harness::node::Node::new(1, free_address(7420), String::new(), folder.path());
+            node.data = data.clone();
+            node.spawn(&[]);
+            until("the node to serve", async || node.leads().await).await;
+            node.kill();
+            fs::remove_file(data.join(link)).unwrap();
+        } else {
+            fs::remove_dir(data.join("log")).unwrap();
+        }
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, data.join(link)).unwrap();
+        let said = refused(&["--data-dir", data.to_str().unwrap()]).await;
+        assert!(said.contains("symbolic link"), "{link}: {said}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{link}");
+        fs::remove_dir_all(&data).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_root_token_that_everybody_may_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("root.token");
+    fs::write(&token, ROOT_TOKEN).unwrap();
+    fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
+    let data = folder.path().join("data");
+    let words = ["--data-dir", data.to_str().unwrap(), "--root-token-file", token.to_str().unwrap()];
+    let said = refused(&words).await;
+    assert!(said.contains("chmod 600") && said.contains("--root-token-readable"), "{said}");
+    // Said so, or closed to others (a group may have it: that is how Kubernetes mounts secrets).
+    let start = async |more: &[&str]| {
+        let plain = Plain::start_secured(&[&words[2..], more].concat()).await;
+        drop(plain);
+    };
+    start(&["--root-token-readable"]).await;
+    fs::set_permissions(&token, Permissions::from_mode(0o440)).unwrap();
+    start(&[]).await;
+}
+
+/// Open files take writes also when their names are gone: nothing of it would survive the process.
+#[tokio::test]
+async fn a_node_whose_folder_is_deleted_ends() {
+    for what in ["", "log"] {
+        let mut plain = Plain::start(&[]).await;
+        fs::remove_dir_all(plain.node.data.join(what)).unwrap();
+        let ended = plain.node.ended().await;
+        assert_eq!(ended.code(), Some(1));
+        let said = plain.node.log_text();
+        assert!(said.contains("was deleted or replaced while the node was running"), "{said}");
+        assert!(http::quick_get(&plain.node.listens, "/readyz").await.is_none());
+    }
+}

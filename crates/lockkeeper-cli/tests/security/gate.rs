@@ -1,0 +1,201 @@
+//! What a web page can make a browser send, and heads of requests that are not as they must be.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::transport::Channel;
+use tower_service::Service;
+
+use crate::crowd::Plain;
+use crate::harness::{LONG, http};
+use crate::stage::{Answered, Caller, Stage};
+
+/// Sends a head and a body as they are.
+async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<Answered> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream
+        .write_all(format!("{head}connection: close\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes())
+        .await?;
+    stream.write_all(body).await?;
+    let mut answer = Vec::new();
+    tokio::time::timeout(LONG, stream.read_to_end(&mut answer)).await??;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Ok(Answered(status.ok_or(io::ErrorKind::UnexpectedEof)?, serde_json::from_str(body).unwrap_or_default()))
+}
+
+/// A gRPC message with its five bytes in front.
+fn message(bytes: &[u8]) -> Vec<u8> {
+    let mut framed = vec![0];
+    framed.extend((bytes.len() as u32).to_be_bytes());
+    framed.extend(bytes);
+    framed
+}
+
+async fn hold(address: &str, lock: &str) {
+    let opened = http::post(address, "/v1/session/open", &json!({"ttl_ms": 60_000})).await.unwrap().ok();
+    let request = json!({"session": opened["session"], "lock": lock});
+    http::post(address, "/v1/lock/acquire", &request).await.unwrap().ok();
+}
+
+async fn holders(address: &str, lock: &str) -> usize {
+    let state = http::get(address, &format!("/v1/lock?name={lock}")).await.unwrap().ok();
+    state["holders"].as_array().unwrap().len()
+}
+
+/// `text/plain` over HTTP/1.1 is what a page may send without asking anybody.
+#[tokio::test]
+async fn a_web_page_cannot_call_grpc_methods() {
+    let plain = Plain::start(&[]).await;
+    let address = &plain.node.address;
+    hold(address, "orders").await;
+    // ForceReleaseRequest { lock: "orders", reason: "x" }
+    let request = message(b"\x0a\x06orders\x12\x01x");
+    let paths = [
+        "/lockkeeper.v1.Lockkeeper/ForceRelease",
+        "/lockkeeper.v1.Lockkeeper/CreateAccessToken",
+        "/lockkeeper.v1.Lockkeeper/RemoveMember",
+        "/lockkeeper.v1.Lockkeeper/Stream",
+        "/lockkeeper.peer.v1.Peer/Hello",
+        "/lockkeeper.peer.v1.Peer/Vote",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    ];
+    for path in paths {
+        for kind in ["text/plain", "application/grpc", "application/grpc-web"] {
+            for origin in ["", "origin: https://evil.example\r\n", "sec-fetch-site: cross-site\r\n"] {
+                let head =
+                    format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: {kind}\r\n{origin}");
+                let refused = send(address, &head, &request).await.unwrap().refused(415, "invalid");
+                assert!(
+                    refused["error"]["message"].as_str().unwrap().contains("application/grpc over HTTP/2")
+                );
+            }
+        }
+    }
+    assert_eq!(holders(address, "orders").await, 1, "no page has freed it");
+    // The same over HTTP/2, which pages can speak as well.
+    let mut channel = open(address).channel().await.unwrap();
+    let path = "/lockkeeper.v1.Lockkeeper/ForceRelease";
+    let (status, _) = call(&mut channel, path, &[("content-type", "text/plain")], &request).await;
+    assert_eq!(status, 415);
+    let foreign = [("content-type", "application/grpc"), ("origin", "https://evil.example")];
+    let (_, code) = call(&mut channel, path, &foreign, &request).await;
+    assert_eq!(code.as_deref(), Some("7"), "permission denied");
+    assert_eq!(holders(address, "orders").await, 1, "no page has freed it");
+    let (_, code) = call(&mut channel, path, &[("content-type", "application/grpc")], &request).await;
+    assert_eq!(code, None, "the status is behind the message: it was done");
+    assert_eq!(holders(address, "orders").await, 0);
+}
+
+/// Somebody on a node that asks nobody who they are.
+fn open(address: &str) -> Caller {
+    Caller { address: address.to_owned(), ca: None, own: None, token: None }
+}
+
+/// The status of HTTP, and that of gRPC if there is one in front of the answer.
+async fn call(
+    channel: &mut Channel,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> (u16, Option<String>) {
+    let mut request = ::http::Request::builder().method("POST").uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = tonic::body::Body::new(Full::new(Bytes::copy_from_slice(body)));
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let answer =
+        tokio::time::timeout(LONG, channel.call(request.body(body).unwrap())).await.unwrap().unwrap();
+    let code = answer.headers().get("grpc-status").map(|code| code.to_str().unwrap().to_owned());
+    (answer.status().as_u16(), code)
+}
+
+/// A name of somebody else that resolves to this node: the browser takes it for the same site.
+#[tokio::test]
+async fn an_open_node_serves_known_host_names_only() {
+    let plain = Plain::start(&["--allowed-hosts", "locks.example,B.example"]).await;
+    let address = &plain.node.address;
+    let get = async |host: &str, more: &str| {
+        send(address, &format!("GET /v1/locks HTTP/1.1\r\nhost: {host}\r\n{more}"), b"").await.unwrap()
+    };
+    for rebound in ["evil.example", "evil.example:7420", "locks.example.evil.example"] {
+        let more = format!("origin: http://{rebound}\r\nsec-fetch-site: same-origin\r\n");
+        let refused = get(rebound, &more).await.refused(403, "forbidden");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("--allowed-hosts"), "{refused}");
+        get(rebound, "").await.refused(403, "forbidden");
+    }
+    for known in [address, "127.0.0.1", "localhost:7420", "locks.example", "b.example:80"] {
+        get(known, "").await.ok();
+    }
+    // A request without a body, one for a page and one for a probe are no exception.
+    let head = "GET /livez HTTP/1.1\r\nhost: evil.example\r\n";
+    send(address, head, b"").await.unwrap().refused(403, "forbidden");
+    let mut channel = {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        endpoint.origin("http://evil.example".parse().unwrap()).connect().await.unwrap()
+    };
+    let path = "/lockkeeper.v1.Lockkeeper/ListLocks";
+    let (_, code) = call(&mut channel, path, &[("content-type", "application/grpc")], &message(b"")).await;
+    assert_eq!(code.as_deref(), Some("7"), "permission denied");
+}
+
+#[tokio::test]
+async fn a_node_that_authenticates_its_callers_serves_any_host_name() {
+    let stage = Stage::start().await;
+    // Its callers name the host "localhost"; the certificate is for an address.
+    let mut stream =
+        stage.nobody().credentials().connect(&stage.node.address, None, |_| Ok(())).await.unwrap();
+    stream
+        .write_all(
+            b"GET /livez HTTP/1.1\r\nhost: lockkeeper-client.lockkeeper.svc\r\nconnection: close\r\n\r\n",
+        )
+        .await
+        .unwrap();
+    stream.flush().await.unwrap();
+    let mut status = [0; 12];
+    tokio::time::timeout(Duration::from_secs(20), stream.read_exact(&mut status)).await.unwrap().unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let plain = Plain::start(&[]).await;
+    let address = &plain.node.address;
+    for (head, status) in [
+        ("GET /livez HTTP/1.1\r\n", 400),
+        ("GET /livez HTTP/1.1\r\nhost:\r\n", 400),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n", 400),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n", 400),
+        ("GET http://127.0.0.1/livez HTTP/1.1\r\nhost: evil.example\r\n", 400),
+        ("GET /livez HTTP/1.1\r\nhost: evil.example@127.0.0.1\r\n", 400),
+        ("GET http://127.0.0.1/livez HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\n", 200),
+        // HTTP/1.0 has no such header; no browser speaks it.
+        ("GET /livez HTTP/1.0\r\n", 200),
+    ] {
+        let Answered(answered, body) = send(address, head, b"").await.unwrap();
+        assert_eq!(answered, status, "{head}: {body}");
+        if status == 400 {
+            assert_eq!(body["error"]["code"], "invalid", "{head}: {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_grpc_message_is_the_callers_fault() {
+    let plain = Plain::start(&[]).await;
+    let mut channel = open(&plain.node.address).channel().await.unwrap();
+    let kind = [("content-type", "application/grpc")];
+    for path in ["/lockkeeper.v1.Lockkeeper/ForceRelease", "/grpc.health.v1.Health/Check"] {
+        let (_, code) = call(&mut channel, path, &kind, &message(b"\xff\xff\xff")).await;
+        assert_eq!(code.as_deref(), Some("3"), "{path}");
+    }
+}

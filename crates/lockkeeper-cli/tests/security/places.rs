@@ -1,0 +1,120 @@
+//! Idle clients take the places of clients, and nobody else's.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_proto::frame::{GREETING, MEMBERS_GREETING};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::crowd::{Plain, greet};
+use crate::harness::cell::Cell;
+use crate::harness::{LONG, http, until};
+use crate::stage::{Plan, Stage};
+
+const PLACES: usize = 60;
+
+/// Clients that have sent a frame and nothing more.
+async fn idle_clients(address: &str) -> Vec<TcpStream> {
+    let mut idle = Vec::new();
+    for _ in 0..PLACES {
+        let mut stream = greet(address).await;
+        // An empty frame.
+        stream.write_all(&[0; 4]).await.unwrap();
+        idle.push(stream);
+    }
+    idle
+}
+
+#[tokio::test]
+async fn whoever_greets_and_says_nothing_is_cut_off() {
+    let plain = Plain::start(&[]).await;
+    let address = &plain.node.address;
+    let began = Instant::now();
+    let tries = [("a client", &GREETING[..]), ("a member", MEMBERS_GREETING), ("HTTP/2", PREFACE)];
+    let all = tries.map(|(what, greeting)| async move {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(greeting).await.unwrap();
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await;
+        assert!(end.is_ok(), "{what}: it is still open");
+    });
+    futures_util::future::join_all(all).await;
+    assert!(began.elapsed() > Duration::from_secs(9), "after {:?}, for another reason", began.elapsed());
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test]
+async fn a_full_node_answers_health_checks_and_says_why_it_serves_nobody_else() {
+    let plain = Plain::start(&["--connections-max", "60"]).await;
+    let address = &plain.node.address;
+    let idle = idle_clients(address).await;
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(http::get(address, path).await.unwrap().status, 200, "{path}");
+    }
+    let refused = http::get(address, "/v1/locks").await.unwrap();
+    assert_eq!((refused.status, refused.code()), (429, "limit"));
+    assert!(refused.body["error"]["message"].as_str().unwrap().contains("--connections-max"), "{refused:?}");
+    drop(idle);
+    until("a place again", async || {
+        http::get(address, "/v1/locks").await.ok().filter(|answer| answer.status == 200)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_node_serves_its_administrator() {
+    let words = ["--connections-max".to_owned(), "60".to_owned()];
+    let stage = Stage::with(Plan { root_token: true, words: words.to_vec(), ..Plan::default() }).await;
+    let ci = stage.known("ci", "", &["acquire"]).await;
+    let mut idle = Vec::new();
+    for _ in 0..PLACES {
+        let mut stream = ci.credentials().connect(&stage.node.address, None, |_| Ok(())).await.unwrap();
+        stream.write_all(GREETING).await.unwrap();
+        stream.flush().await.unwrap();
+        if stream.read_exact(&mut [0; GREETING.len()]).await.is_err() {
+            break;
+        }
+        idle.push(stream);
+    }
+    ci.read("/v1/locks").await.refused(429, "limit");
+    stage.root().read("/v1/locks").await.ok();
+}
+
+/// Both followers are full: their leader still reaches them, and goes on leading.
+#[tokio::test]
+async fn idle_clients_do_not_depose_a_leader() {
+    let mut cell = Cell::plan(3);
+    let list = cell.list();
+    let words = ["--cell", &list, "--connections-max", "60"];
+    for id in 1..=3 {
+        cell.spawn_with(id, &words);
+    }
+    let leader = cell.until_agreed().await;
+    let term = cell.node(leader).leads().await;
+    let mut idle = Vec::new();
+    for follower in cell.others(leader) {
+        idle.extend(idle_clients(&cell.node(follower).listens).await);
+    }
+    // Its connections are made anew when one of them is killed: the other two need each other.
+    let [one, other] = cell.others(leader)[..] else { panic!("three nodes") };
+    cell.kill(one);
+    for _ in 0..20 {
+        crate::harness::client::open_session(&cell, 10_000).await;
+    }
+    assert_eq!(cell.node(leader).leads().await, term, "the same leader in the same term");
+    cell.kill(leader);
+    cell.spawn_with(leader, &words);
+    // Asked by a health check: one of them serves nothing else now.
+    until("a leader again", async || {
+        for id in [leader, other] {
+            let ready = http::quick_get(&cell.node(id).listens, "/readyz?verbose").await;
+            if ready.is_some_and(|ready| ready.body["checks"]["role"] == "leader") {
+                return Some(());
+            }
+        }
+        None
+    })
+    .await;
+    drop(idle);
+}

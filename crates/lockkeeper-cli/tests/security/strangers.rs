@@ -1,0 +1,168 @@
+//! Where members have no certificates, anybody can claim to be one. What such a stranger says must not end the cell.
+
+use bytes::{Bytes, BytesMut};
+use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
+use lockkeeper_proto::peer;
+use lockkeeper_proto::peer::peer_client::PeerClient;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::crowd::Plain;
+use crate::harness::cell::Cell;
+use crate::harness::http;
+use crate::harness::until;
+
+const FORMAT: u32 = 2;
+
+/// A number as postcard writes it.
+fn varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// A vote: term, node, whether it is that of a leader.
+fn vote(term: u64, node: u64, committed: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    varint(term, &mut bytes);
+    varint(node, &mut bytes);
+    bytes.push(u8::from(committed));
+    bytes
+}
+
+/// The one of snapshots' names.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}
+
+/// Somebody who has asked a node who it is, and now claims to be another member of its cell.
+struct Stranger {
+    address: String,
+    client: PeerClient<Channel>,
+    header: peer::Header,
+}
+
+impl Stranger {
+    async fn at(address: &str, from: u64) -> Stranger {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let mut client = PeerClient::new(endpoint.connect().await.unwrap());
+        let hello = client.hello(peer::HelloRequest { format: FORMAT, ..Default::default() }).await.unwrap();
+        let peer::HelloResponse { cell, member, .. } = hello.into_inner();
+        let member = member.unwrap();
+        let header =
+            peer::Header { format: FORMAT, cell, from, to: member.node_id, to_folder: member.folder };
+        Stranger { address: address.to_owned(), client, header }
+    }
+
+    fn call(&self, body: Vec<u8>) -> peer::Call {
+        peer::Call { header: Some(self.header.clone()), body: body.into() }
+    }
+
+    /// The term in each message that members have for each other.
+    async fn say_everything(&mut self, term: u64) -> Vec<(&'static str, Result<(), Status>)> {
+        let from = self.header.from;
+        // No last log id, no transfer.
+        let candidate = [vote(term, from, false), vec![0, 0]].concat();
+        // No previous entry, no entries, nothing committed.
+        let leader = [vote(term, from, true), vec![0, 0, 0]].concat();
+        let mut handing_over = vote(term, from, true);
+        varint(self.header.to, &mut handing_over);
+        handing_over.push(0);
+        let mut client = self.client.clone();
+        vec![
+            ("vote", client.vote(self.call(candidate.clone())).await.map(drop)),
+            ("pre_vote", client.pre_vote(self.call(candidate)).await.map(drop)),
+            ("heartbeat", client.heartbeat(self.call(leader.clone())).await.map(drop)),
+            ("transfer_leader", client.transfer_leader(self.call(handing_over)).await.map(drop)),
+            ("snapshot", self.snapshot(term).await),
+            ("append", self.append(leader).await),
+        ]
+    }
+
+    async fn snapshot(&mut self, term: u64) -> Result<(), Status> {
+        // No last log id, no membership, an empty name.
+        let meta: Vec<u8> = vec![0, 0, 0, 0, 0];
+        let part = peer::SnapshotPart {
+            header: Some(self.header.clone()),
+            vote: vote(term, self.header.from, true).into(),
+            id: u64::from(crc32(&meta)) << 32,
+            meta: meta.into(),
+            ..Default::default()
+        };
+        let parts = tonic::Request::new(futures_util::stream::iter([part]));
+        self.client.snapshot_send(parts).await.map(drop)
+    }
+
+    /// On a stream of entries.
+    async fn append(&self, body: Vec<u8>) -> Result<(), Status> {
+        let mut stream = TcpStream::connect(&self.address).await?;
+        let mut bytes = BytesMut::from(&MEMBERS_GREETING[..]);
+        let request = peer::AppendRequest { header: Some(self.header.clone()), body: Bytes::from(body) };
+        frame::encode(&request, &mut bytes);
+        stream.write_all(&bytes).await?;
+        stream.read_exact(&mut [0; MEMBERS_GREETING.len()]).await?;
+        bytes.clear();
+        loop {
+            if let Some(answer) = frame::decode::<peer::AppendAnswer>(&mut bytes, 1 << 20).unwrap() {
+                return match answer.refused.is_empty() {
+                    true => Ok(()),
+                    false => Err(Status::new(Code::from_i32(answer.code), answer.refused)),
+                };
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Err(Status::unavailable("ended without an answer"));
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn all_refused(answers: Vec<(&'static str, Result<(), Status>)>) {
+    for (what, answer) in answers {
+        let Err(status) = answer else { panic!("{what} is answered") };
+        assert_eq!(status.code(), Code::FailedPrecondition, "{what}: {status:?}");
+    }
+}
+
+/// Also after a restart: what was persisted then would be read again.
+#[tokio::test]
+async fn a_cell_of_one_takes_no_members_message() {
+    let mut plain = Plain::start(&[]).await;
+    let address = plain.node.address.clone();
+    for from in [1, 2, 9] {
+        let mut stranger = Stranger::at(&address, from).await;
+        for term in [u64::MAX, 1 << 62, 2, 100] {
+            all_refused(stranger.say_everything(term).await);
+        }
+    }
+    plain.works().await;
+    let term = http::get(&address, "/v1/status").await.unwrap().ok()["term"].as_u64().unwrap();
+    assert!(term < 100, "it is in term {term}");
+    plain.node.kill();
+    plain.node.spawn(&[]);
+    until("the node to serve again", async || plain.node.leads().await).await;
+    plain.works().await;
+}
+
+#[tokio::test]
+async fn no_member_of_a_cell_believes_an_impossible_term() {
+    let mut cell = Cell::start(3).await;
+    for id in 1..=3 {
+        let address = cell.node(id).listens.clone();
+        // As one of its members: ids are no secret.
+        let mut stranger = Stranger::at(&address, id % 3 + 1).await;
+        for term in [u64::MAX, u64::MAX - 1, 1 << 62, 2_000_000] {
+            all_refused(stranger.say_everything(term).await);
+        }
+    }
+    let leader = cell.leader().await;
+    cell.kill(leader);
+    cell.leader().await;
+    let status = cell.ask("/v1/status", None).await;
+    assert!(status["term"].as_u64().unwrap() < 1_000, "{status}");
+}

@@ -1,0 +1,161 @@
+//! The one check in front of all routes, for every request of every protocol over HTTP. It decides from the head of a
+//! request alone, before its body is read and before it is known who asks:
+//!
+//! 1. The request names one host (RFC 9112, section 3.2). Where callers are not authenticated, that host is one by which
+//!    this node is known, so that no web page can reach the node under its own name (DNS rebinding).
+//! 2. A request that a browser sends comes from this node's own pages. Browsers say so in `Sec-Fetch-Site` or `Origin`;
+//!    other programs send neither.
+//! 3. gRPC is `application/grpc` over HTTP/2. A browser can send neither without asking first, whereas it sends a
+//!    `text/plain` POST over HTTP/1.1 for any page.
+
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{Method, StatusCode, Version, request};
+use axum::response::Response;
+
+use super::{grpc, http};
+use crate::calls::Calls;
+use crate::failure::Failure;
+use crate::security::hosts::{AllowedHosts, host_of, normalize};
+
+/// Where the paths of all gRPC services begin: package names have dots, the paths of the HTTP API have none there.
+const GRPC_PATHS: [&str; 3] = ["/lockkeeper.v1.", "/lockkeeper.peer.v1.", "/grpc."];
+/// The page that links of other sites may lead to.
+const CONSOLE_PATH: &str = "/";
+
+/// How a request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Grpc,
+    Http,
+}
+
+/// A request that goes no further.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    protocol: Protocol,
+    failure: Failure,
+    status: StatusCode,
+    /// For the metrics.
+    reason: &'static str,
+}
+
+impl Refusal {
+    pub(super) fn answer(self, calls: &Calls) -> Response {
+        calls.shared().metrics.turned_away(self.reason);
+        match self.protocol {
+            Protocol::Grpc => grpc::status(self.failure).into_http(),
+            Protocol::Http => http::refuse_with(self.failure, self.status),
+        }
+    }
+}
+
+/// Checks the head of a request.
+pub(super) fn check(head: &request::Parts, hosts: &AllowedHosts, calls: &Calls) -> Result<Protocol, Refusal> {
+    let protocol = protocol_of(head)?;
+    let refuse = |failure, status, reason| Err(Refusal { protocol, failure, status, reason });
+    let host = match named_host(head) {
+        Ok(host) => host,
+        Err(what) => {
+            return refuse(Failure::Invalid(what.to_owned()), StatusCode::BAD_REQUEST, "host");
+        }
+    };
+    if let Some(host) = &host
+        && !hosts.allow(host)
+        && !is_a_members(host, calls)
+    {
+        let text = format!(
+            "this node does not serve requests for the host \"{}\": use its IP address or a name in --cell, or start \
+             the node with --allowed-hosts {0}",
+            host_of(host)
+        );
+        return refuse(Failure::Forbidden(text), StatusCode::FORBIDDEN, "host");
+    }
+    if !is_same_origin(head, host.as_deref()) {
+        let text = "web pages of other sites may not send requests to this node: open the node's own console, or send \
+                    the request without the headers Origin and Sec-Fetch-Site if you are not a browser";
+        return refuse(Failure::Forbidden(text.to_owned()), StatusCode::FORBIDDEN, "other_site");
+    }
+    Ok(protocol)
+}
+
+fn protocol_of(head: &request::Parts) -> Result<Protocol, Refusal> {
+    let is_grpc_type = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_grpc(kind.as_bytes()));
+    let is_grpc_path = GRPC_PATHS.iter().any(|start| head.uri.path().starts_with(start));
+    match (is_grpc_type, head.version == Version::HTTP_2) {
+        (true, true) => Ok(Protocol::Grpc),
+        (false, _) if !is_grpc_path => Ok(Protocol::Http),
+        _ => Err(Refusal {
+            protocol: Protocol::Http,
+            failure: Failure::Invalid(
+                "gRPC is served as application/grpc over HTTP/2 only: use a gRPC client, or the HTTP API \
+                 (/openapi.json lists its paths)"
+                    .to_owned(),
+            ),
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            reason: "not_grpc",
+        }),
+    }
+}
+
+/// `application/grpc`, with or without a message format; not `application/grpc-web`.
+fn is_grpc(kind: &[u8]) -> bool {
+    let rest = kind.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// The one host that a request names; none in HTTP/1.0, which has no such header.
+fn named_host(head: &request::Parts) -> Result<Option<String>, &'static str> {
+    let in_target = head.uri.authority().map(|authority| Ok(authority.as_str()));
+    let in_headers = head.headers.get_all(HOST).iter().map(|host| host.to_str());
+    let mut named = None;
+    for (place, host) in in_target.into_iter().chain(in_headers).enumerate() {
+        let host =
+            host.map_err(|_| "the Host header is not a host name: send the name or address of the node")?;
+        match &named {
+            None => named = Some(normalize(host)),
+            // A proxy in front may have decided by one, and we would decide by the other. Two Host headers are refused
+            // even if they are equal; HTTP/2 may repeat its :authority as one Host header.
+            Some(first) if place > 1 || head.uri.authority().is_none() || *first != normalize(host) => {
+                return Err("the request names more than one host: send one Host header");
+            }
+            Some(_) => {}
+        }
+    }
+    match named {
+        Some(host) if host.is_empty() || host.contains('@') => {
+            Err("the Host header is not a host name: send the name or address of the node")
+        }
+        None if head.version > Version::HTTP_10 => Err("the request has no Host header: send one"),
+        named => Ok(named),
+    }
+}
+
+/// Members may have joined after this node was started.
+fn is_a_members(host: &str, calls: &Calls) -> bool {
+    let host = normalize(host_of(host));
+    calls.status().members.iter().any(|member| {
+        [&member.address, &member.peer_address].iter().any(|address| normalize(host_of(address)) == host)
+    })
+}
+
+/// Whether a request comes from this node's own pages, from a user or from a program that is not a browser.
+fn is_same_origin(head: &request::Parts, host: Option<&str>) -> bool {
+    let text =
+        |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
+    // Pages cannot set or remove this header.
+    if let Some(site) = text("sec-fetch-site") {
+        return matches!(site.as_str(), "same-origin" | "none") || is_link_to_console(head);
+    }
+    let Some(origin) = text("origin") else { return true };
+    let from = origin.split_once("://").map(|(_, from)| from);
+    from.is_some() && from == host
+}
+
+/// A user who follows a link to the console: the page that has the link sees nothing of the answer.
+fn is_link_to_console(head: &request::Parts) -> bool {
+    let says = |name: &str, value: &str| head.headers.get(name).is_some_and(|said| said == value);
+    head.method == Method::GET
+        && head.uri.path() == CONSOLE_PATH
+        && says("sec-fetch-mode", "navigate")
+        && says("sec-fetch-dest", "document")
+}
