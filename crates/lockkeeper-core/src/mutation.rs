@@ -38,11 +38,13 @@ pub enum Mutation {
     NoDeadline,
     /// A caller who goes away leaves its request behind.
     ForgetCancel,
+    /// A restored table goes on with the tokens and versions of its backup (S1).
+    RestoreKeepsTokens,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 18] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -60,6 +62,7 @@ impl Mutation {
         Mutation::WallClock,
         Mutation::NoDeadline,
         Mutation::ForgetCancel,
+        Mutation::RestoreKeepsTokens,
     ];
 }
 

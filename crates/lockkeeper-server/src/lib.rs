@@ -42,6 +42,7 @@ pub mod session;
 pub mod shared;
 pub mod slow;
 mod timers;
+pub mod token_floor;
 pub mod trace;
 pub mod wire;
 
