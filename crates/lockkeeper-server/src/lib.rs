@@ -44,6 +44,7 @@ pub mod slow;
 mod timers;
 pub mod token_floor;
 pub mod trace;
+mod undelivered;
 pub mod wire;
 
 pub use config::NodeConfig;

@@ -178,7 +178,7 @@ impl Shared {
     }
 
     /// A grant that nobody is there to take must not stay: it would be a ghost holder.
-    fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
+    pub(crate) fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
         for lock in grant.locks.as_slice() {
             let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
             self.proposer.submit(command, Caller::Nobody);

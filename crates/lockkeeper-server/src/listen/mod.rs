@@ -1,6 +1,7 @@
 //! The port: gRPC and HTTP side by side.
 
 mod crowd;
+mod delivery;
 mod direct;
 mod grpc;
 mod health;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::crowd::{Crowd, Seat};
+use self::delivery::{Sending, Unsent};
 use self::opening::{Opening, opening};
 use self::reception::Reception;
 use self::seldom::Seldom;
@@ -220,7 +222,9 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
     let Port { router, calls, members, seldom, .. } = port;
-    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom };
+    let unsent = Unsent::default();
+    let stream = Sending::new(stream, unsent.clone());
+    let reception = Reception { router, calls, visitor: Arc::new(visitor), members, seldom, unsent };
     let service = TowerToHyperService::new(reception);
     if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended");

@@ -14,6 +14,7 @@ use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
+use super::delivery::Unsent;
 use super::prompt::Prompt;
 use super::seldom::Seldom;
 use super::{grpc, http};
@@ -38,6 +39,7 @@ pub(super) struct Reception {
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
     pub(super) seldom: Arc<Seldom>,
+    pub(super) unsent: Unsent,
 }
 
 impl Reception {
@@ -104,10 +106,12 @@ where
             Ok(who) => {
                 parts.extensions.insert(who);
                 let path = parts.uri.path();
-                match grpc && !STREAMS.contains(&path) && !path.starts_with(MEMBERS_PATH) {
-                    true => Box::pin(self.router.call(Request::from_parts(parts, Prompt::new(body)))),
-                    false => Box::pin(self.router.call(Request::from_parts(parts, body))),
-                }
+                let answer = match grpc && !STREAMS.contains(&path) && !path.starts_with(MEMBERS_PATH) {
+                    true => self.router.call(Request::from_parts(parts, Prompt::new(body))),
+                    false => self.router.call(Request::from_parts(parts, body)),
+                };
+                let unsent = self.unsent.clone();
+                Box::pin(async move { answer.await.map(|response| unsent.follow(response)) })
             }
             Err(failure) => {
                 let mut response = match grpc {
