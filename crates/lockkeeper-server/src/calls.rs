@@ -187,7 +187,7 @@ impl Calls {
             owned => owned?,
         }
         let shared = &self.inner.shared;
-        let renewed = shared.expiry.renew(session);
+        let renewed = shared.expiry.renew(&shared.table(), session);
         if renewed.is_some() {
             shared.metrics.keep_alives.inc();
         }

@@ -35,6 +35,7 @@ pub mod node;
 pub mod observe;
 pub mod observers;
 pub mod office;
+pub mod orphans;
 pub mod proposer;
 pub mod raft;
 pub mod security;
