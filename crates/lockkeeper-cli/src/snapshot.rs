@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use lockkeeper_proto::v1;
-use lockkeeper_server::backup;
+use lockkeeper_server::backup::{self, Restored};
+use lockkeeper_server::token_floor::FloorSource;
 use serde_json::json;
 
 use crate::admin;
@@ -22,12 +24,14 @@ Examples:
   lockkeeper serve --data-dir /var/lib/lockkeeper
 
 A restored cell is a new one, of one node; add the others with lockkeeper member add. Its
-tokens go on 1,000,000,000,000 above those of the backup, so that no token is given
-twice, also if the old cell went on after the backup was taken. Never let both serve.
+tokens and the versions of its values go on above a floor, so that none is given twice, also if
+the old cell went on after the backup was taken, or if the backup was restored before. The
+floor is the time of the restore: 1,000,000 for each second since 2020, UTC. Give it yourself
+with --tokens-above if the clock of this machine cannot be trusted.
 
-Restore a backup only once, and always the newest: the same backup restored again gives the
-same tokens again, and an older one gives tokens that a cell restored from a newer one
-has given. If a restored cell is lost too, restore from a backup of that cell.")]
+Do not restore twice at the same moment, nor on machines whose clocks differ by more than the
+time between the restores: such cells may give the same tokens. Never let two cells serve the
+same clients.")]
 pub(crate) struct SnapshotVerb {
     #[command(subcommand)]
     what: What,
@@ -52,6 +56,9 @@ enum What {
         /// The id of the one node that the new cell starts with
         #[arg(long, default_value_t = 1)]
         node_id: u64,
+        /// Give only tokens and versions above this number, instead of a floor by the clock of this machine
+        #[arg(long, value_name = "N")]
+        tokens_above: Option<u64>,
         /// Text for people or JSON for programs
         #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
         output: Output,
@@ -80,40 +87,56 @@ impl SnapshotVerb {
                     ))?,
                 }
             }
-            What::Restore { file, data_dir, node_id, output } => {
-                let restored = backup::restore(file, data_dir, *node_id)
+            What::Restore { file, data_dir, node_id, tokens_above, output } => {
+                // The only decision of Lockkeeper that reads a wall clock: see lockkeeper_server::token_floor.
+                let floor =
+                    tokens_above.map_or_else(|| FloorSource::Clock(SystemTime::now()), FloorSource::Given);
+                let restored = backup::restore(file, data_dir, *node_id, floor)
                     .map_err(|error| Failure::other(error.to_string()))?;
                 match output {
-                    Output::Json => client::print_json(&json!({
-                        "cell": restored.cell,
-                        "node_id": restored.node_id,
-                        "data_dir": data_dir,
-                        "backup_last_token": restored.backup_token,
-                        "last_token": restored.last_token,
-                        "locks": restored.locks,
-                        "sessions": restored.sessions,
-                        "values": restored.values,
-                    }))?,
-                    Output::Table => client::print(&format!(
-                        "restored {} locks, {} sessions and {} values into the new cell {} in {}\n\
-                         tokens go on above {} (the backup's last one was {}, and {} was added)\n\
-                         restore this backup only once, and no older one after it: its tokens would be given twice\n\
-                         start it: lockkeeper serve --data-dir {}\n",
-                        restored.locks,
-                        restored.sessions,
-                        restored.values,
-                        restored.cell,
-                        data_dir.display(),
-                        restored.last_token,
-                        restored.backup_token,
-                        backup::TOKENS_RAISED_BY,
-                        data_dir.display()
-                    ))?,
+                    Output::Json => client::print_json(&as_json(&restored, data_dir))?,
+                    Output::Table => client::print(&as_text(&restored, data_dir, floor))?,
                 }
             }
         }
         Ok(0)
     }
+}
+
+fn as_json(restored: &Restored, data_dir: &Path) -> serde_json::Value {
+    json!({
+        "cell": restored.cell,
+        "node_id": restored.node_id,
+        "data_dir": data_dir,
+        "backup_last_token": restored.backup_token,
+        "tokens_above": restored.floor,
+        "locks": restored.locks,
+        "sessions": restored.sessions,
+        "values": restored.values,
+    })
+}
+
+fn as_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
+    let Restored { cell, node_id: _, backup_token, floor: above, locks, sessions, values } = restored;
+    let data_dir = data_dir.display();
+    let source = match floor {
+        FloorSource::Clock(_) => {
+            "the floor is the time of this machine: 1,000,000 for each second since 2020, UTC\n\
+             the same tokens may be given twice if that clock is wrong, if the clock of an earlier restore was ahead of \
+             it, or if this backup is restored elsewhere at the same moment\n"
+        }
+        FloorSource::Given(_) => {
+            "the floor was given with --tokens-above: tokens are given twice if the old cell, or a cell \
+             restored from its backups, has given higher ones\n"
+        }
+    };
+    format!(
+        "restored {locks} locks, {sessions} sessions and {values} values into the new cell {cell} in {data_dir}\n\
+         all tokens and versions of the new cell are above {above} (the backup's last token was {backup_token})\n\
+         {source}\
+         do not let the old cell serve any longer\n\
+         start the new one: lockkeeper serve --data-dir {data_dir}\n"
+    )
 }
 
 /// Saves under another name first, so that what has the name is whole.

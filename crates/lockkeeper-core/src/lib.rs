@@ -27,6 +27,7 @@ pub mod bounds;
 pub mod command;
 pub mod deadlock;
 pub mod effect;
+mod floor;
 pub mod graph;
 pub mod history;
 pub mod id;

@@ -40,11 +40,13 @@ pub enum Mutation {
     NoDeadline,
     /// A caller who goes away leaves its request behind.
     ForgetCancel,
+    /// A restored table goes on with the tokens and versions of its backup (S1).
+    RestoreKeepsTokens,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 18] = [
+    pub const ALL: [Mutation; 19] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -63,6 +65,7 @@ impl Mutation {
         Mutation::WallClock,
         Mutation::NoDeadline,
         Mutation::ForgetCancel,
+        Mutation::RestoreKeepsTokens,
     ];
 }
 

@@ -165,13 +165,6 @@ impl LockTable {
         self.timers.get_min().map(|(due, _)| *due)
     }
 
-    /// Raises the token counter so that no number is ever given twice, after a restore from a backup (S1).
-    pub fn raise_tokens(&mut self, by: u64) -> Result<(), Refusal> {
-        let raised = self.last_token.0.checked_add(by).filter(|raised| *raised <= Token::MAX.0);
-        self.last_token = Token(raised.ok_or_else(no_token_left)?);
-        Ok(())
-    }
-
     /// Whether one more token can be given. Each that waits has one set aside: to let it in never fails.
     pub(crate) fn check_token_left(&self) -> Result<(), Refusal> {
         match self.last_token.0.saturating_add(self.waiters.len() as u64) < Token::MAX.0 {
@@ -261,7 +254,7 @@ impl LockTable {
 }
 
 /// No token is ever given twice, and none that a JSON client would read as another (S1).
-fn no_token_left() -> Refusal {
+pub(crate) fn no_token_left() -> Refusal {
     Refusal::limit(format!(
         "the cell has given its tokens up to {}, its limit: start a new cell, and have the gates forget the old tokens",
         Token::MAX

@@ -109,9 +109,15 @@ impl LockTable {
         self.sessions.get(&session)
     }
 
-    /// All sessions that are alive, for a new leader that gives each its full time to live.
+    /// All sessions that are alive.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.sessions.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// The sessions that are alive in the order of their ids, from this one: for a new leader that gives each its full
+    /// time to live.
+    pub fn sessions_from(&self, first: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.sessions.range(first..).map(|(id, session)| (*id, session))
     }
 
     /// What a session holds.
@@ -122,9 +128,18 @@ impl LockTable {
             .map(|((_, token), held)| Grant { locks: held.locks.clone(), token: *token, mode: held.mode })
     }
 
-    /// Requests that wait, with the ids that they were given.
-    pub fn waiting_requests(&self) -> impl Iterator<Item = (SessionId, &RequestId)> {
-        self.waiters.values().filter_map(|waiter| Some((waiter.session, waiter.request.as_ref()?)))
+    /// Requests that wait, in the order of their tickets, from this one; with the ids that they were given, if any.
+    pub fn waiting_requests_from(
+        &self,
+        first: Ticket,
+    ) -> impl Iterator<Item = (Ticket, SessionId, Option<&RequestId>)> {
+        let waiters = self.waiters.range(first..);
+        waiters.map(|(ticket, waiter)| (*ticket, waiter.session, waiter.request.as_ref()))
+    }
+
+    /// The ticket that was given last.
+    pub fn last_ticket(&self) -> Ticket {
+        self.last_ticket
     }
 
     /// A value.

@@ -171,8 +171,9 @@ fn values() {
 #[test]
 fn tokens() {
     let mut stage = Stage::new();
-    stage.table.raise_tokens(Token::MAX.0 - 3).unwrap();
-    assert!(matches!(stage.table.raise_tokens(4), Err(Refusal::Limit(_))), "a restore is refused too");
+    stage.table.raise_to_floor(Token(Token::MAX.0 - 3)).unwrap();
+    let no_token_above = stage.table.raise_to_floor(Token::MAX);
+    assert!(matches!(no_token_above, Err(Refusal::Limit(_))), "a restore is refused too");
     let held = stage.take(1, "a");
     assert_eq!(held.0, Token::MAX.0 - 2);
     stage.queue(2, "a");

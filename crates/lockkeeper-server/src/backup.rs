@@ -1,18 +1,17 @@
-//! A new cell from a backup. It must never give a token that the old cell has given, not even one that was given
-//! after the backup was taken: so its tokens go on far above (S1).
+//! A new cell from a backup. It must never give a token or a version of a value that was given before, also not one
+//! that the old cell gave after the backup was taken, or that another cell restored from this backup gave: it goes on
+//! above a floor (S1).
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_core::Refusal;
+use lockkeeper_core::{Refusal, Token};
 
 use crate::data_dir::{DataDir, DataDirError};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::Member;
-
-/// So far above the backup's last token the new cell begins.
-pub const TOKENS_RAISED_BY: u64 = 1_000_000_000_000;
+use crate::token_floor::{BackupFacts, FloorError, FloorSource, token_floor};
 
 /// What was restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub struct Restored {
     pub node_id: u64,
     /// The last token in the backup.
     pub backup_token: u64,
-    /// The last token of the new cell: all that it gives are above.
-    pub last_token: u64,
+    /// The floor: all tokens and versions that the new cell gives are above.
+    pub floor: u64,
     /// The locks in it.
     pub locks: u64,
     /// The sessions in it.
@@ -42,7 +41,10 @@ pub enum RestoreError {
     /// The folder cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
-    /// There are no tokens left above those of the backup.
+    /// There is no floor that is above everything given so far.
+    #[error(transparent)]
+    Floor(#[from] FloorError),
+    /// The table does not take the floor.
     #[error(transparent)]
     Tokens(#[from] Refusal),
     /// There is something in the folder already.
@@ -59,7 +61,12 @@ pub enum RestoreError {
 }
 
 /// Makes a new cell of one node out of a backup. Further nodes are added to it when it runs.
-pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored, RestoreError> {
+pub fn restore(
+    backup: &Path,
+    data_dir: &Path,
+    node_id: u64,
+    floor: FloorSource,
+) -> Result<Restored, RestoreError> {
     let failed = |error| RestoreError::Io { path: data_dir.to_owned(), error };
     // The whole of the backup is read and checked before anything is written.
     let (meta, mut table) = SnapshotStore::read_backup(backup)?;
@@ -70,7 +77,9 @@ pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored,
         Err(error) => return Err(failed(error)),
     }
     let backup_token = table.last_token().0;
-    table.raise_tokens(TOKENS_RAISED_BY)?;
+    let written = std::fs::metadata(backup).and_then(|file| file.modified()).ok();
+    let floor = token_floor(floor, BackupFacts { highest_number: table.highest_number(), written })?;
+    table.raise_to_floor(Token(floor))?;
     table.note_restored();
     let home = DataDir::open(data_dir, Some(node_id))?;
     let own = home.identity();
@@ -87,7 +96,7 @@ pub fn restore(backup: &Path, data_dir: &Path, node_id: u64) -> Result<Restored,
         cell,
         node_id,
         backup_token,
-        last_token: table.last_token().0,
+        floor,
         locks: counts.locks,
         sessions: counts.sessions,
         values: counts.values,

@@ -22,6 +22,7 @@ use crate::raft::snapshot::SnapshotStore;
 use crate::security::{Guard, Rates, Who};
 use crate::session::connection::Connection;
 use crate::shared::Shared;
+use crate::undelivered::{AwaitedGrant, UndeliveredGrant};
 use crate::wire;
 
 /// Locks in a page, if the caller names no number.
@@ -189,7 +190,7 @@ impl Calls {
             owned => owned?,
         }
         let shared = &self.inner.shared;
-        let renewed = shared.expiry.renew(session);
+        let renewed = shared.expiry.renew(&shared.table(), session);
         if renewed.is_some() {
             shared.metrics.keep_alives.inc();
         }
@@ -213,8 +214,17 @@ impl Calls {
     ///
     /// A caller that goes away while it waits leaves the queue, unless it gave a request id: then it can
     /// come back with the same id and finds its place, or its grant.
-    pub async fn acquire(&self, mut request: Acquire) -> Result<Grant, Failure> {
+    pub async fn acquire(&self, request: Acquire) -> Result<Grant, Failure> {
+        let grant = self.acquire_for_answer(request).await?;
+        grant.delivered();
+        Ok(Grant::clone(&grant))
+    }
+
+    /// The same for a caller whose answer has to be sent: without a request id, the grant is given back if it is dropped
+    /// before it was delivered.
+    pub(crate) async fn acquire_for_answer(&self, mut request: Acquire) -> Result<UndeliveredGrant, Failure> {
         let mut leaves = None;
+        let (session, gives_back) = (request.session, request.request.is_none());
         match &request.request {
             Some(id) if id.starts_with(OWN_REQUEST_PREFIX) => {
                 return Err(Failure::Invalid(format!(
@@ -232,12 +242,26 @@ impl Calls {
             }
             _ => {}
         }
-        let outcome = self.command(Command::Acquire(request)).await;
+        let command = Command::Acquire(request);
+        let next_step = doubt::next_step(&command);
+        let (sender, answer) = oneshot::channel();
+        let shared = self.inner.shared.clone();
+        // One that waits is taken out of the queue, and its grant with it, by `LeavesQueue`.
+        let mut awaited =
+            AwaitedGrant { shared, session, answer, gives_back: gives_back && leaves.is_none() };
+        self.submit(command, Caller::Call(sender));
+        let outcome = awaited.outcome().await;
         if let Some(mut guard) = leaves {
             guard.request = None;
         }
-        match outcome? {
-            Reply::Granted(grant) => Ok(grant),
+        match outcome.map_err(|failure| failure.in_doubt(next_step))? {
+            Reply::Granted(grant) => {
+                let undelivered = UndeliveredGrant::new(self.inner.shared.clone(), session, grant);
+                if !gives_back {
+                    undelivered.delivered();
+                }
+                Ok(undelivered)
+            }
             other => Err(unexpected(&other)),
         }
     }

@@ -10,6 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::calls::Calls;
 use crate::failure::Failure;
+use crate::undelivered::UndeliveredGrant;
 
 /// Elections are locks whose names begin like this.
 pub const PREFIX: &str = "election/";
@@ -25,16 +26,15 @@ pub fn lock_of(election: &str) -> Result<LockName, Failure> {
 }
 
 impl Calls {
-    /// Stands for election and waits to be elected, as an acquire waits for its lock. The epoch comes back.
-    pub async fn campaign(
+    /// Stands for election and waits to be elected, as an acquire waits for its lock. The epoch is the grant's token.
+    pub(crate) async fn campaign(
         &self,
         election: &str,
         value: SmolStr,
         candidate: Acquire,
-    ) -> Result<Token, Failure> {
+    ) -> Result<UndeliveredGrant, Failure> {
         let locks = Locks::One(lock_of(election)?);
-        let grant = self.acquire(Acquire { locks, value: Some(value), ..candidate }).await?;
-        Ok(grant.token)
+        self.acquire_for_answer(Acquire { locks, value: Some(value), ..candidate }).await
     }
 
     /// Gives the office up; the next candidate leads.

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{Command, Waiting};
 use tokio::time::Instant;
 
-use crate::callers::Caller;
-use crate::calls::OWN_REQUEST_PREFIX;
 use crate::failure::Failure;
 use crate::raft::log::LogStore;
 use crate::raft::{Consensus, RaftStatus};
@@ -176,24 +173,16 @@ pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<
 
 fn take(shared: &Shared, term: u64) {
     let table = shared.table();
+    // The timer task does the rest of both, in slices.
     shared.expiry.take_over(&table);
+    shared.orphans.take_over(&table);
     if !shared.office.take(term, table.now()) {
         drop(table);
         shared.expiry.stop();
         return;
     }
     let counts = table.counts();
-    // Their callers were calls to a former leader or a former life of this node, and cannot come back for them.
-    let orphans: Vec<_> = table
-        .waiting_requests()
-        .filter(|(_, id)| id.starts_with(OWN_REQUEST_PREFIX))
-        .map(|(session, id)| (session, id.clone()))
-        .collect();
     drop(table);
-    for (session, id) in orphans {
-        let command = Command::Cancel { session, what: Waiting::Request(id) };
-        shared.proposer.submit(command, Caller::Nobody);
-    }
     shared.timers_changed.notify_one();
     tracing::info!(term, sessions = counts.sessions, locks = counts.locks, "this node leads the cell");
 }

@@ -35,6 +35,7 @@ pub mod node;
 pub mod observe;
 pub mod observers;
 pub mod office;
+pub mod orphans;
 mod private_files;
 pub mod proposer;
 pub mod raft;
@@ -43,7 +44,9 @@ pub mod session;
 pub mod shared;
 pub mod slow;
 mod timers;
+pub mod token_floor;
 pub mod trace;
+mod undelivered;
 pub mod wire;
 
 pub use config::NodeConfig;

@@ -15,6 +15,7 @@ use crate::lately::Lately;
 use crate::metrics::Metrics;
 use crate::observers::Observers;
 use crate::office::Office;
+use crate::orphans::Orphans;
 use crate::proposer::Proposer;
 use crate::slow::Slow;
 use crate::trace;
@@ -37,6 +38,8 @@ pub struct Shared {
     pub office: Office,
     /// Session timers.
     pub expiry: Expiry,
+    /// Waiting requests that nobody will come back for.
+    pub orphans: Orphans,
     /// Who wants to know when a lock changes hands.
     pub observers: Observers,
     /// What can be measured.
@@ -64,6 +67,7 @@ impl Shared {
             proposer: Proposer::default(),
             office: Office::default(),
             expiry: Expiry::default(),
+            orphans: Orphans::default(),
             observers: Observers::default(),
             metrics,
             slow,
@@ -178,7 +182,7 @@ impl Shared {
     }
 
     /// A grant that nobody is there to take must not stay: it would be a ghost holder.
-    fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
+    pub(crate) fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
         for lock in grant.locks.as_slice() {
             let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
             self.proposer.submit(command, Caller::Nobody);

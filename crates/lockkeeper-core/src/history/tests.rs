@@ -127,7 +127,7 @@ fn leaders_members_and_restores_are_remembered() {
     let mut table = table();
     table.note_leader(3, 2);
     table.note_members("1 and 2");
-    table.raise_tokens(1_000).expect("there are more");
+    table.raise_to_floor(Token(1_000)).expect("there are more");
     table.note_restored();
     let words: Vec<&str> = table.acts().map(|act| act.deed.as_str()).collect();
     assert_eq!(words, ["restored", "members"]);

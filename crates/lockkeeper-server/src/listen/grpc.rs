@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::raft::network::PeerService;
 use crate::security::Who;
 use crate::session::stream::ClientStream;
+use crate::undelivered::UndeliveredGrant;
 use crate::wire;
 
 /// Largest message that is taken in.
@@ -116,8 +117,15 @@ async fn grant(calls: &Calls, command: Command) -> Result<Response<v1::Grant>, S
     let Command::Acquire(request) = command else {
         return Err(status(Failure::Invalid("this is not an acquire".to_owned())));
     };
-    let grant = calls.acquire(request).await.map_err(status)?;
-    Ok(Response::new(wire::grant(&grant)))
+    let grant = calls.acquire_for_answer(request).await.map_err(status)?;
+    Ok(with_grant(wire::grant(&grant), grant))
+}
+
+/// The grant is beside its answer until that is sent: see `delivery.rs`.
+fn with_grant<T>(answer: T, grant: UndeliveredGrant) -> Response<T> {
+    let mut response = Response::new(answer);
+    response.extensions_mut().insert(grant);
+    response
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -253,9 +261,9 @@ impl Lockkeeper for Service {
         let calls = self.by(&request);
         let request = request.into_inner();
         let candidate = wire::candidate(&request).map_err(status)?;
-        let epoch =
+        let grant =
             calls.campaign(&request.election, request.value.into(), candidate).await.map_err(status)?;
-        Ok(Response::new(v1::CampaignResponse { epoch: epoch.0 }))
+        Ok(with_grant(v1::CampaignResponse { epoch: grant.token.0 }, grant))
     }
 
     async fn resign(&self, request: Request<v1::ResignRequest>) -> Answer<v1::ResignResponse> {

@@ -1,6 +1,7 @@
 //! The port: gRPC and HTTP side by side.
 
 mod crowd;
+mod delivery;
 mod direct;
 mod gate;
 mod grpc;

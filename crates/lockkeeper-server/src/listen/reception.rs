@@ -15,6 +15,7 @@ use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
 
 use super::crowd::Kind;
+use super::delivery::Unsent;
 use super::gate::{self, Protocol};
 use super::prompt::Prompt;
 use super::requests::Place;
@@ -53,6 +54,7 @@ pub(super) struct Reception {
     pub(super) hosts: Arc<AllowedHosts>,
     pub(super) place: Arc<Place>,
     pub(super) seldom: Arc<Seldom>,
+    pub(super) unsent: Unsent,
 }
 
 impl Reception {
@@ -151,11 +153,15 @@ where
             Ok(who) => {
                 parts.extensions.insert(who);
                 let path = parts.uri.path();
+                let unsent = self.unsent.clone();
                 if protocol == Protocol::Http || STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
-                    return Box::pin(self.router.call(Request::from_parts(parts, body)));
+                    let answer = self.router.call(Request::from_parts(parts, body));
+                    return Box::pin(async move { answer.await.map(|response| unsent.follow(response)) });
                 }
                 let answer = self.router.call(Request::from_parts(parts, Prompt::new(body)));
-                Box::pin(async move { answer.await.map(grpc::blame_malformed_message) })
+                Box::pin(async move {
+                    answer.await.map(|response| unsent.follow(grpc::blame_malformed_message(response)))
+                })
             }
             Err(failure) => {
                 let mut response = match protocol {

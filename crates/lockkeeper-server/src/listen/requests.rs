@@ -11,6 +11,7 @@ use lockkeeper_proto::net::Stream;
 use lockkeeper_proto::tls::Visitor;
 
 use super::crowd::{Kind, Seat};
+use super::delivery::{Sending, Unsent};
 use super::opening::Opening;
 use super::reception::Reception;
 use super::{FIRST_BYTES_WITHIN, Port};
@@ -92,7 +93,10 @@ pub(super) async fn serve(stream: Stream, port: Port, visitor: Visitor, mut seat
     let Port { router, calls, members, hosts, seldom, .. } = port;
     let place = Arc::new(Place::new(seat));
     let visitor = Arc::new(visitor);
-    let reception = Reception { router, calls, visitor, members, hosts, seldom, place: place.clone() };
+    let unsent = Unsent::default();
+    let stream = Sending::new(stream, unsent.clone());
+    let reception =
+        Reception { router, calls, visitor, members, hosts, seldom, place: place.clone(), unsent };
     let service = TowerToHyperService::new(reception);
     tokio::select! {
         served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service) => {

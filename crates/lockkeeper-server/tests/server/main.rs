@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
 
+mod backup;
 mod busy;
 mod cell;
 mod direct;

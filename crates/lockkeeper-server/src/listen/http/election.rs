@@ -16,6 +16,7 @@ use super::error::{self, Error};
 use super::lock::{RequestWord, wait};
 use super::on_behalf::OnBehalf;
 use super::query::Query;
+use super::with_grant::WithGrant;
 use crate::wire;
 
 /// An observer that has gone is noticed after this time at the latest.
@@ -40,14 +41,14 @@ pub(super) struct Elected {
 pub(super) async fn campaign(
     OnBehalf(calls): OnBehalf,
     Body(asked): Body<Campaign>,
-) -> Result<Json<Elected>, Error> {
+) -> Result<WithGrant<Elected>, Error> {
     let candidate = Acquire {
         request: asked.request.map(|RequestWord(id)| id),
         wait: wait(asked.wait_ms, asked.wait_forever),
         ..Acquire::new(wire::session(&asked.session)?, Locks::One(SmolStr::default()))
     };
-    let epoch = calls.campaign(&asked.election, asked.value.into(), candidate).await?;
-    Ok(Json(Elected { epoch: epoch.0 }))
+    let grant = calls.campaign(&asked.election, asked.value.into(), candidate).await?;
+    Ok(WithGrant::new(Elected { epoch: grant.token.0 }, grant))
 }
 
 #[derive(Deserialize)]

@@ -15,6 +15,7 @@ use super::body::Body;
 use super::error::Error;
 use super::on_behalf::OnBehalf;
 use super::query::Query;
+use super::with_grant::WithGrant;
 use crate::failure::Failure;
 use crate::wire;
 
@@ -120,11 +121,11 @@ pub(super) struct Granted {
 pub(super) async fn acquire(
     OnBehalf(calls): OnBehalf,
     Body(asked): Body<AcquireOne>,
-) -> Result<Json<Granted>, Error> {
+) -> Result<WithGrant<Granted>, Error> {
     let mode = asked.mode.map(Mode::from);
     let lock = asked.lock;
     let grant = calls
-        .acquire(Acquire {
+        .acquire_for_answer(Acquire {
             session: wire::session(&asked.session)?,
             request: asked.request.map(|RequestWord(id)| id),
             locks: Locks::One(SmolStr::from(&lock)),
@@ -139,7 +140,8 @@ pub(super) async fn acquire(
         })
         .await?;
     let sequencer = wire::sequencer(&grant);
-    Ok(Json(Granted { lock, token: grant.token.0, mode: grant.mode.as_str(), sequencer }))
+    let granted = Granted { lock, token: grant.token.0, mode: grant.mode.as_str(), sequencer };
+    Ok(WithGrant::new(granted, grant))
 }
 
 #[derive(Deserialize)]
@@ -165,8 +167,8 @@ pub(super) struct GrantedAll {
     sequencers: Vec<String>,
 }
 
-impl From<Grant> for GrantedAll {
-    fn from(grant: Grant) -> GrantedAll {
+impl From<&Grant> for GrantedAll {
+    fn from(grant: &Grant) -> GrantedAll {
         let (token, mode) = (grant.token, grant.mode);
         let sequencer = |lock: &SmolStr| Sequencer { lock: lock.clone(), token, mode }.to_string();
         GrantedAll {
@@ -181,10 +183,10 @@ impl From<Grant> for GrantedAll {
 pub(super) async fn acquire_all(
     OnBehalf(calls): OnBehalf,
     Body(asked): Body<AcquireAll>,
-) -> Result<Json<GrantedAll>, Error> {
+) -> Result<WithGrant<GrantedAll>, Error> {
     let session = wire::session(&asked.session)?;
     let grant = calls
-        .acquire(Acquire {
+        .acquire_for_answer(Acquire {
             request: asked.request.map(|RequestWord(id)| id),
             mode: asked.mode.map(Mode::from).unwrap_or_default(),
             wait: wait(asked.wait_ms, asked.wait_forever),
@@ -194,7 +196,7 @@ pub(super) async fn acquire_all(
             ..Acquire::new(session, Locks::many(asked.locks.into_iter().map(SmolStr::from)))
         })
         .await?;
-    Ok(Json(grant.into()))
+    Ok(WithGrant::new(GrantedAll::from(&*grant), grant))
 }
 
 #[derive(Deserialize)]

@@ -23,6 +23,7 @@ mod snapshot;
 mod status;
 mod token;
 mod value;
+mod with_grant;
 
 use axum::Router;
 use axum::extract::Request;

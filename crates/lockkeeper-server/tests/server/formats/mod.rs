@@ -22,6 +22,7 @@ mod scene;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockkeeper_server::token_floor::FloorSource;
 use lockkeeper_server::{Node, NodeConfig, Security, backup};
 use serde_json::{Value, json};
 
@@ -137,15 +138,16 @@ async fn backups_of_all_versions_can_be_restored() {
     for version in versions() {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("restored");
-        let restored = backup::restore(&version.join("backup.snapshot"), &folder, 1).unwrap();
-        assert!(restored.last_token > backup::TOKENS_RAISED_BY, "{restored:?}");
+        let floor = FloorSource::Given(1_000_000);
+        let restored = backup::restore(&version.join("backup.snapshot"), &folder, 1, floor).unwrap();
+        assert_eq!(restored.floor, 1_000_000, "{restored:?}");
         assert!(restored.locks > 0 && restored.sessions > 0 && restored.values > 0, "{restored:?}");
         let expected = expected(&version);
         let stage = Stage::on(&folder, &expected).await;
         let caller = stage.ci(&expected);
         let session = caller.session_of(60_000, "test").await;
         let token = caller.take(&session, "format/new").await;
-        assert_eq!(token, restored.last_token + 1, "tokens go on above the backup");
+        assert_eq!(token, restored.floor + 1, "tokens go on above the backup");
         let value = caller.get("/v1/value?key=format%2Fvalue").await.ok();
         assert_eq!(value["value"], json!("early"), "{value}");
         stage.node.stop().await;

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use lockkeeper_server::token_floor::FloorSource;
 use lockkeeper_server::{Node, NodeConfig, backup};
 
 const SECTOR: usize = 512;
@@ -92,7 +93,7 @@ async fn a_newer_backup_is_refused_and_the_folder_stays_empty() {
     let path = temporary.path().join("backup.snapshot");
     fs::write(&path, bytes).unwrap();
     let folder = temporary.path().join("restored");
-    let error = backup::restore(&path, &folder, 1).unwrap_err().to_string();
+    let error = backup::restore(&path, &folder, 1, FloorSource::Given(1_000_000)).unwrap_err().to_string();
     assert!(error.contains("format 7") && error.contains("version"), "{error}");
     assert!(!folder.exists(), "nothing was written");
 }

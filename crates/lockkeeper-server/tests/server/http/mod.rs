@@ -2,6 +2,7 @@
 //! went over the wire.
 
 mod api;
+mod gone;
 mod input;
 mod openapi;
 mod state;

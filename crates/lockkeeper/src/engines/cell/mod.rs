@@ -17,7 +17,7 @@
 //! # The token
 //!
 //! One counter for the whole lock table, raised by each grant, in the replicated state and in snapshots. It rises over
-//! restarts, fail-overs and changes of members; a restore from a backup goes on far above.
+//! restarts, fail-overs and changes of members; a restore from a backup goes on above all of them.
 //!
 //! # Whose clock decides
 //!

@@ -1,0 +1,40 @@
+//! The numbers that a restored table must not give again: tokens and versions of values (S1).
+
+use crate::id::Token;
+use crate::mutation::{self, Mutation};
+use crate::refusal::Refusal;
+use crate::table::{LockTable, no_token_left};
+use crate::value::StoredValue;
+
+impl LockTable {
+    /// The highest number that this table has given, be it a token or the version of a value.
+    pub fn highest_number(&self) -> u64 {
+        let versions = self.values.iter().map(|(_, value)| value.version);
+        versions.fold(self.last_token.0.max(self.removed_version), u64::max)
+    }
+
+    /// Raises tokens and versions to a floor after a restore from a backup: every token and every version that the
+    /// table gives from now on is above it. A value keeps its content and takes the floor as its version, so that no
+    /// version of the cell that the backup is from names another content here. Fails if the table has given
+    /// higher numbers already, or if no token would be left above the floor and the tokens that waiters
+    /// have been promised.
+    pub fn raise_to_floor(&mut self, floor: Token) -> Result<(), Refusal> {
+        let highest = self.highest_number();
+        if floor.0 < highest {
+            return Err(Refusal::invalid(format!(
+                "the floor {floor} is below {highest}, the highest token or version that was given"
+            )));
+        }
+        if floor.0.saturating_add(self.waiters.len() as u64) >= Token::MAX.0 {
+            return Err(no_token_left());
+        }
+        if mutation::is_on(Mutation::RestoreKeepsTokens) {
+            return Ok(());
+        }
+        self.last_token = floor;
+        self.removed_version = floor.0;
+        let values = std::mem::take(&mut self.values).into_iter();
+        self.values = values.map(|(key, value)| (key, StoredValue { version: floor.0, ..value })).collect();
+        Ok(())
+    }
+}
