@@ -90,7 +90,7 @@ fn room_for(files: u64) -> bool {
     enough
 }
 
-pub async fn greet(address: &str) -> TcpStream {
+async fn greet(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(GREETING).await.unwrap();
     let mut greeting = [0; GREETING.len()];

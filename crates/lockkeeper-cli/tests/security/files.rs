@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 
 use crate::crowd::Plain;
 use crate::harness::node::{free_address, lockkeeper};
-use crate::harness::{http, until};
+use crate::harness::{LONG, http, until};
 use crate::stage::ROOT_TOKEN;
 
 fn mode(path: &Path) -> u32 {
@@ -34,7 +34,8 @@ fn check_modes(folder: &Path) -> usize {
 async fn refused(words: &[&str]) -> String {
     let mut command = tokio::process::Command::from(lockkeeper());
     command.args(["serve", "--listen", &free_address(7420)]).args(words).stdout(Stdio::null());
-    let Output { status, stderr, .. } = command.output().await.unwrap();
+    let ended = tokio::time::timeout(LONG, command.kill_on_drop(true).output()).await;
+    let Output { status, stderr, .. } = ended.expect("it is refused at once, and does not serve").unwrap();
     assert!(!status.success());
     String::from_utf8_lossy(&stderr).into_owned()
 }

@@ -6,23 +6,26 @@ use lockkeeper_proto::frame::{GREETING, MEMBERS_GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::crowd::{Plain, greet};
+use crate::crowd::Plain;
 use crate::harness::cell::Cell;
 use crate::harness::{LONG, http, until};
 use crate::stage::{Plan, Stage};
 
 const PLACES: usize = 60;
 
-/// Clients that have sent a frame and nothing more.
+/// Clients that have sent a frame and nothing more, until there is no place for another.
 async fn idle_clients(address: &str) -> Vec<TcpStream> {
     let mut idle = Vec::new();
-    for _ in 0..PLACES {
-        let mut stream = greet(address).await;
-        // An empty frame.
-        stream.write_all(&[0; 4]).await.unwrap();
+    loop {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // The greeting and an empty frame.
+        let sent = stream.write_all(&[&GREETING[..], &[0; 4]].concat()).await;
+        if sent.is_err() || stream.read_exact(&mut [0; GREETING.len()]).await.is_err() {
+            return idle;
+        }
         idle.push(stream);
+        assert!(idle.len() <= PLACES, "there is a bound");
     }
-    idle
 }
 
 #[tokio::test]
