@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::LockTable;
 use lockkeeper_proto::v1;
-use openraft::storage::{RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -167,7 +166,7 @@ impl Node {
         }
 
         let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
-        check_term(&config, &log).await?;
+        check_term(&config, &log)?;
         let mut nonce = [0; 8];
         lockkeeper_proto::chance::fill(&mut nonce).map_err(StartError::Random)?;
         let metrics = Metrics::new(log.sync_seconds());
@@ -376,10 +375,9 @@ fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
 }
 
 /// A vote in an impossible term would end the process at its first election.
-async fn check_term(config: &NodeConfig, log: &LogStore) -> Result<(), StartError> {
+fn check_term(config: &NodeConfig, log: &LogStore) -> Result<(), StartError> {
     let path = config.data_dir.clone().unwrap_or_default();
-    let vote = log.clone().get_log_reader().await.read_vote().await;
-    let vote = vote.map_err(|error| DataDirError::Io { path: path.clone(), error })?;
+    let vote = log.vote().map_err(|error| DataDirError::Io { path: path.clone(), error })?;
     terms::check_persisted(vote.as_ref()).map_err(|what| {
         let what = format!("{what}. {}", log::REPAIR);
         StartError::DataDir(DataDirError::Strange { path, what })

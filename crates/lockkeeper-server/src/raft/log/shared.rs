@@ -4,6 +4,7 @@
 //! the queue is the order on the disk and the order of the answers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,7 @@ use super::error::LogError;
 use super::housekeeper::{Housekeeper, Space};
 use super::record::Standing;
 use super::writer::{Change, Done, Operation, Writer};
+use crate::raft::types::Vote;
 
 /// Lock order: `writer` before `view`.
 #[derive(Debug)]
@@ -131,6 +133,13 @@ impl Shared {
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The vote that this node has given last.
+    pub(crate) fn vote(&self) -> io::Result<Option<Vote>> {
+        let view = self.view();
+        view.check()?;
+        Ok(view.standing.vote)
     }
 
     pub(crate) fn space(&self) -> Space {

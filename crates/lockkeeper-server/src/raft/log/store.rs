@@ -105,6 +105,11 @@ impl LogStore {
         self.shared.space()
     }
 
+    /// The vote that this node has given last.
+    pub fn vote(&self) -> io::Result<Option<Vote>> {
+        self.shared.vote()
+    }
+
     /// How long each fdatasync took.
     pub fn sync_seconds(&self) -> Histogram {
         self.sync_seconds.clone()
@@ -351,8 +356,6 @@ impl RaftLogReader<TypeConfig> for LogReader {
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        let view = self.shared.view();
-        view.check()?;
-        Ok(view.standing.vote)
+        self.shared.vote()
     }
 }
