@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::leadership;
-use crate::raft::network::{Introduction, hello};
+use crate::raft::network::{hello, join};
 
 /// How long a node that is to be added may take to say who it is.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -40,9 +40,8 @@ impl Calls {
         self.may_all(Right::Admin, "")?;
         self.shared().office.now()?;
         let own = self.home().identity();
-        let introduction = Introduction { node_id: own.node_id, cell: Some(own.cell.clone()) };
         let dialer = self.consensus().dialer();
-        let node = hello(dialer, address, &introduction, ANSWER_WITHIN).await.map_err(|why| {
+        let node = hello(dialer, address, &own, ANSWER_WITHIN).await.map_err(|why| {
             Failure::Unavailable(format!(
                 "no node answers at {address} ({why}): start it first, with an empty folder: lockkeeper serve \
                  --node-id {node_id} --listen {address} --cell {}",
@@ -61,6 +60,9 @@ impl Calls {
             )));
         }
         self.note(format!("member {node_id}={address} is added")).await?;
+        join(dialer, &own, (node_id, &node.member), ANSWER_WITHIN).await.map_err(|why| {
+            Failure::Unavailable(format!("the node at {address} did not join the cell ({why}): try again"))
+        })?;
         self.consensus().add_member(node_id, node.member).await?;
         Ok(self.status().members)
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lockkeeper_core::{Refusal, Token};
 
+use crate::cell_secret::CellSecret;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::Member;
@@ -89,7 +90,8 @@ pub fn restore(
     snapshots.write_alone(&meta, &table, node_id, member).map_err(failed)?;
     let cell = new_cell().map_err(failed)?;
     // Last: a folder without a cell's name is not taken for one.
-    home.join(&cell, Default::default()).map_err(failed)?;
+    let secret = CellSecret::generate().map_err(failed)?;
+    home.join(&cell, secret, Default::default()).map_err(failed)?;
     File::open(data_dir).and_then(|folder| folder.sync_all()).map_err(failed)?;
     let counts = table.counts();
     Ok(Restored {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cell_secret::{CellSecret, Parties};
 use crate::private_files;
 use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
@@ -34,6 +35,9 @@ pub struct Identity {
     pub format: u32,
     /// The cell: a name drawn at random when it was formed. Empty until the node belongs to one.
     pub cell: String,
+    /// The secret that the members of the cell share; `None` until the node belongs to one.
+    #[serde(default)]
+    pub secret: Option<CellSecret>,
     /// The node.
     pub node_id: u64,
     /// The folder itself: a number drawn at random when it was made. The other members know this node by it.
@@ -45,6 +49,14 @@ pub struct Identity {
     /// The list of members that the folder was first used with.
     #[serde(default)]
     pub given: BTreeMap<u64, String>,
+}
+
+impl Identity {
+    /// Proves to another node that this one belongs to the cell. Empty if it belongs to none.
+    pub(crate) fn proof(&self, to: u64, to_folder: u64) -> Vec<u8> {
+        let parties = Parties { cell: &self.cell, from: self.node_id, to, to_folder };
+        self.secret.as_ref().map_or_else(Vec::new, |secret| secret.prove(parties))
+    }
 }
 
 /// A folder that this process has for itself; or, for a node that keeps nothing, only the identity.
@@ -202,9 +214,15 @@ impl DataDir {
     }
 
     /// From now on the node belongs to this cell. Durable on return.
-    pub fn join(&self, cell: &str, founding: BTreeMap<u64, Member>) -> io::Result<()> {
+    pub fn join(
+        &self,
+        cell: &str,
+        secret: CellSecret,
+        founding: BTreeMap<u64, Member>,
+    ) -> io::Result<()> {
         self.change(|identity| {
             identity.cell = cell.to_owned();
+            identity.secret = Some(secret);
             identity.founding = founding;
         })
     }
@@ -301,6 +319,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
     Ok(Identity {
         format: FORMAT,
         cell: String::new(),
+        secret: None,
         node_id,
         folder,
         founding: BTreeMap::new(),

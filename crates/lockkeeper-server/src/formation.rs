@@ -1,8 +1,8 @@
 //! How a cell comes about: its nodes find each other, and one of them founds it.
 //!
 //! Nodes that are started with the same `--cell` and empty folders say hello to each other. When all have
-//! answered, the one with the lowest id draws the cell's name, writes down who belongs to it and by which
-//! data folder, and starts the first election; the others belong to the cell from its first message on. That all
+//! answered, the one with the lowest id draws the cell's name and its secret, writes down who belongs to it and by which
+//! data folder, hands the secret to the others, and starts the first election. That all
 //! must be there this once makes sure that a node which comes back with an empty folder cannot help to found a
 //! second cell in place of the first.
 
@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockkeeper_proto::peer::Standing;
 use tokio::time::Instant;
 
 use crate::backup;
+use crate::cell_secret::CellSecret;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::raft::Consensus;
-use crate::raft::network::{Introduction, PeerInfo, hello};
+use crate::raft::network::{PeerInfo, hello, join};
 use crate::raft::types::Member;
 
 /// Between two rounds of hello.
@@ -122,7 +124,7 @@ impl Formation {
             if let Err(misfit) = self.check_list().await {
                 return Ok(Err(misfit));
             }
-        } else if !own.founding.is_empty() {
+        } else if own.founding.len() == 1 {
             // It was cut short after the name was drawn.
             self.consensus.form(own.founding).await?;
         } else if own.cell.is_empty() && self.given.len() == 1 {
@@ -145,6 +147,9 @@ impl Formation {
             && let Err(misfit) = self.find_the_others().await?
         {
             return Ok(misfit);
+        }
+        if !self.consensus.is_formed().await? {
+            self.finish_founding().await?;
         }
         Ok(self.check_neighbours().await)
     }
@@ -209,23 +214,51 @@ impl Formation {
     }
 
     async fn found(&self, members: BTreeMap<u64, Member>) -> Result<(), Failure> {
-        let cell = backup::new_cell()
-            .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+        let no_random =
+            |error: std::io::Error| Failure::Unavailable(format!("the system gives no random bytes: {error}"));
+        let cell = backup::new_cell().map_err(no_random)?;
+        let secret = CellSecret::generate().map_err(no_random)?;
         self.home
-            .join(&cell, members.clone())
+            .join(&cell, secret, members.clone())
             .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
         tracing::info!(cell, members = members.len(), "founding a cell");
-        self.consensus.form(members).await
+        match members.len() {
+            1 => self.consensus.form(members).await,
+            _ => self.finish_founding().await,
+        }
+    }
+
+    /// Hands the cell's secret to the other members, and starts the first election when all of them have it. Until then no
+    /// entry exists, so that a founder that is cut short can begin again here.
+    async fn finish_founding(&self) -> Result<(), Failure> {
+        let own = self.home.identity();
+        let mut waiting = own.founding.clone();
+        waiting.remove(&own.node_id);
+        let mut said = None::<Instant>;
+        while let Some((&node_id, member)) = waiting.first_key_value() {
+            match join(self.consensus.dialer(), &own, (node_id, member), ANSWER_WITHIN).await {
+                Ok(()) => drop(waiting.remove(&node_id)),
+                Err(why) => {
+                    if said.is_none_or(|said| said.elapsed() > SAY_WHY_EVERY) {
+                        said = Some(Instant::now());
+                        tracing::info!("waiting for node {node_id} at {} to join the cell: {why}", member.peer);
+                    }
+                    tokio::time::sleep(SAY_AGAIN).await;
+                }
+            }
+        }
+        match own.founding.is_empty() {
+            true => Ok(()),
+            false => self.consensus.form(own.founding).await,
+        }
     }
 
     async fn ask_all(&self) -> Vec<(u64, String, Result<PeerInfo, String>)> {
         let own = self.home.identity();
-        let introduction =
-            Introduction { node_id: own.node_id, cell: Some(own.cell).filter(|cell| !cell.is_empty()) };
         let others = self.given.iter().filter(|(id, _)| **id != own.node_id);
         join_all(others.map(|(id, address)| {
-            let (introduction, dialer) = (&introduction, self.consensus.dialer());
-            async move { (*id, address.clone(), hello(dialer, address, introduction, ANSWER_WITHIN).await) }
+            let (own, dialer) = (&own, self.consensus.dialer());
+            async move { (*id, address.clone(), hello(dialer, address, own, ANSWER_WITHIN).await) }
         }))
         .await
     }
@@ -259,9 +292,9 @@ impl Formation {
                 everybody.insert(*id, peer.member.clone());
                 continue;
             };
-            match peer.members.iter().find(|(id, _)| *id == own.node_id) {
-                Some((_, known)) if known.folder == own.folder => return Ok(Found::Known),
-                Some(_) => {
+            match peer.standing {
+                Standing::Member => return Ok(Found::Known),
+                Standing::OtherFolder => {
                     return Err(Misfit::LostData {
                         cell: cell.clone(),
                         node_id: own.node_id,
@@ -269,7 +302,7 @@ impl Formation {
                         own: self.own.client.clone(),
                     });
                 }
-                None => stranger = Some(peer.member.client.clone()),
+                Standing::NotAMember | Standing::Unspecified => stranger = Some(peer.member.client.clone()),
             }
         }
         Ok(match stranger {

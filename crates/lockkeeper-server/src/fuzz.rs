@@ -185,7 +185,14 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         add("log", name, bytes);
     }
     for (name, bytes) in peer_bytes::examples() {
-        let header = peer::Header { format: 1, cell: "cell".into(), from: 1, to: 2, to_folder: 3 };
+        let header = peer::Header {
+            format: 1,
+            cell: "cell".into(),
+            from: 1,
+            to: 2,
+            to_folder: 3,
+            proof: Default::default(),
+        };
         let call = peer::Call { header: Some(header), body: bytes.clone().into() };
         add("peers", &format!("{name}-call"), call.encode_to_vec());
         add("peers", name, bytes);

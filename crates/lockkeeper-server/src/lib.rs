@@ -18,6 +18,7 @@ pub mod backup;
 mod blocking;
 pub mod callers;
 pub mod calls;
+mod cell_secret;
 pub mod config;
 pub mod data_dir;
 mod doubt;

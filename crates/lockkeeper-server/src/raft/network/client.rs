@@ -88,6 +88,7 @@ impl PeerClient {
         let own = self.home.identity();
         peer::Header {
             format: FORMAT,
+            proof: own.proof(self.target, self.member.folder).into(),
             cell: own.cell,
             from: own.node_id,
             to: self.target,

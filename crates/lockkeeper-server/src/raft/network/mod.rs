@@ -22,7 +22,7 @@ use openraft::network::RaftNetworkFactory;
 
 pub(crate) use self::client::PeerClient;
 pub use self::dial::Dialer;
-pub use self::hello::{Introduction, PeerInfo, hello};
+pub use self::hello::{PeerInfo, hello, join};
 pub use self::service::PeerService;
 use self::ways::Ways;
 use super::acks::Acks;

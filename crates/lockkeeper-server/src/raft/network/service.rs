@@ -17,7 +17,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
-use crate::data_dir::DataDir;
+use crate::cell_secret::{CellSecret, Parties};
+use crate::data_dir::{DataDir, Identity};
 use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
@@ -33,6 +34,8 @@ type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 /// After the leader's stream has broken: how often and how many times this node tries to stand.
 const STAND_AGAIN: Duration = Duration::from_millis(25);
 const STAND_TRIES: usize = 40;
+/// Longest name of a cell.
+const CELL_NAME_BYTES_MAX: usize = 64;
 
 /// Answers the other members.
 #[derive(Clone)]
@@ -78,10 +81,42 @@ impl PeerService {
 }
 
 impl Inner {
-    /// Whether a message is meant for this node.
+    /// Refuses a message that is not meant for this node, or whose sender is not a member of its cell.
     fn admit(&self, header: Option<&peer::Header>) -> Result<(), Status> {
         let header = header.ok_or_else(|| Status::invalid_argument("the message has no header"))?;
         let own = self.home.identity();
+        self.check_receiver(&own, header)?;
+        let refuse = |why: String| Err(Status::failed_precondition(why));
+        if own.cell.is_empty() {
+            return refuse(format!("node {} belongs to no cell yet", own.node_id));
+        }
+        if header.cell != own.cell {
+            return refuse(format!(
+                "this node belongs to cell {}, the message is from cell {}: correct the addresses in --cell, or \
+                 give the node an empty folder",
+                own.cell, header.cell
+            ));
+        }
+        if !is_proven(&own, header) {
+            if self.seldom.now() {
+                tracing::warn!(from = header.from, "refused a message whose sender does not know the cell's secret");
+            }
+            return refuse(format!(
+                "the sender does not know the secret of cell {}: a node becomes a member with lockkeeper member add",
+                own.cell
+            ));
+        }
+        if !self.can_be_member(header.from) {
+            return refuse(format!(
+                "node {} is not a member of this cell: add it with lockkeeper member add, or correct --node-id and \
+                 --cell of that node",
+                header.from
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_receiver(&self, own: &Identity, header: &peer::Header) -> Result<(), Status> {
         let refuse = |why: String| Err(Status::failed_precondition(why));
         if header.format != FORMAT {
             return refuse(format!(
@@ -103,28 +138,71 @@ impl Inner {
                 own.node_id, self.own.client
             ));
         }
-        if own.cell.is_empty() {
-            tracing::info!(cell = header.cell, by = header.from, "this node now belongs to a cell");
-            return self
-                .home
-                .join(&header.cell, Default::default())
-                .map_err(|error| Status::unavailable(format!("the identity cannot be written: {error}")));
-        }
-        if header.cell == own.cell && !self.can_be_member(header.from) {
-            return refuse(format!(
-                "node {} is not a member of this cell: add it with lockkeeper member add, or correct --node-id and \
-                 --cell of that node",
-                header.from
-            ));
-        }
-        if header.cell != own.cell {
-            return refuse(format!(
-                "this node belongs to cell {}, the message is from cell {}: correct the addresses in --cell, or \
-                 give the node an empty folder",
-                own.cell, header.cell
-            ));
-        }
         Ok(())
+    }
+
+    /// Whether this node has ever voted or taken an entry. Until then it has promised nothing, and nothing is lost if it
+    /// joins another cell.
+    fn is_formed(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.last_log_index.is_some() || metrics.vote.leader_id.term > 0
+    }
+
+    /// A node that is not part of a formed cell takes the first one that asks; a member of its cell may ask again.
+    fn join(&self, request: &peer::JoinRequest) -> Result<(), Status> {
+        let header =
+            request.header.as_ref().ok_or_else(|| Status::invalid_argument("the message has no header"))?;
+        let own = self.home.identity();
+        if self.is_formed() {
+            return self.admit(Some(header));
+        }
+        self.check_receiver(&own, header)?;
+        if header.cell.is_empty() || header.cell.len() > CELL_NAME_BYTES_MAX {
+            return Err(Status::invalid_argument("the name of the cell is empty or too long"));
+        }
+        let secret = CellSecret::from_bytes(&request.secret)
+            .ok_or_else(|| Status::invalid_argument("the secret of a cell has 32 bytes"))?;
+        tracing::info!(cell = header.cell, by = header.from, "this node now belongs to a cell");
+        self.home
+            .join(&header.cell, secret, Default::default())
+            .map_err(|error| Status::unavailable(format!("the identity cannot be written: {error}")))
+    }
+
+    /// What this node tells one that asks. Members, and nodes that ask before there is a cell, learn everything; others only
+    /// which node this is, where its clients reach it, and whether the cell knows them.
+    fn introduce(&self, request: &peer::HelloRequest) -> peer::HelloResponse {
+        let own = self.home.identity();
+        let details = Member { folder: own.folder, ..self.own.clone() };
+        if !self.is_formed() {
+            return peer::HelloResponse {
+                format: FORMAT,
+                member: Some(hello::to_wire(own.node_id, &details)),
+                members: self.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
+                ..Default::default()
+            };
+        }
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let members = || metrics.membership_config.nodes();
+        let standing = match members().find(|(id, _)| **id == request.node_id) {
+            None => peer::Standing::NotAMember,
+            Some((_, known)) if known.folder == request.folder => peer::Standing::Member,
+            Some(_) => peer::Standing::OtherFolder,
+        };
+        let parties = Parties { cell: &own.cell, from: request.node_id, to: 0, to_folder: 0 };
+        let is_member = own.secret.as_ref().is_some_and(|secret| secret.verify(parties, &request.proof));
+        let (details, members) = match is_member {
+            true => (details, members().map(|(id, member)| hello::to_wire(*id, member)).collect()),
+            false => (Member { client: details.client, ..Member::default() }, Vec::new()),
+        };
+        peer::HelloResponse {
+            format: FORMAT,
+            member: Some(hello::to_wire(own.node_id, &details)),
+            cell: own.cell,
+            members,
+            standing: standing.into(),
+        }
     }
 
     /// Whether a node with this id can be a member. Somebody who lags behind may not know all members yet, and needs to
@@ -277,6 +355,12 @@ impl PeerService {
     }
 }
 
+fn is_proven(own: &Identity, header: &peer::Header) -> bool {
+    let parties =
+        Parties { cell: &header.cell, from: header.from, to: header.to, to_folder: header.to_folder };
+    own.secret.as_ref().is_some_and(|secret| secret.verify(parties, &header.proof))
+}
+
 /// What a leader is told about its request.
 fn in_words(result: Result<StreamAppendResult<TypeConfig>, Status>) -> peer::AppendAnswer {
     match result.and_then(|result| codec::encode(&result).map_err(Status::internal)) {
@@ -305,26 +389,17 @@ fn stopped(error: impl std::fmt::Display) -> Status {
 impl Peer for PeerService {
     async fn hello(
         &self,
-        _request: Request<peer::HelloRequest>,
+        request: Request<peer::HelloRequest>,
     ) -> Result<Response<peer::HelloResponse>, Status> {
-        let own = self.inner.home.identity();
-        let members = match own.cell.is_empty() {
-            true => self.inner.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
-            false => {
-                let metrics = self.inner.raft.metrics();
-                let metrics = metrics.borrow_watched();
-                metrics.membership_config.nodes().map(|(id, member)| hello::to_wire(*id, member)).collect()
-            }
-        };
-        Ok(Response::new(peer::HelloResponse {
-            format: FORMAT,
-            member: Some(hello::to_wire(
-                own.node_id,
-                &Member { folder: own.folder, ..self.inner.own.clone() },
-            )),
-            cell: own.cell,
-            members,
-        }))
+        Ok(Response::new(self.inner.introduce(request.get_ref())))
+    }
+
+    async fn join(
+        &self,
+        request: Request<peer::JoinRequest>,
+    ) -> Result<Response<peer::JoinResponse>, Status> {
+        self.inner.join(request.get_ref())?;
+        Ok(Response::new(peer::JoinResponse {}))
     }
 
     async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
