@@ -9,6 +9,7 @@ use clap::Args;
 use lockkeeper_server::config::ENTRIES_BEHIND_SNAPSHOT;
 use lockkeeper_server::raft::snapshot::COMMANDS_BETWEEN;
 use lockkeeper_server::security::CrowdLimits;
+use lockkeeper_server::versions::Versions;
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -87,6 +88,15 @@ pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
     Ok((id, address.to_owned()))
 }
 
+/// The versions that the node supports. A test build can be told to support those that are not released yet.
+fn versions() -> Versions {
+    #[cfg(feature = "next-version")]
+    if std::env::var_os("LOCKKEEPER_TEST_NEXT_VERSION").is_some() {
+        return Versions::NEXT;
+    }
+    Versions::RELEASED
+}
+
 impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
@@ -116,6 +126,7 @@ impl Serve {
             commands_between_snapshots: self.snapshots.snapshot_every,
             entries_behind_snapshot: self.snapshots.snapshot_behind,
             security: self.security.settings()?,
+            versions: versions(),
             ..NodeConfig::durable(&self.data_dir)
         };
         let node = Node::open(config).await.map_err(words)?;

@@ -37,13 +37,21 @@ impl StatusVerb {
     }
 }
 
+/// The version that the cell can be raised to, as far as this node knows.
+fn next_version(status: &Status) -> String {
+    match status.cell_version_max > status.cell_version {
+        true => format!(" (node {} supports version {})", status.node_id, status.cell_version_max),
+        false => String::new(),
+    }
+}
+
 fn text(status: &Status) -> String {
     let leader = match status.leader {
         0 => "none is known: the cell cannot grant locks now".to_owned(),
         leader => format!("node {leader}, term {}", status.term),
     };
     let lines = [
-        ("cell", status.cell.clone()),
+        ("cell", format!("{}, version {}{}", status.cell, status.cell_version, next_version(status))),
         ("leader", leader),
         (
             "asked",

@@ -10,6 +10,7 @@ use crate::access::AccessChange;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::limiter::TakeRate;
 use crate::scope::Policy;
+use crate::version::CellVersion;
 
 /// All that was queued on the leader, stamped with cell time: the content of one log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,6 +126,17 @@ pub enum Command {
         /// What is done, in one line.
         text: SmolStr,
     },
+    /// Raise the version of the cell. It does nothing if the cell has that version already.
+    RaiseCellVersion {
+        /// The new version.
+        to: CellVersion,
+    },
+    /// A command that needs the next version of the cell: an audit note.
+    #[cfg(feature = "next-version")]
+    NextVersionNote {
+        /// The note.
+        text: SmolStr,
+    },
 }
 
 impl Command {
@@ -145,6 +157,9 @@ impl Command {
             Command::ChangeAccess { .. } => "change_access",
             Command::AuditNote { .. } => "audit_note",
             Command::Tick => "tick",
+            Command::RaiseCellVersion { .. } => "raise_cell_version",
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => "next_version_note",
         }
     }
 
@@ -200,9 +215,12 @@ impl Command {
                 Command::TakeRate(take) => take.limiter.len(),
                 Command::ChangeAccess { by, change } => by.len() + change.bytes(),
                 Command::AuditNote { by, text } => by.len() + text.len(),
+                #[cfg(feature = "next-version")]
+                Command::NextVersionNote { text } => text.len(),
                 Command::CloseSession { .. }
                 | Command::ExpireSession { .. }
                 | Command::Cancel { .. }
+                | Command::RaiseCellVersion { .. }
                 | Command::Tick => 0,
             }
     }
@@ -220,7 +238,10 @@ impl Command {
             | Command::HandOver { .. }
             | Command::ChangeAccess { .. }
             | Command::AuditNote { .. }
+            | Command::RaiseCellVersion { .. }
             | Command::Tick => true,
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => true,
             Command::OpenSession { .. }
             | Command::Acquire(_)
             | Command::PutValue { .. }

@@ -46,6 +46,7 @@ pub mod snapshot;
 pub mod table;
 pub mod top;
 pub mod value;
+pub mod version;
 pub mod view;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
@@ -60,4 +61,5 @@ pub use scope::Policy;
 pub use sequencer::Sequencer;
 pub use snapshot::{Restore, SnapshotError};
 pub use table::{LockTable, TableError};
+pub use version::CellVersion;
 pub use view::{Counts, HolderView, LockView, WaiterView};

@@ -135,7 +135,10 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
         Command::Cancel { what: Waiting::Ticket(_), .. }
         | Command::CloseSession { .. }
         | Command::ExpireSession { .. }
+        | Command::RaiseCellVersion { .. }
         | Command::Tick => Ok(()),
+        #[cfg(feature = "next-version")]
+        Command::NextVersionNote { text } => check_length("note", text.len(), REASON_BYTES_MAX),
     }
 }
 

@@ -23,6 +23,7 @@ use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
 use crate::value::StoredValue;
+use crate::version::CellVersion;
 
 const MAGIC: &[u8; 8] = b"LKTABLE1";
 /// What all formats begin with; the format's number follows as one digit.
@@ -80,6 +81,7 @@ struct Head {
     now: CellTime,
     last_token: Token,
     last_ticket: Ticket,
+    cell_version: CellVersion,
     ending_next: u64,
     free_next: u64,
     forgotten: Token,
@@ -130,6 +132,7 @@ impl LockTable {
             now: self.now,
             last_token: self.last_token,
             last_ticket: self.last_ticket,
+            cell_version: self.cell_version,
             ending_next: self.ending_next,
             free_next: self.free_next,
             forgotten: self.forgotten,
@@ -313,6 +316,7 @@ impl Restore {
                     table.last_token = head.last_token;
                 }
                 table.last_ticket = head.last_ticket;
+                table.cell_version = head.cell_version;
                 table.ending_next = head.ending_next;
                 table.free_next = head.free_next;
                 table.forgotten = head.forgotten;

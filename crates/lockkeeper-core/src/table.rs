@@ -16,6 +16,7 @@ use crate::refusal::Refusal;
 use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
+use crate::version::{CellVersion, check_supported};
 
 /// The whole state of a cell. Cloning it takes no time: the copies share everything until one of them
 /// changes, which is how a snapshot is taken while grants go on.
@@ -28,6 +29,10 @@ pub struct LockTable {
     // Invariant: no grant of this table ever had a higher one (S1).
     pub(crate) last_token: Token,
     pub(crate) last_ticket: Ticket,
+    // Invariant: never lowered.
+    pub(crate) cell_version: CellVersion,
+    /// The highest version that this node supports. Not part of the state.
+    pub(crate) supported: CellVersion,
     pub(crate) sessions: OrdMap<SessionId, Session>,
     pub(crate) locks: OrdMap<LockName, Lock>,
     pub(crate) grants: OrdMap<(SessionId, Token), Held>,
@@ -88,6 +93,17 @@ pub enum TableError {
         /// Index of the entry that came.
         got: u64,
     },
+    /// The cell has, or is about to have, a version that this node does not support.
+    #[error(
+        "the cell has version {needed}, and this node supports versions up to {supported}: a cell's version is never lowered, \
+         so run the binary that the other members run, or a newer one"
+    )]
+    NewerVersion {
+        /// The version of the cell.
+        needed: CellVersion,
+        /// The highest version that this node supports.
+        supported: CellVersion,
+    },
 }
 
 impl LockTable {
@@ -98,6 +114,11 @@ impl LockTable {
 
     /// Applies one entry: the only way in which the table changes.
     pub fn apply(&mut self, index: u64, batch: &Batch) -> Result<Applied, TableError> {
+        for command in &batch.commands {
+            if let Command::RaiseCellVersion { to } = command {
+                check_supported(*to, self.supported)?;
+            }
+        }
         self.step(index)?;
         self.now = self.now.max(batch.now);
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
@@ -263,12 +284,14 @@ pub(crate) fn no_token_left() -> Refusal {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects`, `doomed` and `speaker` are empty between entries and no part of the state.
+        // `effects`, `doomed` and `speaker` are empty between entries; they and `supported` are no part of the state.
         let LockTable {
             applied,
             now,
             last_token,
             last_ticket,
+            cell_version,
+            supported: _,
             sessions,
             locks,
             grants,
@@ -298,6 +321,7 @@ impl PartialEq for LockTable {
             && *now == other.now
             && *last_token == other.last_token
             && *last_ticket == other.last_ticket
+            && *cell_version == other.cell_version
             && *sessions == other.sessions
             && *locks == other.locks
             && *grants == other.grants

@@ -59,6 +59,14 @@ impl Calls {
                 "the node at {address} belongs to another cell ({theirs}): start it with an empty folder"
             )));
         }
+        let version = self.shared().table().cell_version();
+        if node.cell_version_max < version {
+            return Err(Failure::Invalid(format!(
+                "the node at {address} supports cell versions up to {}, and the cell has version {version}: start it with the \
+                 binary that the members run",
+                node.cell_version_max
+            )));
+        }
         self.note(format!("member {node_id}={address} is added")).await?;
         join(dialer, &own, (node_id, &node.member), ANSWER_WITHIN).await.map_err(|why| {
             Failure::Unavailable(format!("the node at {address} did not join the cell ({why}): try again"))

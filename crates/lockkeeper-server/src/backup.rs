@@ -6,13 +6,14 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_core::{Refusal, Token};
+use lockkeeper_core::{Refusal, TableError, Token};
 
 use crate::cell_secret::CellSecret;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::Member;
 use crate::token_floor::{BackupFacts, FloorError, FloorSource, token_floor};
+use crate::versions::Versions;
 
 /// What was restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub enum RestoreError {
     /// The table does not take the floor.
     #[error(transparent)]
     Tokens(#[from] Refusal),
+    /// The backup is that of a cell whose version is too new.
+    #[error(transparent)]
+    CellVersion(#[from] TableError),
     /// There is something in the folder already.
     #[error("the folder {} is not empty: choose one that is new, so that nothing is lost", .0.display())]
     NotEmpty(PathBuf),
@@ -71,6 +75,7 @@ pub fn restore(
     let failed = |error| RestoreError::Io { path: data_dir.to_owned(), error };
     // The whole of the backup is read and checked before anything is written.
     let (meta, mut table) = SnapshotStore::read_backup(backup)?;
+    table.support(Versions::RELEASED.cell)?;
     match std::fs::read_dir(data_dir).map(Iterator::count) {
         Ok(0) => {}
         Ok(_) => return Err(RestoreError::NotEmpty(data_dir.to_owned())),

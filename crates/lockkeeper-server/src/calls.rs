@@ -355,6 +355,8 @@ impl Calls {
             cell_time_ms: now.0 / 1_000,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             unix_ms: unix_ms(),
+            cell_version: table.cell_version().0,
+            cell_version_max: table.supported().0,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::raft::Timing;
 use crate::raft::log::{Disk, LogConfig};
 use crate::raft::snapshot::COMMANDS_BETWEEN;
 use crate::security::Security;
+use crate::versions::Versions;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
 pub const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
@@ -42,6 +43,8 @@ pub struct NodeConfig {
     pub slow_acquire: Duration,
     /// Who may come in.
     pub security: Security,
+    /// Which versions it supports; tests have nodes that support more.
+    pub versions: Versions,
 }
 
 impl NodeConfig {
@@ -60,6 +63,7 @@ impl NodeConfig {
             entries_behind_snapshot: ENTRIES_BEHIND_SNAPSHOT,
             slow_acquire: SLOW_ACQUIRE,
             security: Security::default(),
+            versions: Versions::RELEASED,
         }
     }
 

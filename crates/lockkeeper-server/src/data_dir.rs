@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::CellVersion;
 use serde::{Deserialize, Serialize};
 
 use crate::cell_secret::{CellSecret, Parties};
@@ -43,6 +44,9 @@ pub struct Identity {
     /// The folder itself: a number drawn at random when it was made. The other members know this node by it.
     #[serde(default)]
     pub folder: u64,
+    /// The version of the cell, as far as this node has learnt it.
+    #[serde(default)]
+    pub cell_version: CellVersion,
     /// The members that the cell was to be formed with, on the node that founded it.
     #[serde(default)]
     pub founding: BTreeMap<u64, Member>,
@@ -214,12 +218,7 @@ impl DataDir {
     }
 
     /// From now on the node belongs to this cell. Durable on return.
-    pub fn join(
-        &self,
-        cell: &str,
-        secret: CellSecret,
-        founding: BTreeMap<u64, Member>,
-    ) -> io::Result<()> {
+    pub fn join(&self, cell: &str, secret: CellSecret, founding: BTreeMap<u64, Member>) -> io::Result<()> {
         self.change(|identity| {
             identity.cell = cell.to_owned();
             identity.secret = Some(secret);
@@ -230,6 +229,11 @@ impl DataDir {
     /// Remembers the list of members that the folder is first used with.
     pub fn remember_given(&self, given: &BTreeMap<u64, String>) -> io::Result<()> {
         self.change(|identity| identity.given = given.clone())
+    }
+
+    /// Remembers the version of the cell.
+    pub fn remember_cell_version(&self, version: CellVersion) -> io::Result<()> {
+        self.change(|identity| identity.cell_version = version)
     }
 
     fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
@@ -322,6 +326,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
         secret: None,
         node_id,
         folder,
+        cell_version: CellVersion::RELEASED,
         founding: BTreeMap::new(),
         given: BTreeMap::new(),
     })

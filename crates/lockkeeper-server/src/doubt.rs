@@ -29,7 +29,9 @@ pub(crate) fn next_step(command: &Command) -> &'static str {
         Command::ChangeAccess { .. } => "look at the rules, tokens and quotas before you repeat it",
         Command::AuditNote { .. } => "look at the members before you repeat it",
         // The node asks for these itself, and asks again.
-        Command::ExpireSession { .. } | Command::Tick => ANYTHING,
+        Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => ANYTHING,
+        #[cfg(feature = "next-version")]
+        Command::NextVersionNote { .. } => ANYTHING,
     }
 }
 

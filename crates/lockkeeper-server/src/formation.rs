@@ -214,8 +214,9 @@ impl Formation {
     }
 
     async fn found(&self, members: BTreeMap<u64, Member>) -> Result<(), Failure> {
-        let no_random =
-            |error: std::io::Error| Failure::Unavailable(format!("the system gives no random bytes: {error}"));
+        let no_random = |error: std::io::Error| {
+            Failure::Unavailable(format!("the system gives no random bytes: {error}"))
+        };
         let cell = backup::new_cell().map_err(no_random)?;
         let secret = CellSecret::generate().map_err(no_random)?;
         self.home
@@ -241,7 +242,10 @@ impl Formation {
                 Err(why) => {
                     if said.is_none_or(|said| said.elapsed() > SAY_WHY_EVERY) {
                         said = Some(Instant::now());
-                        tracing::info!("waiting for node {node_id} at {} to join the cell: {why}", member.peer);
+                        tracing::info!(
+                            "waiting for node {node_id} at {} to join the cell: {why}",
+                            member.peer
+                        );
                     }
                     tokio::time::sleep(SAY_AGAIN).await;
                 }

@@ -48,6 +48,8 @@ mod timers;
 pub mod token_floor;
 pub mod trace;
 mod undelivered;
+mod upgrade;
+pub mod versions;
 pub mod wire;
 
 pub use config::NodeConfig;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use lockkeeper_core::LockTable;
+use lockkeeper_core::{LockTable, TableError};
 use lockkeeper_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -31,7 +31,7 @@ use crate::security::{Doors, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
 use crate::slow::Slow;
-use crate::{addresses, leadership, timers};
+use crate::{addresses, leadership, timers, upgrade};
 
 /// Frames between an embedded client and the node.
 const FRAMES_BUFFERED: usize = 64;
@@ -70,6 +70,9 @@ pub enum StartError {
     /// Others could come in without being asked, or certificates cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// The data is that of a cell whose version is too new.
+    #[error(transparent)]
+    CellVersion(#[from] TableError),
     /// No random bytes.
     #[error("the system gives no random bytes: {0}")]
     Random(lockkeeper_proto::chance::NoChance),
@@ -133,6 +136,10 @@ impl Node {
             None => DataDir::in_memory(config.node_id.unwrap_or(1))?,
         });
         let node_id = home.identity().node_id;
+        let (needed, supported) = (home.identity().cell_version, config.versions.cell);
+        if needed > supported {
+            return Err(TableError::NewerVersion { needed, supported }.into());
+        }
         if !config.members.is_empty() && !config.members.contains_key(&node_id) {
             return Err(StartError::NotAMember { node_id });
         }
@@ -165,7 +172,8 @@ impl Node {
             home.remember_given(&given).map_err(|error| DataDirError::Io { path, error })?;
         }
 
-        let Found { log, snapshots, snapshot_meta, table } = read_disk(&config, &home)?;
+        let Found { log, snapshots, snapshot_meta, mut table } = read_disk(&config, &home)?;
+        table.support(supported)?;
         check_term(&config, &log)?;
         let mut nonce = [0; 8];
         lockkeeper_proto::chance::fill(&mut nonce).map_err(StartError::Random)?;
@@ -186,6 +194,7 @@ impl Node {
             own: own.clone(),
             given: given.iter().map(as_member).collect(),
             dialer: Dialer::new(doors.dialing.clone()),
+            versions: config.versions,
         })
         .await?;
         let guard = doors.guard.clone();
@@ -194,6 +203,7 @@ impl Node {
         let mut tasks = JoinSet::new();
         tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(timers::run(shared.clone(), log.clone()));
+        tasks.spawn(upgrade::run(shared.clone(), consensus.clone(), home.clone()));
         tasks.spawn(take_snapshots(consensus.clone(), snapshots));
         let lead = {
             let (shared, consensus, end) = (shared.clone(), consensus.clone(), end.clone());

@@ -130,6 +130,10 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The node's own calendar clock; it decides nothing about locks.
     pub unix_ms: u64,
+    /// Which commands and rules the cell uses.
+    pub cell_version: u32,
+    /// The highest cell version that the node supports.
+    pub cell_version_max: u32,
 }
 
 /// A node of the cell.

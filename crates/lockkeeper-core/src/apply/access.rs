@@ -25,3 +25,21 @@ pub(crate) fn audit_note(by: &SmolStr, text: &SmolStr) -> Answer {
     limits::check_length("note", text.len(), limits::REASON_BYTES_MAX)?;
     Ok(Reply::Done)
 }
+
+#[cfg(feature = "next-version")]
+impl LockTable {
+    /// As [`audit_note`], for cells that have the version in which this command exists.
+    pub(crate) fn next_version_note(&self, text: &SmolStr) -> Answer {
+        use crate::refusal::Refusal;
+        use crate::version::CellVersion;
+
+        if self.cell_version() < CellVersion::NEXT {
+            return Err(Refusal::invalid(format!(
+                "this needs cell version {}, and the cell has version {}: upgrade all members first",
+                CellVersion::NEXT,
+                self.cell_version()
+            )));
+        }
+        audit_note(&SmolStr::default(), text)
+    }
+}

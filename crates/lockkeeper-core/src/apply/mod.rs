@@ -41,6 +41,9 @@ impl LockTable {
             Command::ChangeAccess { by, change } => self.change_access(by, change),
             Command::AuditNote { by, text } => audit_note(by, text),
             Command::Tick => Ok(crate::effect::Reply::Done),
+            Command::RaiseCellVersion { to } => self.raise_cell_version(*to),
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { text } => self.next_version_note(text),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use super::{Deed, LEFT_MAX, Leader, LockEvent, ShortSession, What};
 use crate::command::Command;
@@ -53,10 +53,30 @@ impl LockTable {
                 self.history.act(self.now, Deed::Access { by: by.clone(), change: change.in_words() });
             }
             (Command::AuditNote { by, text }, Ok(_)) => {
-                self.history.act(self.now, Deed::Note { by: by.clone(), text: text.clone() });
+                let text = self.note_text(text);
+                self.history.act(self.now, Deed::Note { by: by.clone(), text });
+            }
+            (Command::RaiseCellVersion { to }, Ok(_)) => {
+                let text = format_smolstr!("the cell version is now {to}");
+                self.history.act(self.now, Deed::Note { by: SmolStr::default(), text });
+            }
+            #[cfg(feature = "next-version")]
+            (Command::NextVersionNote { text }, Ok(_)) => {
+                let (by, text) = (SmolStr::default(), self.note_text(text));
+                self.history.act(self.now, Deed::Note { by, text });
             }
             _ => {}
         }
+    }
+
+    /// A rule that differs between versions, in test builds: from the next version on, notes say in which version they were
+    /// made.
+    fn note_text(&self, text: &SmolStr) -> SmolStr {
+        #[cfg(feature = "next-version")]
+        if self.cell_version() >= crate::version::CellVersion::NEXT {
+            return format_smolstr!("[version {}] {text}", self.cell_version());
+        }
+        text.clone()
     }
 
     /// Remembers what time alone has brought about.

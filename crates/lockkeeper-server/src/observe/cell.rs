@@ -17,6 +17,7 @@ const LOCKS: usize = 5;
 pub struct CellHealth {
     cell: String,
     version: String,
+    cell_version: u32,
     members: Vec<Member>,
     last_log_index: u64,
     applied_index: u64,
@@ -56,6 +57,7 @@ impl Calls {
         CellHealth {
             cell: status.cell,
             version: status.version,
+            cell_version: status.cell_version,
             members: status
                 .members
                 .into_iter()

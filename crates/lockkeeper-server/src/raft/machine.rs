@@ -111,8 +111,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<(), io::Error> {
         let store = self.snapshots.clone();
         let expected = meta.clone();
-        let table = blocking::run(move || store.install(&expected, &snapshot)).await??;
-        *self.shared.table() = table;
+        let mut table = blocking::run(move || store.install(&expected, &snapshot)).await??;
+        let mut current = self.shared.table();
+        table.support(current.supported()).map_err(io::Error::other)?;
+        *current = table;
+        drop(current);
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         Ok(())

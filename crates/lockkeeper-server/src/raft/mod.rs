@@ -39,6 +39,7 @@ use self::types::{Member, Proposal, TypeConfig};
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::shared::Shared;
+use crate::versions::Versions;
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
@@ -100,6 +101,8 @@ pub(crate) struct Start {
     pub(crate) given: Vec<(u64, Member)>,
     /// How other members are reached.
     pub(crate) dialer: Dialer,
+    /// Which versions this node supports.
+    pub(crate) versions: Versions,
 }
 
 impl Consensus {
@@ -116,6 +119,7 @@ impl Consensus {
             own,
             given,
             dialer,
+            versions,
         } = start;
         let node_id = home.identity().node_id;
         let config = Config {
@@ -156,8 +160,16 @@ impl Consensus {
                 raft.runtime_config().elect(true);
             });
         }
-        let service =
-            PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, heard, silent_for);
+        let service = PeerService::new(
+            consensus.raft.clone(),
+            home,
+            own,
+            given,
+            &snapshots,
+            heard,
+            silent_for,
+            versions,
+        );
         Ok((consensus, service))
     }
 

@@ -115,9 +115,11 @@ impl Calls {
                 self.must_be_slow(&take.limiter)?;
             }
             Command::ChangeAccess { .. } | Command::AuditNote { .. } => self.may_all(Right::Admin, "")?,
-            Command::ExpireSession { .. } | Command::Tick => {
+            Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => {
                 return Err(Failure::Invalid("only the node itself asks for this".to_owned()));
             }
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => self.may_all(Right::Admin, "")?,
         }
         Ok(self.sign(command))
     }

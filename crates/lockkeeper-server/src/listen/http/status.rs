@@ -28,6 +28,9 @@ pub(super) struct Status {
     last_token: u64,
     cell_time_ms: u64,
     uptime_ms: u64,
+    /// Which commands and rules the cell uses, and the highest version that this node supports.
+    cell_version: u32,
+    cell_version_max: u32,
 }
 
 #[derive(Serialize)]
@@ -77,6 +80,8 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        cell_version: status.cell_version,
+        cell_version_max: status.cell_version_max,
     }))
 }
 

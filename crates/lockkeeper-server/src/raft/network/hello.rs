@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkeeper_core::CellVersion;
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 
@@ -23,6 +24,8 @@ pub struct PeerInfo {
     pub members: Vec<(u64, Member)>,
     /// What its cell knows about the asking node.
     pub standing: peer::Standing,
+    /// The highest cell version that it supports.
+    pub cell_version_max: CellVersion,
 }
 
 /// Asks the node at this address who it is.
@@ -61,6 +64,7 @@ pub async fn hello(
         cell: Some(answer.cell).filter(|cell| !cell.is_empty()),
         members: answer.members.into_iter().map(from_wire).collect(),
         standing,
+        cell_version_max: CellVersion(answer.cell_version_max),
     })
 }
 

@@ -26,6 +26,7 @@ use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::terms;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
+use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
@@ -55,6 +56,7 @@ struct Inner {
     /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
     votes_from: Instant,
     seldom: Seldom,
+    versions: Versions,
 }
 
 impl PeerService {
@@ -66,11 +68,14 @@ impl PeerService {
         snapshots: &SnapshotStore,
         heard: Arc<Heard>,
         silent_for: Duration,
+        versions: Versions,
     ) -> PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
         let seldom = Seldom::default();
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom }) }
+        PeerService {
+            inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom, versions }),
+        }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -99,7 +104,10 @@ impl Inner {
         }
         if !is_proven(&own, header) {
             if self.seldom.now() {
-                tracing::warn!(from = header.from, "refused a message whose sender does not know the cell's secret");
+                tracing::warn!(
+                    from = header.from,
+                    "refused a message whose sender does not know the cell's secret"
+                );
             }
             return refuse(format!(
                 "the sender does not know the secret of cell {}: a node becomes a member with lockkeeper member add",
@@ -177,6 +185,7 @@ impl Inner {
         if !self.is_formed() {
             return peer::HelloResponse {
                 format: FORMAT,
+                cell_version_max: self.versions.cell.0,
                 member: Some(hello::to_wire(own.node_id, &details)),
                 members: self.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
                 ..Default::default()
@@ -198,6 +207,7 @@ impl Inner {
         };
         peer::HelloResponse {
             format: FORMAT,
+            cell_version_max: self.versions.cell.0,
             member: Some(hello::to_wire(own.node_id, &details)),
             cell: own.cell,
             members,

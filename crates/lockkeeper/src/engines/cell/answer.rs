@@ -158,6 +158,8 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        cell_version: status.cell_version,
+        cell_version_max: status.cell_version_max,
         unix_ms: status.unix_ms,
     }
 }
