@@ -23,3 +23,4 @@ mod redirect;
 mod rolling;
 mod slow_disk;
 mod stopped_leader;
+mod upgrade;

@@ -1,5 +1,7 @@
 //! Where members have no certificates, anybody can claim to be one. What such a stranger says must not end the cell.
 
+use std::path::Path;
+
 use bytes::{Bytes, BytesMut};
 use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
 use lockkeeper_proto::peer;
@@ -48,14 +50,19 @@ struct Stranger {
 }
 
 impl Stranger {
-    async fn at(address: &str, from: u64) -> Stranger {
+    async fn at(address: &str, data: &Path, from: u64) -> Stranger {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = PeerClient::new(endpoint.connect().await.unwrap());
         let hello = client.hello(peer::HelloRequest { format: FORMAT, ..Default::default() }).await.unwrap();
-        let peer::HelloResponse { cell, member, .. } = hello.into_inner();
+        let peer::HelloResponse { cell, member, members, .. } = hello.into_inner();
         let member = member.unwrap();
+        // A formed cell does not tell it; the folder's file does, to whoever can read that.
+        assert_eq!((member.folder, member.peer.as_str(), members.len()), (0, "", 0));
+        let identity: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(data.join("identity.json")).unwrap()).unwrap();
+        let to_folder = identity["folder"].as_u64().unwrap();
         let header =
-            peer::Header { format: FORMAT, cell, from, to: member.node_id, to_folder: member.folder };
+            peer::Header { format: FORMAT, cell, from, to: member.node_id, to_folder, ..Default::default() };
         Stranger { address: address.to_owned(), client, header }
     }
 
@@ -135,7 +142,7 @@ async fn a_cell_of_one_takes_no_members_message() {
     let mut plain = Plain::start(&[]).await;
     let address = plain.node.address.clone();
     for from in [1, 2, 9] {
-        let mut stranger = Stranger::at(&address, from).await;
+        let mut stranger = Stranger::at(&address, &plain.node.data, from).await;
         for term in [u64::MAX, 1 << 62, 2, 100] {
             all_refused(stranger.say_everything(term).await);
         }
@@ -150,15 +157,21 @@ async fn a_cell_of_one_takes_no_members_message() {
 }
 
 #[tokio::test]
-async fn no_member_of_a_cell_believes_an_impossible_term() {
+async fn members_refuse_every_message_of_a_stranger() {
     let mut cell = Cell::start(3).await;
     for id in 1..=3 {
         let address = cell.node(id).listens.clone();
         // As one of its members: ids are no secret.
-        let mut stranger = Stranger::at(&address, id % 3 + 1).await;
-        for term in [u64::MAX, u64::MAX - 1, 1 << 62, 2_000_000] {
+        let mut stranger = Stranger::at(&address, &cell.node(id).data, id % 3 + 1).await;
+        for term in [u64::MAX, u64::MAX - 1, 1 << 62, 2_000_000, 3, 20] {
             all_refused(stranger.say_everything(term).await);
         }
+        // Nor does a guessed proof help.
+        stranger.header.proof = vec![7; 32].into();
+        all_refused(stranger.say_everything(30).await);
+        let joined = peer::JoinRequest { header: Some(stranger.header.clone()), secret: vec![7; 32].into() };
+        let refused = stranger.client.join(joined).await.unwrap_err();
+        assert!(refused.message().contains("does not know the secret"), "{refused:?}");
     }
     let leader = cell.leader().await;
     cell.kill(leader);

@@ -1,0 +1,135 @@
+//! A cell is upgraded node by node, from the released version to the one that test builds know (docs/upgrading.md).
+
+use std::time::{Duration, Instant};
+
+use lockkeeper::{GuardState, Keeper};
+
+use crate::harness::cell::{Cell, text};
+use crate::harness::client::Load;
+use crate::harness::until;
+
+/// Makes a node of a test build support the next format and cell version.
+const NEXT: &str = "LOCKKEEPER_TEST_NEXT_VERSION";
+/// How long the cell stays mixed; LOCKKEEPER_MIXED_SECONDS sets another time.
+const MIXED_FOR: Duration = Duration::from_secs(4);
+
+async fn restart(cell: &mut Cell, load: &mut Load, id: u64) {
+    let ended = cell.node_mut(id).term().await;
+    assert_eq!(ended.code(), Some(0), "node {id}");
+    cell.spawn(id);
+    until("the node to be ready", async || {
+        let answer = crate::harness::http::quick_get(&cell.node(id).listens, "/readyz").await?;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    load.until_more(40).await;
+}
+
+async fn cell_version(cell: &Cell, id: u64) -> Option<u64> {
+    cell.node(id).status().await?["cell_version"].as_u64()
+}
+
+/// The notes in the audit trail of one node, newest first.
+async fn notes(cell: &Cell, id: u64) -> Vec<String> {
+    let audit = cell.get(id, "/v1/audit").await.ok();
+    let actions = audit["actions"].as_array().unwrap_or_else(|| panic!("{audit}"));
+    actions.iter().map(ToString::to_string).collect()
+}
+
+fn mixed_for() -> Duration {
+    let seconds = std::env::var("LOCKKEEPER_MIXED_SECONDS").ok().and_then(|text| text.parse().ok());
+    seconds.map_or(MIXED_FOR, Duration::from_secs)
+}
+
+#[tokio::test]
+async fn cell_is_upgraded_under_load_and_not_downgraded() {
+    let mut cell = Cell::start(3).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(10))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start_with_values(&cell, 4).await;
+
+    for id in [1, 2] {
+        cell.node_mut(id).environment.push((NEXT.to_owned(), "1".into()));
+        restart(&mut cell, &mut load, id).await;
+    }
+    // One of each kind leads for a while, and neither switches anything on.
+    let began = Instant::now();
+    while began.elapsed() < mixed_for() {
+        load.until_more(40).await;
+        for id in 1..=3 {
+            if let Some(version) = cell_version(&cell, id).await {
+                assert_eq!(version, 1, "node {id} in a mixed cell");
+            }
+        }
+        assert_eq!(guard.state(), GuardState::Held);
+    }
+    let status = text(&cell.cli(&["status"]).await.stdout);
+    assert!(status.contains("version 1"), "{status}");
+    for id in 1..=3 {
+        let notes = notes(&cell, id).await;
+        assert!(!notes.iter().any(|note| note.contains("next version")), "{notes:?}");
+    }
+
+    cell.node_mut(3).environment.push((NEXT.to_owned(), "1".into()));
+    restart(&mut cell, &mut load, 3).await;
+    for id in 1..=3 {
+        until(&format!("node {id} to have cell version 2"), async || {
+            (cell_version(&cell, id).await? == 2).then_some(())
+        })
+        .await;
+        // The new command is used, and the changed rule marks it.
+        until(&format!("node {id} to have applied the new command"), async || {
+            let notes = notes(&cell, id).await;
+            notes.iter().any(|note| note.contains("[version 2] a command of the next version")).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(guard.state(), GuardState::Held);
+    let done = load.end().await;
+    println!("{done} pairs of acquire and release during the upgrade, none failed");
+    guard.release().await.unwrap();
+
+    refuses_the_old_binary(&mut cell).await;
+}
+
+/// Back to the old binary: it refuses to start, names the versions and touches nothing; the new one goes on.
+async fn refuses_the_old_binary(cell: &mut Cell) {
+    let remembered = cell.node(1).data.join("identity.json");
+    until("the version to be in the data folder", async || {
+        std::fs::read_to_string(&remembered).ok()?.contains("\"cell_version\": 2").then_some(())
+    })
+    .await;
+    assert_eq!(cell.node_mut(1).term().await.code(), Some(0));
+    let next = std::mem::take(&mut cell.node_mut(1).environment);
+    cell.node(1).empty_log();
+    cell.spawn(1);
+    let ended = cell.node_mut(1).ended().await;
+    assert!(!ended.success(), "{ended:?}");
+    let said = cell.node(1).log_text();
+    assert!(said.contains("the cell has version 2, and this node supports versions up to 1"), "{said}");
+    cell.node_mut(1).environment = next;
+    cell.spawn(1);
+    cell.until_agreed().await;
+    cell.until_even(&[1, 2, 3]).await;
+}
+
+/// An old binary cannot be added to an upgraded cell.
+#[tokio::test]
+async fn older_node_is_not_added() {
+    let mut cell = Cell::plan(1);
+    cell.node_mut(1).environment.push((NEXT.to_owned(), "1".into()));
+    cell.spawn(1);
+    until("the cell to have version 2", async || (cell_version(&cell, 1).await? == 2).then_some(())).await;
+    let alone = cell.url();
+    cell.plan_node(2);
+    cell.spawn(2);
+    let address = cell.node(2).address.clone();
+    let refused = until("an answer about node 2", async || {
+        let output = cell.cli_at(&alone, &["member", "add", &format!("2={address}")]).await;
+        let said = text(&output.stderr);
+        assert!(!output.status.success(), "{output:?}");
+        (!said.contains("no node answers")).then_some(said)
+    })
+    .await;
+    assert!(refused.contains("supports cell versions up to 1, and the cell has version 2"), "{refused}");
+}
