@@ -15,8 +15,6 @@ use crate::failure::Failure;
 use crate::leadership;
 use crate::raft::network::{Introduction, hello};
 
-/// How long a node that is to be added may take to say who it is.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How long a snapshot may take to be written; one of a million locks takes seconds.
 const SNAPSHOT_WITHIN: Duration = Duration::from_secs(120);
 /// Between two looks whether a snapshot is there.
@@ -41,8 +39,8 @@ impl Calls {
         self.shared().office.now()?;
         let own = self.home().identity();
         let introduction = Introduction { node_id: own.node_id, cell: Some(own.cell.clone()) };
-        let dialer = self.consensus().dialer();
-        let node = hello(dialer, address, &introduction, ANSWER_WITHIN).await.map_err(|why| {
+        let (dialer, timing) = (self.consensus().dialer(), self.consensus().timing());
+        let node = hello(dialer, address, &introduction, timing).await.map_err(|why| {
             Failure::Unavailable(format!(
                 "no node answers at {address} ({why}): start it first, with an empty folder: lockkeeper serve \
                  --node-id {node_id} --listen {address} --cell {}",

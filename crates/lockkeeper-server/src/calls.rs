@@ -332,6 +332,7 @@ impl Calls {
     /// The state of the node and its cell.
     pub fn status(&self) -> v1::StatusResponse {
         let raft = self.inner.consensus.status();
+        let timing = self.inner.consensus.timing();
         let shared = &self.inner.shared;
         let table = shared.table();
         let counts = table.counts();
@@ -355,6 +356,9 @@ impl Calls {
             cell_time_ms: now.0 / 1_000,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             unix_ms: unix_ms(),
+            heartbeat_ms: timing.heartbeat.as_millis() as u64,
+            election_timeout_ms: timing.election_max.as_millis() as u64,
+            round_trip_max_ms: timing.round_trip_max().as_millis() as u64,
         }
     }
 

@@ -22,8 +22,8 @@ use crate::raft::types::Member;
 
 /// Between two rounds of hello.
 const SAY_AGAIN: Duration = Duration::from_millis(100);
-/// How long one hello may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Between two rounds of the check whether the others belong to this cell.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 /// How often it is said what the node waits for.
 const SAY_WHY_EVERY: Duration = Duration::from_secs(10);
 
@@ -225,7 +225,8 @@ impl Formation {
         let others = self.given.iter().filter(|(id, _)| **id != own.node_id);
         join_all(others.map(|(id, address)| {
             let (introduction, dialer) = (&introduction, self.consensus.dialer());
-            async move { (*id, address.clone(), hello(dialer, address, introduction, ANSWER_WITHIN).await) }
+            let timing = self.consensus.timing();
+            async move { (*id, address.clone(), hello(dialer, address, introduction, timing).await) }
         }))
         .await
     }
@@ -328,7 +329,7 @@ impl Formation {
             if unknown.is_empty() && strangers.is_empty() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(ANSWER_WITHIN).await;
+            tokio::time::sleep(CHECK_AGAIN).await;
         }
     }
 

@@ -4,6 +4,7 @@
 
 use bytes::BytesMut;
 use lockkeeper_core::{Batch, Command, LockTable, Restore, Sequencer, limits, percent};
+use lockkeeper_proto::peer::peer_request::Kind;
 use lockkeeper_proto::{frame, peer, v1};
 use prost::Message;
 
@@ -142,10 +143,16 @@ pub fn http(data: &[u8]) {
 
 /// What members say to each other.
 pub fn peers(data: &[u8]) {
-    if let Ok(call) = peer::Call::decode(data) {
-        peer_bytes::messages(&call.body);
+    if let Ok(request) = peer::PeerRequest::decode(data) {
+        match request.kind {
+            Some(Kind::Append(append) | Kind::Heartbeat(append)) => peer_bytes::messages(&append.body),
+            Some(Kind::Vote(body) | Kind::PreVote(body) | Kind::TransferLeader(body) | Kind::Goodbye(body)) => {
+                peer_bytes::messages(&body);
+            }
+            Some(Kind::Ping(_)) | None => {}
+        }
     }
-    let _ = peer::AppendRequest::decode(data);
+    let _ = peer::PeerAnswer::decode(data);
     let _ = peer::SnapshotPart::decode(data);
     let _ = peer::HelloResponse::decode(data);
     peer_bytes::messages(data);
@@ -186,8 +193,12 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     }
     for (name, bytes) in peer_bytes::examples() {
         let header = peer::Header { format: 1, cell: "cell".into(), from: 1, to: 2, to_folder: 3 };
-        let call = peer::Call { header: Some(header), body: bytes.clone().into() };
-        add("peers", &format!("{name}-call"), call.encode_to_vec());
+        let kind = match name {
+            "append" => Kind::Append(peer::AppendRequest { body: bytes.clone().into(), stream: 1 }),
+            _ => Kind::Vote(bytes.clone().into()),
+        };
+        let request = peer::PeerRequest { header: Some(header), id: 1, kind: Some(kind) };
+        add("peers", &format!("{name}-request"), request.encode_to_vec());
         add("peers", name, bytes);
     }
     let texts =

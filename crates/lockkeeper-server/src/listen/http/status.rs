@@ -28,6 +28,10 @@ pub(super) struct Status {
     last_token: u64,
     cell_time_ms: u64,
     uptime_ms: u64,
+    heartbeat_ms: u64,
+    election_timeout_ms: u64,
+    /// The longest round trip between members that this timing is made for.
+    round_trip_max_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -40,6 +44,8 @@ pub(super) struct Member {
     matched_index: Option<u64>,
     lag: Option<u64>,
     silent_ms: Option<u64>,
+    /// Measured from this node.
+    round_trip_us: Option<u64>,
 }
 
 impl From<lockkeeper_proto::v1::Member> for Member {
@@ -52,6 +58,7 @@ impl From<lockkeeper_proto::v1::Member> for Member {
             matched_index: member.matched_index,
             lag: member.lag,
             silent_ms: member.silent_ms,
+            round_trip_us: member.round_trip_us,
         }
     }
 }
@@ -77,6 +84,9 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        heartbeat_ms: status.heartbeat_ms,
+        election_timeout_ms: status.election_timeout_ms,
+        round_trip_max_ms: status.round_trip_max_ms,
     }))
 }
 

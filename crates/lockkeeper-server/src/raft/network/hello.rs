@@ -1,11 +1,10 @@
 //! Hello: who is there? Asked by a node that starts, and before a member is added.
 
-use std::time::Duration;
-
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 
 use super::{Dialer, FORMAT};
+use crate::raft::timing::Timing;
 use crate::raft::types::Member;
 
 /// Who asks.
@@ -35,7 +34,7 @@ pub async fn hello(
     dialer: &Dialer,
     address: &str,
     own: &Introduction,
-    limit: Duration,
+    timing: &Timing,
 ) -> Result<PeerInfo, String> {
     let request = peer::HelloRequest {
         format: FORMAT,
@@ -43,9 +42,10 @@ pub async fn hello(
         cell: own.cell.clone().unwrap_or_default(),
     };
     let ask = async {
-        let mut client = PeerClient::new(dialer.now(address).await?);
+        let mut client = PeerClient::new(dialer.now(address, timing).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
+    let limit = timing.hello_within();
     let answer = match tokio::time::timeout(limit, ask).await {
         Ok(answer) => answer?.into_inner(),
         Err(_) => return Err(format!("no answer within {limit:?}")),
