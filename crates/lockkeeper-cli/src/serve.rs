@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use lockkeeper_server::config::ENTRIES_BEHIND_SNAPSHOT;
 use lockkeeper_server::raft::snapshot::COMMANDS_BETWEEN;
+use lockkeeper_server::raft::{Timing, TimingPreset};
 use lockkeeper_server::security::CrowdLimits;
 use lockkeeper_server::versions::Versions;
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
@@ -63,6 +64,8 @@ pub(crate) struct Serve {
     /// Address for the other members, if they are to have a port of their own [default: the same as --listen]
     #[arg(long, value_name = "ADDRESS")]
     peer_listen: Option<String>,
+    #[command(flatten)]
+    timing: TimingArguments,
     /// A request that was granted after a wait of this length gets a line in the log; 0s: none does
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse)]
     slow_acquire: Duration,
@@ -122,6 +125,7 @@ impl Serve {
             listen: Some(self.listen.clone()),
             peer_listen: self.peer_listen.clone(),
             members,
+            timing: self.timing.settings()?,
             slow_acquire: self.slow_acquire,
             commands_between_snapshots: self.snapshots.snapshot_every,
             entries_behind_snapshot: self.snapshots.snapshot_behind,
@@ -156,6 +160,27 @@ impl Serve {
         notify.stopping();
         node.stop().await;
         Ok(())
+    }
+}
+
+/// How far apart the members may be.
+#[derive(Debug, Args)]
+struct TimingArguments {
+    /// How far apart the members are: lan (round trips up to 50 ms), region (150 ms) or global (400 ms). The same on all nodes;
+    /// changed by restarting them one by one
+    #[arg(long, value_name = "PRESET", default_value = "lan")]
+    timing: TimingPreset,
+    /// Between two heartbeats of the leader [default: that of --timing]
+    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+    heartbeat: Option<Duration>,
+    /// How long a silent leader is waited for [default: that of --timing]
+    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+    election_timeout: Option<Duration>,
+}
+
+impl TimingArguments {
+    fn settings(&self) -> Result<Timing, String> {
+        Timing::custom(self.timing, self.heartbeat, self.election_timeout)
     }
 }
 

@@ -78,10 +78,25 @@ fn text(status: &Status) -> String {
                 status.last_log_index, status.applied_index, status.snapshot_index, status.purged_index
             ),
         ),
+        (
+            "timing",
+            format!(
+                "heartbeat {} ms, election timeout {} ms, for round trips up to {} ms",
+                status.heartbeat_ms, status.election_timeout_ms, status.round_trip_max_ms
+            ),
+        ),
     ];
     let mut text = String::new();
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<9} {value}");
+    }
+    for member in status.too_far() {
+        let _ = writeln!(
+            text,
+            "warning   the round trip to node {} takes {} ms: set a slower --timing on all nodes",
+            member.node_id,
+            member.round_trip_us.unwrap_or_default() / 1_000
+        );
     }
     let mut members = member::table();
     for known in &status.members {

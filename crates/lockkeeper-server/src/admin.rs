@@ -15,8 +15,6 @@ use crate::failure::Failure;
 use crate::leadership;
 use crate::raft::network::{hello, join};
 
-/// How long a node that is to be added may take to say who it is.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How long a snapshot may take to be written; one of a million locks takes seconds.
 const SNAPSHOT_WITHIN: Duration = Duration::from_secs(120);
 /// Between two looks whether a snapshot is there.
@@ -40,8 +38,8 @@ impl Calls {
         self.may_all(Right::Admin, "")?;
         self.shared().office.now()?;
         let own = self.home().identity();
-        let dialer = self.consensus().dialer();
-        let node = hello(dialer, address, &own, ANSWER_WITHIN).await.map_err(|why| {
+        let contact = self.consensus().contact(own.clone());
+        let node = hello(&contact, address).await.map_err(|why| {
             Failure::Unavailable(format!(
                 "no node answers at {address} ({why}): start it first, with an empty folder: lockkeeper serve \
                  --node-id {node_id} --listen {address} --cell {}",
@@ -68,7 +66,7 @@ impl Calls {
             )));
         }
         self.note(format!("member {node_id}={address} is added")).await?;
-        join(dialer, &own, (node_id, &node.member), ANSWER_WITHIN).await.map_err(|why| {
+        join(&contact, node_id, &node.member).await.map_err(|why| {
             Failure::Unavailable(format!("the node at {address} did not join the cell ({why}): try again"))
         })?;
         self.consensus().add_member(node_id, node.member).await?;

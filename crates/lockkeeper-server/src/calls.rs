@@ -332,6 +332,7 @@ impl Calls {
     /// The state of the node and its cell.
     pub fn status(&self) -> v1::StatusResponse {
         let raft = self.inner.consensus.status();
+        let timing = self.inner.consensus.timing();
         let shared = &self.inner.shared;
         let table = shared.table();
         let counts = table.counts();
@@ -357,6 +358,9 @@ impl Calls {
             unix_ms: unix_ms(),
             cell_version: table.cell_version().0,
             cell_version_max: table.supported().0,
+            heartbeat_ms: timing.heartbeat.as_millis() as u64,
+            election_timeout_ms: timing.election_max.as_millis() as u64,
+            round_trip_max_ms: timing.round_trip_max().as_millis() as u64,
         }
     }
 

@@ -53,6 +53,9 @@ pub struct Identity {
     /// The list of members that the folder was first used with.
     #[serde(default)]
     pub given: BTreeMap<u64, String>,
+    /// The longest promise that the node can have given to a leader and may not have kept yet (`raft/promise.rs`).
+    #[serde(default)]
+    pub promise_ms: u64,
 }
 
 impl Identity {
@@ -236,6 +239,11 @@ impl DataDir {
         self.change(|identity| identity.cell_version = version)
     }
 
+    /// Remembers what the node promises to leaders. Durable on return.
+    pub(crate) fn remember_promise(&self, promise_ms: u64) -> io::Result<()> {
+        self.change(|identity| identity.promise_ms = promise_ms)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
         let mut known = self.known();
         let mut identity = known.clone();
@@ -329,6 +337,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
         cell_version: CellVersion::RELEASED,
         founding: BTreeMap::new(),
         given: BTreeMap::new(),
+        promise_ms: 0,
     })
 }
 

@@ -24,8 +24,8 @@ use crate::raft::types::Member;
 
 /// Between two rounds of hello.
 const SAY_AGAIN: Duration = Duration::from_millis(100);
-/// How long one hello may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Between two rounds of the check whether the others belong to this cell.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 /// How often it is said what the node waits for.
 const SAY_WHY_EVERY: Duration = Duration::from_secs(10);
 
@@ -233,11 +233,12 @@ impl Formation {
     /// entry exists, so that a founder that is cut short can begin again here.
     async fn finish_founding(&self) -> Result<(), Failure> {
         let own = self.home.identity();
+        let contact = self.consensus.contact(own.clone());
         let mut waiting = own.founding.clone();
         waiting.remove(&own.node_id);
         let mut said = None::<Instant>;
         while let Some((&node_id, member)) = waiting.first_key_value() {
-            match join(self.consensus.dialer(), &own, (node_id, member), ANSWER_WITHIN).await {
+            match join(&contact, node_id, member).await {
                 Ok(()) => drop(waiting.remove(&node_id)),
                 Err(why) => {
                     if said.is_none_or(|said| said.elapsed() > SAY_WHY_EVERY) {
@@ -260,9 +261,10 @@ impl Formation {
     async fn ask_all(&self) -> Vec<(u64, String, Result<PeerInfo, String>)> {
         let own = self.home.identity();
         let others = self.given.iter().filter(|(id, _)| **id != own.node_id);
+        let contact = self.consensus.contact(own.clone());
         join_all(others.map(|(id, address)| {
-            let (own, dialer) = (&own, self.consensus.dialer());
-            async move { (*id, address.clone(), hello(dialer, address, own, ANSWER_WITHIN).await) }
+            let contact = &contact;
+            async move { (*id, address.clone(), hello(contact, address).await) }
         }))
         .await
     }
@@ -365,7 +367,7 @@ impl Formation {
             if unknown.is_empty() && strangers.is_empty() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(ANSWER_WITHIN).await;
+            tokio::time::sleep(CHECK_AGAIN).await;
         }
     }
 

@@ -4,6 +4,7 @@
 
 use bytes::BytesMut;
 use lockkeeper_core::{Batch, Command, LockTable, Restore, Sequencer, limits, percent};
+use lockkeeper_proto::peer::peer_request::Kind;
 use lockkeeper_proto::{frame, peer, v1};
 use prost::Message;
 
@@ -142,10 +143,18 @@ pub fn http(data: &[u8]) {
 
 /// What members say to each other.
 pub fn peers(data: &[u8]) {
-    if let Ok(call) = peer::Call::decode(data) {
-        peer_bytes::messages(&call.body);
+    if let Ok(request) = peer::PeerRequest::decode(data) {
+        match request.kind {
+            Some(Kind::Append(append) | Kind::Heartbeat(append)) => peer_bytes::messages(&append.body),
+            Some(
+                Kind::Vote(body) | Kind::PreVote(body) | Kind::TransferLeader(body) | Kind::Goodbye(body),
+            ) => {
+                peer_bytes::messages(&body);
+            }
+            Some(Kind::Ping(_)) | None => {}
+        }
     }
-    let _ = peer::AppendRequest::decode(data);
+    let _ = peer::PeerAnswer::decode(data);
     let _ = peer::SnapshotPart::decode(data);
     let _ = peer::HelloResponse::decode(data);
     peer_bytes::messages(data);
@@ -185,16 +194,14 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         add("log", name, bytes);
     }
     for (name, bytes) in peer_bytes::examples() {
-        let header = peer::Header {
-            format: 1,
-            cell: "cell".into(),
-            from: 1,
-            to: 2,
-            to_folder: 3,
-            proof: Default::default(),
+        let proof = Default::default();
+        let header = peer::Header { format: 1, cell: "cell".into(), from: 1, to: 2, to_folder: 3, proof };
+        let kind = match name {
+            "append" => Kind::Append(peer::AppendRequest { body: bytes.clone().into(), stream: 1 }),
+            _ => Kind::Vote(bytes.clone().into()),
         };
-        let call = peer::Call { header: Some(header), body: bytes.clone().into() };
-        add("peers", &format!("{name}-call"), call.encode_to_vec());
+        let request = peer::PeerRequest { header: Some(header), format: 1, id: 1, kind: Some(kind) };
+        add("peers", &format!("{name}-request"), request.encode_to_vec());
         add("peers", name, bytes);
     }
     let texts =
@@ -273,9 +280,11 @@ fn operations() -> Vec<v1::operation::Kind> {
 /// A table with something of every kind.
 fn table() -> LockTable {
     use lockkeeper_core::{
-        AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, TakeRate, Wait,
+        AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, Signed, SignedWhat, TakeRate,
+        Wait,
     };
     let session = SessionId(7);
+    let signed = |what| Command::Signed(Box::new(Signed { by: "ada".into(), what }));
     let acquire = |session, lock: &str, wait| {
         let request = Acquire::new(session, Locks::One(lock.into()));
         let request = Acquire { wait, request: Some("r".into()), scope: Some("s".into()), ..request };
@@ -283,10 +292,10 @@ fn table() -> LockTable {
     };
     let rights = Rights::of([Right::Acquire]);
     let quota = Quota { locks: Some(10), requests_per_s: Some(5), ..Quota::default() };
-    let change = |change| Command::ChangeAccess { by: "ada".into(), change };
+    let change = |change| signed(SignedWhat::Access(change));
     let commands = vec![
-        Command::OpenSession { session, ttl_ms: 10_000, owner: "o".into(), identity: Some("ada".into()) },
-        Command::OpenSession { session: SessionId(8), ttl_ms: 10_000, owner: "p".into(), identity: None },
+        signed(SignedWhat::OpenSession { session, ttl_ms: 10_000, owner: "o".into() }),
+        Command::OpenSession { session: SessionId(8), ttl_ms: 10_000, owner: "p".into() },
         change(AccessChange::Grant { identity: "ci".into(), prefix: "builds/".into(), rights }),
         change(AccessChange::AddToken {
             id: "0a".into(),
@@ -300,7 +309,7 @@ fn table() -> LockTable {
         acquire(SessionId(8), "orders/1", Wait::ForMs(1_000)),
         Command::PutValue { key: "k".into(), value: vec![1, 2, 3].into(), fence: None, if_version: None },
         Command::TakeRate(TakeRate { limiter: "l".into(), permits: 1, interval_ns: 1_000_000, burst: 5 }),
-        Command::ForceRelease { lock: "bills/1".into(), reason: "why".into(), by: "ada".into() },
+        signed(SignedWhat::ForceRelease { lock: "bills/1".into(), reason: "why".into() }),
     ];
     let mut table = LockTable::new();
     commands.into_iter().for_each(|command| apply(&mut table, command));

@@ -16,12 +16,6 @@ use crate::shared::Shared;
 const CONFIRM_AGAIN: Duration = Duration::from_millis(20);
 /// How often a leader looks whether a majority still answers.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A leader that has not heard a majority for so long leaves office, so that nobody waits for it in vain. Raft
-/// keeps it as the leader, and it takes office again when they are back.
-const ALONE_AFTER: Duration = Duration::from_millis(1_000);
-/// Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So it falls
-/// silent for long enough that another can be elected, and then tries again: it may be the only one that can lead.
-const SILENT_FOR: Duration = Duration::from_millis(800);
 /// How long the entries under way may take to be applied before a leader that hands over leaves them to their fate.
 const FINISH_WITHIN: Duration = Duration::from_millis(500);
 /// After a hand-over the clients hear from whoever they ask where the leader is, and go there. Longer than the pause
@@ -35,6 +29,9 @@ const YIELD_FOR: Duration = Duration::from_secs(3);
 
 /// Follows raft until it ends; says why it ended.
 pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogStore) -> String {
+    // A leader that has not heard a majority for so long leaves office, so that nobody waits for it in vain. Raft keeps it as the
+    // leader, and it takes office again when they are back.
+    let alone_after = consensus.timing().alone_after();
     let mut status = consensus.status();
     let mut silent_until = None::<Instant>;
     let mut tries_since = None::<Instant>;
@@ -58,14 +55,17 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
                 barrier.take().filter(|pending| pending.term == status.term && !pending.has_ended());
             let pending =
                 barrier.insert(pending.unwrap_or_else(|| Barrier::new(&shared, &consensus, status.term)));
-            match pending.passed_within(ALONE_AFTER).await {
+            match pending.passed_within(alone_after).await {
                 Ok(()) => {
                     (tries_since, barrier) = (None, None);
                     take(&shared, status.term);
                 }
-                Err(_) if tries.elapsed() >= ALONE_AFTER && is_alone(&consensus) => {
+                Err(_) if tries.elapsed() >= alone_after && is_alone(&consensus) => {
+                    // Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So
+                    // it falls silent for long enough that another can be elected, and then tries again: it may be the only one
+                    // that can lead.
                     consensus.speak(false);
-                    silent_until = Some(Instant::now() + SILENT_FOR);
+                    silent_until = Some(Instant::now() + consensus.timing().silent_for());
                 }
                 Err(failure) => {
                     tracing::debug!(%failure, "the leadership is not confirmed yet");
@@ -137,7 +137,7 @@ impl Barrier {
 
 /// Whether a majority has not answered for long.
 fn is_alone(consensus: &Consensus) -> bool {
-    consensus.lease().silence().is_none_or(|silence| silence > ALONE_AFTER)
+    consensus.lease().silence().is_none_or(|silence| silence > consensus.timing().alone_after())
 }
 
 /// Hands the leadership to another member, if this node leads and there is one. Before it asks for that, it

@@ -2,6 +2,7 @@
 //! on how many of them there are; `/v1/top` names those that matter.
 
 mod acquires;
+mod members;
 
 use lockkeeper_core::{Counts, Freed, Mode, Refusal, SessionEnd, Token};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use self::acquires::Acquires;
+pub use self::members::MemberCounters;
 use crate::observe::disk::Disk;
 use crate::raft::RaftStatus;
 
@@ -74,6 +76,8 @@ pub struct Metrics {
     pub snapshots: Counter,
     /// How long each took.
     pub snapshot_seconds: Histogram,
+    /// Connections and elections among members.
+    pub members: MemberCounters,
     gauges: Gauges,
 }
 
@@ -160,6 +164,7 @@ impl Metrics {
             batch_commands: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
             snapshots: Counter::default(),
             snapshot_seconds: seconds(),
+            members: MemberCounters::default(),
             gauges: Gauges::default(),
         };
         for reason in TURNED_AWAY_FOR {
@@ -204,6 +209,7 @@ impl Metrics {
             "How long a snapshot took, beside the serving",
             self.snapshot_seconds.clone(),
         );
+        self.members.register(r);
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "What runs here", build);
     }

@@ -332,6 +332,8 @@ impl Node {
             tracing::info!(%failure, "the leadership was not handed over");
         }
         self.tasks.shutdown().await;
+        self.calls.shared().office.leave(None);
+        self.consensus.say_goodbye().await;
         self.consensus.shutdown().await;
     }
 }

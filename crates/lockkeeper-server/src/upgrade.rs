@@ -16,7 +16,6 @@ use crate::shared::Shared;
 /// How often the members are asked for the versions that they support. Only while this node supports a higher version than
 /// the cell has.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs until the node stops.
 pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, home: Arc<DataDir>) {
@@ -56,8 +55,8 @@ async fn highest_common(consensus: &Consensus, home: &DataDir, own: CellVersion)
     let identity = home.identity();
     let members = consensus.status().members;
     let others = members.iter().filter(|member| member.node_id != identity.node_id);
-    let answers =
-        join_all(others.map(|other| hello(consensus.dialer(), &other.member.peer, &identity, ANSWER_WITHIN)));
+    let contact = consensus.contact(identity.clone());
+    let answers = join_all(others.map(|other| hello(&contact, &other.member.peer)));
     let supported = answers.await.into_iter().map(|answer| answer.ok().map(|peer| peer.cell_version_max));
     supported.collect::<Option<Vec<_>>>().map(|all| all.into_iter().fold(own, CellVersion::min))
 }

@@ -27,6 +27,15 @@ impl Versions {
         (newest >= self.format_min.max(other_min)).then_some(newest)
     }
 
+    /// Why two nodes without a common format cannot speak with each other.
+    pub(crate) fn no_common_format(self, other_min: u32, other_max: u32) -> String {
+        format!(
+            "the member supports message formats {other_min} to {other_max}, this node {} to {}: upgrade in smaller steps, so that \
+             both know one format",
+            self.format_min, self.format_max
+        )
+    }
+
     /// Whether messages in this format can be read.
     pub fn reads(self, format: u32) -> bool {
         (self.format_min..=self.format_max).contains(&format)

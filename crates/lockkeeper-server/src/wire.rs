@@ -306,5 +306,6 @@ pub fn member(member: &MemberStatus, last_log: u64) -> v1::Member {
         matched_index: member.matched,
         lag: member.matched.map(|matched| last_log.saturating_sub(matched)),
         silent_ms: member.silent_ms,
+        round_trip_us: member.round_trip.map(|round_trip| round_trip.as_micros() as u64),
     }
 }

@@ -134,6 +134,19 @@ pub struct Status {
     pub cell_version: u32,
     /// The highest cell version that the node supports.
     pub cell_version_max: u32,
+    /// Between two heartbeats of a leader, as the node is set.
+    pub heartbeat_ms: u64,
+    pub election_timeout_ms: u64,
+    /// The longest round trip between members that the node's timing is made for.
+    pub round_trip_max_ms: u64,
+}
+
+impl Status {
+    /// The members whose round trip from the node that was asked is too long for its timing: leaders may change without need.
+    pub fn too_far(&self) -> impl Iterator<Item = &Member> {
+        let limit_us = self.round_trip_max_ms.saturating_mul(1_000);
+        self.members.iter().filter(move |member| member.round_trip_us.is_some_and(|us| us > limit_us))
+    }
 }
 
 /// A node of the cell.
@@ -152,6 +165,8 @@ pub struct Member {
     pub lag: Option<u64>,
     /// For how long it has not answered; known if the node that was asked leads.
     pub silent_ms: Option<u64>,
+    /// The measured round trip from the node that was asked; none for itself, and before it is known.
+    pub round_trip_us: Option<u64>,
 }
 
 fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

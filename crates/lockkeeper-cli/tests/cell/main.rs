@@ -6,15 +6,21 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+#[path = "../security/certificates.rs"]
+#[allow(dead_code, reason = "shared with the tests of security")]
+mod certificates;
+
 mod backup;
 mod behind;
 mod busy;
 mod cuts;
 mod data_lost;
 mod disk;
+mod distance;
 mod failover;
 mod formation;
 mod health;
+mod idle;
 mod lease;
 mod majority;
 mod members;

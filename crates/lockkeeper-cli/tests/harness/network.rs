@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Whoever is no node.
 const CLIENT: u64 = 0;
@@ -29,10 +30,37 @@ struct Rules {
     slow: HashMap<(u64, u64), usize>,
 }
 
+/// How far apart the nodes are.
+#[derive(Debug, Clone, Copy)]
+pub struct Delay {
+    pub one_way: Duration,
+    /// At most so much is added, by chance.
+    pub jitter: Duration,
+    /// So many of a thousand reads count as lost: they, and all behind them, arrive later by the time that TCP takes to
+    /// repeat them.
+    pub lost_per_mille: u64,
+    pub repeated_after: Duration,
+}
+
+impl Delay {
+    fn of_one(&self, random: &mut u64) -> Duration {
+        let mut next = || {
+            *random ^= *random << 13;
+            *random ^= *random >> 7;
+            *random ^= *random << 17;
+            *random
+        };
+        let jitter = Duration::from_micros(next() % (self.jitter.as_micros() as u64).max(1));
+        let lost = if next() % 1_000 < self.lost_per_mille { self.repeated_after } else { Duration::ZERO };
+        self.one_way + jitter + lost
+    }
+}
+
 /// The network of one cell.
 #[derive(Clone)]
 pub struct Network {
     rules: watch::Sender<Rules>,
+    delay: Arc<Mutex<Option<Delay>>>,
     processes: Arc<Mutex<HashMap<u32, u64>>>,
     proxies: Arc<Mutex<JoinSet<()>>>,
 }
@@ -41,6 +69,7 @@ impl Network {
     pub fn new() -> Network {
         Network {
             rules: watch::Sender::default(),
+            delay: Arc::default(),
             processes: Arc::default(),
             proxies: Arc::new(Mutex::new(JoinSet::new())),
         }
@@ -77,6 +106,16 @@ impl Network {
         });
     }
 
+    /// All bytes between nodes take this long, on connections that are opened from now on.
+    pub fn delay(&self, delay: Option<Delay>) {
+        *self.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
+    }
+
+    fn delay_between(&self, one: u64, other: u64) -> Option<Delay> {
+        let delay = *self.delay.lock().unwrap_or_else(PoisonError::into_inner);
+        delay.filter(|_| one != CLIENT && other != CLIENT)
+    }
+
     pub fn heal(&self) {
         self.rules.send_replace(Rules::default());
     }
@@ -107,6 +146,10 @@ impl Network {
         let from = tokio::task::spawn_blocking(move || network.sender(peer, local)).await?;
         inbound.set_nodelay(true)?;
         outbound.set_nodelay(true)?;
+        if let Some(delay) = self.delay_between(from, to) {
+            // The handshake of TCP.
+            tokio::time::sleep(delay.one_way * 2).await;
+        }
         let (in_read, in_write) = inbound.into_split();
         let (out_read, out_write) = outbound.into_split();
         tokio::select! {
@@ -123,22 +166,45 @@ impl Network {
         to: u64,
     ) -> io::Result<()> {
         let mut rules = self.rules.subscribe();
-        let mut bytes = vec![0; 64 * 1024];
-        loop {
-            let count = read.read(&mut bytes).await;
-            // An end is held back like everything else: the other side must not learn of it.
-            let slow = match rules.wait_for(|rules| !rules.held.contains(&(from, to))).await {
-                Ok(rules) => rules.slow.get(&(from, to)).copied(),
-                Err(_) => return Ok(()),
-            };
-            let count = count?;
-            if count == 0 {
-                return Ok(());
+        let delay = self.delay_between(from, to);
+        let (late, mut arriving) = mpsc::channel(if delay.is_some() { 4_096 } else { 1 });
+        let reading = async {
+            let mut random = 0x9e37_79b9_7f4a_7c15 ^ (from << 32) ^ to;
+            let mut last = Instant::now();
+            loop {
+                let mut bytes = vec![0; 64 * 1024];
+                let count = read.read(&mut bytes).await;
+                let delay = delay.map_or(Duration::ZERO, |delay| delay.of_one(&mut random));
+                last = last.max(Instant::now() + delay);
+                let ended = !matches!(count, Ok(1..));
+                bytes.truncate(*count.as_ref().unwrap_or(&0));
+                if late.send((last, count.map(|_| bytes))).await.is_err() || ended {
+                    return std::future::pending::<io::Result<()>>().await;
+                }
             }
-            write.write_all(&bytes[..count]).await?;
-            if let Some(per_second) = slow {
-                tokio::time::sleep(Duration::from_secs_f64(count as f64 / per_second as f64)).await;
+        };
+        let writing = async {
+            while let Some((due, bytes)) = arriving.recv().await {
+                tokio::time::sleep_until(due).await;
+                // An end is held back like everything else: the other side must not learn of it.
+                let slow = match rules.wait_for(|rules| !rules.held.contains(&(from, to))).await {
+                    Ok(rules) => rules.slow.get(&(from, to)).copied(),
+                    Err(_) => return Ok(()),
+                };
+                let bytes: Vec<u8> = bytes?;
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                write.write_all(&bytes).await?;
+                if let Some(per_second) = slow {
+                    tokio::time::sleep(Duration::from_secs_f64(bytes.len() as f64 / per_second as f64)).await;
+                }
             }
+            Ok(())
+        };
+        tokio::select! {
+            ended = reading => ended,
+            ended = writing => ended,
         }
     }
 

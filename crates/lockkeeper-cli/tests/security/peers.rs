@@ -31,12 +31,12 @@ async fn append(caller: &Caller) -> Result<(), Status> {
         return Err(Status::permission_denied("not greeted"));
     }
     let mut bytes = BytesMut::new();
-    frame::encode(&peer::AppendRequest::default(), &mut bytes);
+    frame::encode(&peer::PeerRequest::default(), &mut bytes);
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     bytes.clear();
     loop {
-        if let Some(answer) = frame::decode::<peer::AppendAnswer>(&mut bytes, 1 << 20).unwrap() {
+        if let Some(answer) = frame::decode::<peer::PeerAnswer>(&mut bytes, 1 << 20).unwrap() {
             return match answer.refused.is_empty() {
                 true => Ok(()),
                 false => Err(Status::new(Code::from_i32(answer.code), answer.refused)),
@@ -49,15 +49,10 @@ async fn append(caller: &Caller) -> Result<(), Status> {
 /// Everything that members ask each other, with bodies that nobody can read.
 async fn ask_all(caller: &Caller) -> Vec<Result<(), Status>> {
     let mut client = peer(caller).await.unwrap();
-    let call = || peer::Call { header: None, body: bytes::Bytes::from_static(b"x") };
     let parts = || tonic::Request::new(futures_util::stream::iter([peer::SnapshotPart::default()]));
     vec![
         append(caller).await,
         client.hello(peer::HelloRequest::default()).await.map(|_| ()),
-        client.vote(call()).await.map(|_| ()),
-        client.pre_vote(call()).await.map(|_| ()),
-        client.heartbeat(call()).await.map(|_| ()),
-        client.transfer_leader(call()).await.map(|_| ()),
         client.snapshot_offer(peer::SnapshotOfferRequest::default()).await.map(|_| ()),
         client.snapshot_send(parts()).await.map(|_| ()),
     ]

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
+use lockkeeper_proto::peer::peer_request::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
@@ -16,7 +17,7 @@ use crate::harness::cell::Cell;
 use crate::harness::http;
 use crate::harness::until;
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 
 /// A number as postcard writes it.
 fn varint(mut number: u64, out: &mut Vec<u8>) {
@@ -53,10 +54,10 @@ impl Stranger {
     async fn at(address: &str, data: &Path, from: u64) -> Stranger {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = PeerClient::new(endpoint.connect().await.unwrap());
-        let hello = client.hello(peer::HelloRequest { format: FORMAT, ..Default::default() }).await.unwrap();
+        let hello = client.hello(peer::HelloRequest::default()).await.unwrap();
         let peer::HelloResponse { cell, member, members, .. } = hello.into_inner();
         let member = member.unwrap();
-        // A formed cell does not tell it; the folder's file does, to whoever can read that.
+        // A formed cell does not tell a stranger who its members are. The data folder's id is in its file.
         assert_eq!((member.folder, member.peer.as_str(), members.len()), (0, "", 0));
         let identity: serde_json::Value =
             serde_json::from_slice(&std::fs::read(data.join("identity.json")).unwrap()).unwrap();
@@ -64,10 +65,6 @@ impl Stranger {
         let header =
             peer::Header { format: FORMAT, cell, from, to: member.node_id, to_folder, ..Default::default() };
         Stranger { address: address.to_owned(), client, header }
-    }
-
-    fn call(&self, body: Vec<u8>) -> peer::Call {
-        peer::Call { header: Some(self.header.clone()), body: body.into() }
     }
 
     /// The term in each message that members have for each other.
@@ -80,14 +77,15 @@ impl Stranger {
         let mut handing_over = vote(term, from, true);
         varint(self.header.to, &mut handing_over);
         handing_over.push(0);
-        let mut client = self.client.clone();
+        let append = |stream| peer::AppendRequest { body: leader.clone().into(), stream };
         vec![
-            ("vote", client.vote(self.call(candidate.clone())).await.map(drop)),
-            ("pre_vote", client.pre_vote(self.call(candidate)).await.map(drop)),
-            ("heartbeat", client.heartbeat(self.call(leader.clone())).await.map(drop)),
-            ("transfer_leader", client.transfer_leader(self.call(handing_over)).await.map(drop)),
+            ("vote", self.ask(Kind::Vote(candidate.clone().into())).await),
+            ("pre_vote", self.ask(Kind::PreVote(candidate.into())).await),
+            ("heartbeat", self.ask(Kind::Heartbeat(append(0))).await),
+            ("transfer_leader", self.ask(Kind::TransferLeader(handing_over.into())).await),
+            ("goodbye", self.ask(Kind::Goodbye(vote(term, from, true).into())).await),
             ("snapshot", self.snapshot(term).await),
-            ("append", self.append(leader).await),
+            ("append", self.ask(Kind::Append(append(1))).await),
         ]
     }
 
@@ -105,17 +103,18 @@ impl Stranger {
         self.client.snapshot_send(parts).await.map(drop)
     }
 
-    /// On a stream of entries.
-    async fn append(&self, body: Vec<u8>) -> Result<(), Status> {
+    /// On a connection of its own.
+    async fn ask(&self, kind: Kind) -> Result<(), Status> {
         let mut stream = TcpStream::connect(&self.address).await?;
         let mut bytes = BytesMut::from(&MEMBERS_GREETING[..]);
-        let request = peer::AppendRequest { header: Some(self.header.clone()), body: Bytes::from(body) };
+        let request =
+            peer::PeerRequest { header: Some(self.header.clone()), format: FORMAT, id: 1, kind: Some(kind) };
         frame::encode(&request, &mut bytes);
         stream.write_all(&bytes).await?;
         stream.read_exact(&mut [0; MEMBERS_GREETING.len()]).await?;
         bytes.clear();
         loop {
-            if let Some(answer) = frame::decode::<peer::AppendAnswer>(&mut bytes, 1 << 20).unwrap() {
+            if let Some(answer) = frame::decode::<peer::PeerAnswer>(&mut bytes, 1 << 20).unwrap() {
                 return match answer.refused.is_empty() {
                     true => Ok(()),
                     false => Err(Status::new(Code::from_i32(answer.code), answer.refused)),

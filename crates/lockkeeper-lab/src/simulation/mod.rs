@@ -8,6 +8,7 @@
 //! are what leases are about, so the machines are our own (docs/adr/0013-simulation.md).
 
 mod client;
+mod distance;
 mod faults;
 mod machine;
 mod network;
@@ -29,6 +30,7 @@ pub use lockkeeper_core::mutation::Mutation;
 use tempfile::TempDir;
 
 use self::client::{AGAIN, LOCKS, Work};
+use self::distance::Distance;
 use self::faults::{Fault, Kinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
@@ -105,6 +107,9 @@ struct World {
     recorder: Recorder,
     work: Work,
     clocks_are_good: bool,
+    distance: Distance,
+    /// Decides the timing of each life of a node.
+    timings: Random,
     /// Somebody could look at what was left.
     was_looked_at: bool,
     chosen: String,
@@ -140,7 +145,9 @@ impl World {
             delay_max_ms: *random.one_of(&[1, 5, 20]),
             lost_once_in: *random.one_of(&[0, 0, 200, 50]),
         };
+        let distance = Distance::at_random(setting.seed);
         let network = Network::new(random.fork(), quality);
+        network.set_distance(distance.one_way());
         let kinds = Kinds::at_random(&mut random);
         // Clocks differ by up to half a percent from the true time, so by up to one from each other, as promised.
         // In some runs they do not keep to it: then tokens alone protect, and must.
@@ -154,7 +161,7 @@ impl World {
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
         let snapshot_every = *random.one_of(&[40, 200, 100_000]);
         let chosen = format!(
-            "{kinds:?}, {quality:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
+            "{kinds:?}, {quality:?}, {distance:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
              clocks {}",
             clients.len(),
             if clocks_are_good { "as promised" } else { "beyond what is promised" }
@@ -189,6 +196,8 @@ impl World {
             recorder,
             work,
             clocks_are_good,
+            distance,
+            timings: Random::new(setting.seed ^ 0x0074_696d_696e_6773),
             was_looked_at: false,
             chosen,
             _folder: folder,
@@ -231,7 +240,8 @@ impl World {
             return Ok(());
         }
         let members: &[MachineId] = if id > 3 { &[1, 2, 3, 4] } else { &NODES };
-        node.start(&self.network, members, random, &self.recorder, self.now)
+        let timing = self.distance.timing(&mut self.timings);
+        node.start(&self.network, members, timing, random, &self.recorder, self.now)
     }
 
     /// One step of time.

@@ -18,6 +18,7 @@ use lockkeeper_proto::simulation::{Connecting, Port};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use super::CLIENTS_FROM;
 use super::random::Random;
 
 /// A machine.
@@ -62,6 +63,8 @@ struct Inner {
     now: Duration,
     random: Random,
     quality: Quality,
+    /// Added to the way between two nodes.
+    distance: Duration,
     /// One-way cuts.
     cut: BTreeSet<(MachineId, MachineId)>,
     /// One-way delays that are added to the usual ones.
@@ -161,6 +164,9 @@ impl Inner {
         let mut delay = random.between_ms(quality.delay_min_ms, quality.delay_max_ms);
         if quality.lost_once_in > 0 && random.once_in(quality.lost_once_in) {
             delay += random.between_ms(SENT_AGAIN_MS.0, SENT_AGAIN_MS.1);
+        }
+        if from < CLIENTS_FROM && to < CLIENTS_FROM {
+            delay += self.distance;
         }
         delay + self.slow.get(&(from, to)).copied().unwrap_or_default()
     }
@@ -288,6 +294,7 @@ impl Network {
             now: Duration::ZERO,
             random,
             quality,
+            distance: Duration::ZERO,
             cut: BTreeSet::new(),
             slow: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -313,6 +320,11 @@ impl Network {
     /// Cuts the way in one direction.
     pub(super) fn cut(&self, from: MachineId, to: MachineId) {
         self.inner().cut.insert((from, to));
+    }
+
+    /// Puts the nodes so far apart.
+    pub(super) fn set_distance(&self, one_way: Duration) {
+        self.inner().distance = one_way;
     }
 
     /// Makes the way in one direction slower.

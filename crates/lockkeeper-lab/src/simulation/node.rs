@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lockkeeper_server::config::NodeConfig;
 use lockkeeper_server::node::Node as Server;
+use lockkeeper_server::raft::Timing;
 use lockkeeper_server::raft::log::{FaultyDisk, LogConfig, SyncMode};
 
 use super::machine::{Machine, true_now};
@@ -95,6 +96,7 @@ impl Node {
         &mut self,
         network: &Network,
         members: &[MachineId],
+        timing: Timing,
         random: Random,
         recorder: &Recorder,
         now: Duration,
@@ -106,6 +108,7 @@ impl Node {
             node_id: Some(u64::from(self.id)),
             members,
             listen: Some(address_of(self.id)),
+            timing,
             log: LogConfig {
                 segment_bytes: SEGMENT_BYTES,
                 cache_bytes: 8 << 10,

@@ -1,15 +1,25 @@
-//! When each member was last sent something that it has acknowledged, request by request: what the leader's lease is
-//! made of.
+//! When each member was last sent something that it has acknowledged, request by request, and what it promised with it: what
+//! the leader's lease is made of.
 //!
 //! openraft counts this too, but by log ids: an answer to an old request also acknowledges later ones that bring nothing
 //! new. A leader that was stopped with an answer on its way, and then woke up, had a fresh lease from it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::types::Vote;
+
+/// Clocks may run apart by one percent and two milliseconds.
+const DRIFT_PERCENT: u32 = 1;
+const DRIFT_MORE: Duration = Duration::from_millis(2);
+
+/// The part of a promise that the leader can rely on, by its own clock.
+pub(crate) fn safe_part(promise: Duration) -> Duration {
+    promise.saturating_sub(promise * DRIFT_PERCENT / 100 + DRIFT_MORE)
+}
 
 /// What the members have acknowledged.
 #[derive(Debug, Default)]
@@ -17,11 +27,18 @@ pub(crate) struct Acks {
     by_member: Mutex<BTreeMap<u64, Ack>>,
 }
 
+/// What a member has acknowledged to one leader.
 #[derive(Debug, Clone, Copy)]
-struct Ack {
+pub(crate) struct Ack {
     /// As whose leader it was sent.
     vote: Vote,
-    sent: Instant,
+    /// When the latest request that it has acknowledged was sent.
+    pub(crate) sent: Instant,
+    /// What it promised last: for how long after a request it neither votes nor stands.
+    promise: Duration,
+    // Invariant: the latest end of all its promises, less drift. A member that was restarted with a shorter promise keeps the one that it
+    // gave before (`raft/promise.rs`).
+    pub(crate) promised_until: Instant,
 }
 
 impl Acks {
@@ -29,84 +46,60 @@ impl Acks {
         self.by_member.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn acknowledged(&self, member: u64, new: Ack) {
+    /// The member has accepted a request that was sent at this moment as the leader of this vote, and has promised to follow nobody
+    /// else for this long after it.
+    pub(crate) fn accepted(&self, member: u64, vote: Vote, sent: Instant, promise: Duration) {
+        let promised_until = sent + safe_part(promise);
         let mut by_member = self.by_member();
         match by_member.get_mut(&member) {
-            Some(old) if old.vote == new.vote => old.sent = old.sent.max(new.sent),
-            Some(old) if old.vote > new.vote => {}
-            _ => drop(by_member.insert(member, new)),
+            Some(old) if old.vote == vote => {
+                old.sent = old.sent.max(sent);
+                old.promise = promise;
+                old.promised_until = old.promised_until.max(promised_until);
+            }
+            Some(old) if old.vote > vote => {}
+            _ => drop(by_member.insert(member, Ack { vote, sent, promise, promised_until })),
         }
     }
 
-    /// The latest moment since which a majority of every group of voters has acknowledged something of this leader; the
-    /// leader itself has until now.
-    pub(crate) fn majority_since(
+    /// The shortest promise among these members, of those that have acknowledged something of this leader.
+    pub(crate) fn shortest_promise(&self, vote: Vote, voters: impl Iterator<Item = u64>) -> Option<Duration> {
+        let by_member = self.by_member();
+        let promises = voters.filter_map(|voter| by_member.get(&voter).filter(|ack| ack.vote == vote));
+        promises.map(|ack| ack.promise).min()
+    }
+
+    /// The latest moment that a majority of every group of voters reaches, where `moment` says how far an acknowledgement of this
+    /// leader goes. The leader itself reaches `of_leader`.
+    pub(crate) fn majority(
         &self,
-        own: u64,
+        (own, of_leader): (u64, Instant),
         vote: Vote,
         groups: &[BTreeSet<u64>],
-        now: Instant,
+        moment: impl Fn(&Ack) -> Option<Instant>,
     ) -> Option<Instant> {
         let by_member = self.by_member();
-        let last = |voter: &u64| match by_member.get(voter) {
-            _ if *voter == own => Some(now),
-            Some(ack) if ack.vote == vote => Some(ack.sent),
+        let reached = |voter: &u64| match by_member.get(voter) {
+            _ if *voter == own => Some(of_leader),
+            Some(ack) if ack.vote == vote => moment(ack),
             _ => None,
         };
         let of_group = |voters: &BTreeSet<u64>| {
-            let mut moments: Vec<Instant> = voters.iter().filter_map(last).collect();
+            let mut moments: Vec<Instant> = voters.iter().filter_map(reached).collect();
             moments.sort_unstable_by(|one, other| other.cmp(one));
             moments.get(voters.len() / 2).copied()
         };
-        let mut since = None;
+        let mut all = None;
         for voters in groups {
             let of_group = of_group(voters)?;
-            since = Some(since.map_or(of_group, |since: Instant| since.min(of_group)));
+            all = Some(all.map_or(of_group, |all: Instant| all.min(of_group)));
         }
-        since
-    }
-}
-
-/// The requests of one stream to a member that wait for their answers, the oldest first: they are answered in order.
-#[derive(Debug, Clone)]
-pub(crate) struct Sent {
-    acks: Arc<Acks>,
-    member: u64,
-    waiting: Arc<Mutex<VecDeque<Ack>>>,
-}
-
-impl Sent {
-    pub(crate) fn new(acks: Arc<Acks>, member: u64) -> Sent {
-        Sent { acks, member, waiting: Arc::default() }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Ack>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A request is about to be sent.
-    pub(crate) fn request(&self, vote: Vote) {
-        self.waiting().push_back(Ack { vote, sent: Instant::now() });
-    }
-
-    /// The oldest request was answered.
-    pub(crate) fn answered(&self, accepted: bool) {
-        let oldest = self.waiting().pop_front();
-        if let (Some(oldest), true) = (oldest, accepted) {
-            self.acks.acknowledged(self.member, oldest);
-        }
-    }
-
-    /// Whether nothing waits for an answer.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.waiting().is_empty()
+        all
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn vote(term: u64) -> Vote {
@@ -118,59 +111,39 @@ mod tests {
     }
 
     const TICK: Duration = Duration::from_millis(100);
+    const SHORT: Duration = Duration::from_millis(300);
+    const LONG: Duration = Duration::from_millis(3_000);
 
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_acknowledges_its_own_request_and_no_later_one() {
-        let acks = Arc::new(Acks::default());
-        let stream = Sent::new(acks.clone(), 2);
-        let groups = [group(&[1, 2, 3])];
-        let since = || acks.majority_since(1, vote(1), &groups, Instant::now());
-        stream.request(vote(1));
-        let first = Instant::now();
-        // It is stopped, and wakes up: it sends the next one, and finds the answer to the first.
-        tokio::time::advance(40 * TICK).await;
-        stream.request(vote(1));
-        let second = Instant::now();
-        assert_eq!(since(), None);
-        stream.answered(true);
-        assert_eq!(since(), Some(first));
-        assert!(!stream.is_idle());
-        stream.answered(true);
-        assert_eq!(since(), Some(second));
-        assert!(stream.is_idle());
+    fn since(acks: &Acks, term: u64, groups: &[BTreeSet<u64>]) -> Option<Instant> {
+        acks.majority((1, Instant::now()), vote(term), groups, |ack| Some(ack.sent))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_and_another_term_acknowledge_nothing() {
-        let acks = Arc::new(Acks::default());
-        let stream = Sent::new(acks.clone(), 2);
-        let since = |term| acks.majority_since(1, vote(term), &[group(&[1, 2, 3])], Instant::now());
-        stream.request(vote(1));
-        stream.answered(false);
-        assert_eq!(since(1), None);
-        stream.request(vote(2));
-        stream.answered(true);
-        assert_eq!((since(1), since(2).is_some()), (None, true));
+    async fn an_older_request_and_another_term_acknowledge_nothing_new() {
+        let acks = Acks::default();
+        let groups = [group(&[1, 2, 3])];
+        let first = Instant::now();
+        let second = first + 40 * TICK;
+        assert_eq!(since(&acks, 2, &groups), None);
+        acks.accepted(2, vote(2), second, SHORT);
+        acks.accepted(2, vote(2), first, SHORT);
+        tokio::time::advance(50 * TICK).await;
+        assert_eq!(since(&acks, 2, &groups), Some(second));
         // A late answer to the leader of before.
-        stream.request(vote(1));
-        stream.answered(true);
-        assert!(since(2).is_some());
+        acks.accepted(2, vote(1), Instant::now(), SHORT);
+        assert_eq!((since(&acks, 1, &groups), since(&acks, 2, &groups)), (None, Some(second)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_takes_a_majority_of_all_groups() {
-        let acks = Arc::new(Acks::default());
+        let acks = Acks::default();
         let began = Instant::now();
         for member in 2..=5 {
             tokio::time::advance(TICK).await;
-            let stream = Sent::new(acks.clone(), member);
-            stream.request(vote(1));
-            stream.answered(true);
+            acks.accepted(member, vote(1), Instant::now(), SHORT);
         }
-        let now = Instant::now();
-        let since = |groups: &[BTreeSet<u64>]| {
-            acks.majority_since(1, vote(1), groups, now).map(|since| (since - began).as_millis() / 100)
-        };
+        let since =
+            |groups: &[BTreeSet<u64>]| since(&acks, 1, groups).map(|since| (since - began).as_millis() / 100);
         assert_eq!(since(&[group(&[1])]), Some(4), "alone, it is its own majority");
         assert_eq!(since(&[group(&[1, 2])]), Some(1));
         assert_eq!(since(&[group(&[1, 2, 3])]), Some(2));
@@ -183,5 +156,28 @@ mod tests {
         );
         assert_eq!(since(&[group(&[1, 2, 3]), group(&[1, 6, 7])]), None);
         assert_eq!(since(&[]), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_promise_counts_for_as_long_as_its_member_gave_it() {
+        let acks = Acks::default();
+        let now = Instant::now();
+        let forever = now + Duration::from_secs(3_600);
+        let until = |groups: &[BTreeSet<u64>]| {
+            acks.majority((1, forever), vote(1), groups, |ack| Some(ack.promised_until))
+                .map(|until| until.saturating_duration_since(now))
+        };
+        acks.accepted(2, vote(1), now, SHORT);
+        assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(SHORT)));
+        // One of the two followers is enough, so the longer promise counts; of four, two are needed.
+        acks.accepted(3, vote(1), now, LONG);
+        assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(LONG)));
+        acks.accepted(4, vote(1), now, SHORT);
+        assert_eq!(until(&[group(&[1, 2, 3, 4, 5])]), Some(safe_part(SHORT)));
+        assert_eq!(acks.shortest_promise(vote(1), [2, 3].into_iter()), Some(SHORT));
+        assert_eq!(acks.shortest_promise(vote(1), [3, 9].into_iter()), Some(LONG));
+        // A shorter promise does not take back one that was given before.
+        acks.accepted(3, vote(1), now + TICK, SHORT);
+        assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(LONG)));
     }
 }

@@ -6,24 +6,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A leader that was not heard for so long is not named any more. An election takes less.
-const SILENT_AFTER: Duration = Duration::from_millis(1_000);
-
-/// The last sign of life of a leader.
-#[derive(Debug, Default)]
+/// The last message of a leader.
+#[derive(Debug)]
 pub(crate) struct Heard {
     last: Mutex<Option<Instant>>,
+    /// A leader that was not heard for so long is not named any more.
+    forget_after: Duration,
 }
 
 impl Heard {
+    pub(crate) fn new(forget_after: Duration) -> Heard {
+        Heard { last: Mutex::default(), forget_after }
+    }
+
     /// A leader has sent something.
     pub(crate) fn now(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
+    /// When a leader was last heard.
+    pub(crate) fn last(&self) -> Option<Instant> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a leader was heard lately.
     pub(crate) fn lately(&self) -> bool {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.is_some_and(|last| last.elapsed() < SILENT_AFTER)
+        self.last().is_some_and(|last| last.elapsed() < self.forget_after)
     }
 }

@@ -1,12 +1,14 @@
 //! The leader's lease (S3): for how long it can be sure that no other leader exists.
 //!
-//! A member that acknowledged a message of the leader votes for nobody else for a while after it. So from the
-//! moment at which the leader SENT the last message that a majority has acknowledged, it is the only one
-//! for that while, less what clocks may differ by.
+//! A member that acknowledged a message of the leader votes for nobody else for a while after it: that is its promise, which it
+//! sends with the acknowledgement, because members may have different timing while it is changed. The promise counts from the
+//! moment at which the leader SENT the message. Until a majority's promises end, less what clocks may differ by, this leader is
+//! the only one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::metrics::RaftMetrics;
@@ -14,20 +16,21 @@ use openraft::type_config::alias::WatchReceiverOf;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use super::acks::Acks;
+use super::acks::{Ack, Acks, safe_part};
 use super::types::TypeConfig;
 
-/// Clocks may run apart by one percent and two milliseconds.
-const DRIFT_PERCENT: u32 = 1;
-const DRIFT_MORE: Duration = Duration::from_millis(2);
 /// The two clocks of one machine are not read in the same instant.
 const READ_APART: Duration = Duration::from_millis(5);
+
+/// The leader's own vote needs no promise: it is longer than any.
+const ITSELF: Duration = Duration::from_secs(3_600);
 
 /// Tells whether this node may answer without asking.
 pub(crate) struct Lease {
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     acks: Arc<Acks>,
-    lasts: Duration,
+    /// What this node itself promises as a follower.
+    own_promise: Duration,
     sleep: Mutex<Sleep>,
 }
 
@@ -39,40 +42,46 @@ struct Sleep {
 }
 
 impl Lease {
-    /// Members keep their promise for `promised` after each message of the leader.
     pub(crate) fn new(
         metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
         acks: Arc<Acks>,
-        promised: Duration,
+        own_promise: Duration,
     ) -> Lease {
-        let drift = promised * DRIFT_PERCENT / 100 + DRIFT_MORE;
         let sleep = Sleep { total: slept(), woke: None };
-        Lease { metrics, acks, lasts: promised.saturating_sub(drift), sleep: Mutex::new(sleep) }
+        Lease { metrics, acks, own_promise, sleep: Mutex::new(sleep) }
     }
 
     /// Whether no other leader can exist now.
     pub(crate) fn is_valid(&self) -> bool {
-        self.silence().is_some_and(|silence| silence < self.lasts)
+        let now = Instant::now();
+        let until = self.majority(now + ITSELF, |ack| {
+            if mutation::is_on(Mutation::LeaseIgnoresPromise) {
+                return ack.sent + safe_part(self.own_promise);
+            }
+            ack.promised_until
+        });
+        until.is_some_and(|until| now < until)
     }
 
     /// How long ago a majority was last heard. `None` if this node does not lead, or nobody was heard yet.
     pub(crate) fn silence(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let acknowledged = self.majority(now, |ack| ack.sent)?;
+        Some(now.saturating_duration_since(acknowledged))
+    }
+
+    /// The moment that the acknowledgements of a majority reach; the leader itself reaches `of_leader`.
+    fn majority(&self, of_leader: Instant, moment: impl Fn(&Ack) -> Instant) -> Option<Instant> {
         let metrics = self.metrics.borrow_watched();
         if metrics.state != ServerState::Leader {
             return None;
         }
-        let groups = metrics.membership_config.membership().get_joint_config();
-        let now = Instant::now();
-        let acknowledged = self.acks.majority_since(metrics.id, metrics.vote, groups, now)?;
-        if acknowledged == now {
-            // It votes alone.
-            return Some(Duration::ZERO);
-        }
         // The clock of `Instant` stands still while the machine sleeps; the other members' clocks do not.
-        if self.woke().is_some_and(|woke| acknowledged <= woke) {
-            return None;
-        }
-        Some(now.saturating_duration_since(acknowledged))
+        let woke = self.woke();
+        let groups = metrics.membership_config.membership().get_joint_config();
+        self.acks.majority((metrics.id, of_leader), metrics.vote, groups, |ack| {
+            woke.is_none_or(|woke| ack.sent > woke).then(|| moment(ack))
+        })
     }
 
     fn woke(&self) -> Option<Instant> {

@@ -16,11 +16,7 @@ use crate::failure::Failure;
 const CLOSE_BEHIND: u64 = 500;
 /// A learner that has got nothing new for so long is given up.
 const NO_PROGRESS: Duration = Duration::from_secs(30);
-/// A member that has answered within this time is there.
-const THERE_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long another member may take to take over.
-const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
@@ -101,7 +97,7 @@ impl Consensus {
         };
         let change = if leaving.voter {
             let rest: Vec<_> = members.iter().filter(|m| m.voter && m.node_id != node_id).collect();
-            let there = rest.iter().filter(|member| is_there(member)).count();
+            let there = rest.iter().filter(|member| self.is_there(member)).count();
             if rest.is_empty() {
                 return Err(Failure::Invalid(
                     "the last member that votes cannot be removed: stop it instead".to_owned(),
@@ -135,7 +131,7 @@ impl Consensus {
         self.status()
             .members
             .iter()
-            .filter(|member| member.voter && member.node_id != self.node_id && is_there(member))
+            .filter(|member| member.voter && member.node_id != self.node_id && self.is_there(member))
             .max_by_key(|member| member.matched)
             .map(|member| member.node_id)
     }
@@ -150,7 +146,7 @@ impl Consensus {
             if status.term > term && status.leader.is_some() && !status.leads {
                 return Ok(());
             }
-            if began.elapsed() > HAND_OVER_WITHIN {
+            if began.elapsed() > self.timing.hand_over_within() {
                 return Err(Failure::Unavailable(format!("node {to} did not take over: try again")));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -160,8 +156,9 @@ impl Consensus {
     fn member(&self, node_id: u64) -> Option<MemberStatus> {
         self.status().members.into_iter().find(|member| member.node_id == node_id)
     }
-}
 
-fn is_there(member: &MemberStatus) -> bool {
-    member.silent_ms.is_some_and(|silent| silent < THERE_WITHIN.as_millis() as u64)
+    fn is_there(&self, member: &MemberStatus) -> bool {
+        let within = self.timing.there_within().as_millis() as u64;
+        member.silent_ms.is_some_and(|silent| silent < within)
+    }
 }

@@ -3,16 +3,20 @@
 
 pub(crate) mod acks;
 pub(crate) mod heard;
+mod keeping;
 pub(crate) mod lease;
 pub mod log;
 mod machine;
 mod membership;
 pub mod network;
 pub mod packed;
+mod promise;
 pub mod runtime;
 pub mod snapshot;
 mod status;
+pub(crate) mod succession;
 pub(crate) mod terms;
+mod timing;
 pub mod types;
 
 use std::collections::BTreeMap;
@@ -25,18 +29,21 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
+use tokio::task::JoinHandle;
 
 use self::acks::Acks;
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
-use self::network::{Dialer, Network, PeerService};
+use self::network::{Answering, Contact, Dialer, Links, Network, PeerService};
 use self::packed::Packed;
 use self::snapshot::SnapshotStore;
 pub use self::status::{MemberStatus, RaftStatus};
+use self::succession::Succession;
+pub use self::timing::{Timing, TimingPreset};
 use self::types::{Member, Proposal, TypeConfig};
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Identity};
 use crate::failure::Failure;
 use crate::shared::Shared;
 use crate::versions::Versions;
@@ -59,29 +66,17 @@ pub struct Consensus {
     lease: Arc<Lease>,
     heard: Arc<Heard>,
     dialer: Dialer,
+    timing: Timing,
+    links: Arc<Links>,
+    _keeping: Arc<AbortOnDrop>,
 }
 
-/// How fast an absent leader is noticed. A member stands for election after a silence of `election_max` and
-/// then between `election_min` and `election_max` more; the leader's lease is `election_max`.
-#[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// Between two signs of life of the leader.
-    pub heartbeat: Duration,
-    /// Shortest time of chance.
-    pub election_min: Duration,
-    /// Longest time of chance, and the lease.
-    pub election_max: Duration,
-}
+/// A task that ends with whoever started it.
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
-            // Also the time in which a heartbeat must be answered: with 40 ms, a busy machine or a slow network lost
-            // its majority. Three of them fit into the lease, so two may be lost.
-            heartbeat: Duration::from_millis(90),
-            election_min: Duration::from_millis(200),
-            election_max: Duration::from_millis(300),
-        }
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -140,42 +135,73 @@ impl Consensus {
             ..Config::default()
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
+        let counters = shared.metrics.members.clone();
         let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
-        let network = Network::new(home.clone(), dialer.clone(), acks.clone());
+        let links = Arc::new(Links::new(network::Shared {
+            home: home.clone(),
+            dialer: dialer.clone(),
+            acks: acks.clone(),
+            timing,
+            counters: counters.clone(),
+            versions,
+        }));
+        let longest_promise = promise::prepare(&home, timing.promise())
+            .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
+        let network = Network::new(links.clone());
         let raft =
             Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
-        let lease = Arc::new(Lease::new(raft.metrics(), acks, timing.election_max));
-        let heard = Arc::new(Heard::default());
-        let consensus = Consensus { raft, node_id, lease, heard: heard.clone(), dialer };
+        let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
+        let heard = Arc::new(Heard::new(timing.forget_leader_after()));
+        let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
+        let keeping = Arc::new(AbortOnDrop(tokio::spawn(keeping)));
+        let (heard_too, links) = (heard.clone(), links.clone());
+        let consensus =
+            Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, _keeping: keeping };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
-        let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
-        let silent_for = if had_a_life { timing.election_max } else { Duration::ZERO };
-        if had_a_life {
-            consensus.raft.runtime_config().elect(false);
-            let raft = consensus.raft.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(silent_for).await;
-                raft.runtime_config().elect(true);
-            });
-        }
-        let service = PeerService::new(
-            consensus.raft.clone(),
+        let had_a_life = home.cell().is_some() && !consensus.is_alone();
+        let silent_for = if had_a_life { longest_promise } else { Duration::ZERO };
+        consensus.be_silent(silent_for, home.clone());
+        let raft = consensus.raft.clone();
+        let succession = Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for);
+        let service = PeerService::new(Answering {
+            raft,
             home,
             own,
             given,
-            &snapshots,
+            snapshots: &snapshots,
             heard,
-            silent_for,
+            succession: Arc::new(succession),
+            counters,
+            timing,
             versions,
-        );
+        });
         Ok((consensus, service))
     }
 
-    /// How other members are reached.
-    pub(crate) fn dialer(&self) -> &Dialer {
-        &self.dialer
+    /// Does not stand for election for this long, and then counts its present promise alone.
+    fn be_silent(&self, silent_for: Duration, home: Arc<DataDir>) {
+        let (raft, promise) = (self.raft.clone(), self.timing.promise());
+        raft.runtime_config().elect(silent_for.is_zero());
+        tokio::spawn(async move {
+            tokio::time::sleep(silent_for).await;
+            raft.runtime_config().elect(true);
+            if let Err(error) = promise::settle(&home, promise) {
+                tracing::warn!(%error, "failed to write the identity: the next start waits longer than it must");
+            }
+        });
+    }
+
+    /// How fast an absent leader is noticed.
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    /// What it takes to ask another node something, in the name of this one.
+    pub(crate) fn contact(&self, own: Identity) -> Contact<'_> {
+        let versions = self.links.versions();
+        Contact { dialer: &self.dialer, timing: &self.timing, versions, own }
     }
 
     /// Whether this node is the only one that votes.
@@ -261,7 +287,7 @@ impl Consensus {
     /// What raft knows.
     pub fn status(&self) -> RaftStatus {
         let metrics = self.raft.metrics();
-        let mut status = status::of(&metrics.borrow_watched());
+        let mut status = status::of(&metrics.borrow_watched(), &self.links.round_trips());
         if !status.leads && !self.heard.lately() {
             (status.leader, status.leader_address) = (None, None);
         }
@@ -287,11 +313,20 @@ impl Consensus {
         }
     }
 
+    /// Tells the others that this leader stops, if it leads. It must have left office for good: nobody waits for its lease then.
+    pub(crate) async fn say_goodbye(&self) {
+        if self.status().leads && !self.is_alone() {
+            let vote = self.raft.metrics().borrow_watched().vote;
+            self.links.goodbye(&vote).await;
+        }
+    }
+
     /// Stops raft.
     pub(crate) async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop cleanly");
         }
+        self.links.close();
     }
 }
 

@@ -1,5 +1,8 @@
 //! What raft knows about itself and the cell, in our words.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use openraft::metrics::RaftMetrics;
 use openraft::{Instant as _, ServerState};
 
@@ -43,9 +46,11 @@ pub struct MemberStatus {
     pub matched: Option<u64>,
     /// On the leader: for how long it has not answered.
     pub silent_ms: Option<u64>,
+    /// The measured round trip from this node.
+    pub round_trip: Option<Duration>,
 }
 
-pub(super) fn of(m: &RaftMetrics<TypeConfig>) -> RaftStatus {
+pub(super) fn of(m: &RaftMetrics<TypeConfig>, round_trips: &BTreeMap<u64, Duration>) -> RaftStatus {
     let voters: Vec<u64> = m.membership_config.membership().voter_ids().collect();
     let last_log = m.last_log_index.unwrap_or(0);
     let members: Vec<MemberStatus> =
@@ -68,6 +73,7 @@ pub(super) fn of(m: &RaftMetrics<TypeConfig>) -> RaftStatus {
                     voter: voters.contains(id),
                     matched,
                     silent_ms: if is_self { matched.map(|_| 0) } else { silent },
+                    round_trip: round_trips.get(id).copied(),
                 }
             })
             .collect();

@@ -31,6 +31,10 @@ pub(super) struct Status {
     /// Which commands and rules the cell uses, and the highest version that this node supports.
     cell_version: u32,
     cell_version_max: u32,
+    heartbeat_ms: u64,
+    election_timeout_ms: u64,
+    /// The longest round trip between members that this timing is made for.
+    round_trip_max_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -43,6 +47,8 @@ pub(super) struct Member {
     matched_index: Option<u64>,
     lag: Option<u64>,
     silent_ms: Option<u64>,
+    /// Measured from this node.
+    round_trip_us: Option<u64>,
 }
 
 impl From<lockkeeper_proto::v1::Member> for Member {
@@ -55,6 +61,7 @@ impl From<lockkeeper_proto::v1::Member> for Member {
             matched_index: member.matched_index,
             lag: member.lag,
             silent_ms: member.silent_ms,
+            round_trip_us: member.round_trip_us,
         }
     }
 }
@@ -82,6 +89,9 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         uptime_ms: status.uptime_ms,
         cell_version: status.cell_version,
         cell_version_max: status.cell_version_max,
+        heartbeat_ms: status.heartbeat_ms,
+        election_timeout_ms: status.election_timeout_ms,
+        round_trip_max_ms: status.round_trip_max_ms,
     }))
 }
 

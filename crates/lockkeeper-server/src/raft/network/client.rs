@@ -1,12 +1,13 @@
-//! The way to one member, as openraft uses it: each replication and heartbeat has its own.
+//! A member, as openraft speaks with it. Each replication and each heartbeat has its own client; all clients of a member share its
+//! one connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient as Grpc;
+use lockkeeper_proto::peer::peer_request::Kind;
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::error::Unreachable;
@@ -23,37 +24,30 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::dial::STALLED_AFTER;
-use super::direct::{Direct, Exchange};
-use super::ways::Ways;
-use super::withhold::Withhold;
-use super::{FORMAT, Network, codec, transfer};
-use crate::data_dir::DataDir;
-use crate::raft::acks::{Acks, Sent};
+use super::append::Appends;
+use super::link::{Answered, Link};
+use super::links::Links;
+use super::{MESSAGE_BYTES_MAX, backoff, codec, transfer};
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
-type Result<T> = std::result::Result<T, RPCError<TypeConfig>>;
+pub(super) type Result<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
-/// Between two tries to reach a member: short at first, because a node that was restarted is soon back.
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_LONGEST: Duration = Duration::from_millis(500);
-/// The way to one member.
+/// A member that is spoken to.
 #[derive(Debug)]
 pub(crate) struct PeerClient {
-    home: Arc<DataDir>,
-    /// What all clients of this node share, for elections.
-    ways: Arc<Ways>,
-    acks: Arc<Acks>,
+    pub(super) links: Arc<Links>,
+    pub(super) link: Arc<Link>,
     target: u64,
     member: Member,
+    /// For snapshots.
     grpc: Option<Grpc<Channel>>,
 }
 
 impl PeerClient {
-    pub(super) fn new(network: &Network, target: u64, member: Member) -> PeerClient {
-        let Network { home, ways, acks } = network.clone();
-        PeerClient { home, ways, acks, target, member, grpc: None }
+    pub(super) fn new(links: Arc<Links>, target: u64, member: Member) -> PeerClient {
+        let link = links.to(target, &member);
+        PeerClient { links, link, target, member, grpc: None }
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
@@ -61,7 +55,7 @@ impl PeerClient {
         Unreachable::new(&std::io::Error::other(text))
     }
 
-    fn failed(&self, why: impl std::fmt::Display) -> RPCError<TypeConfig> {
+    pub(super) fn failed(&self, why: impl std::fmt::Display) -> RPCError<TypeConfig> {
         RPCError::Unreachable(self.unreachable(why))
     }
 
@@ -79,21 +73,17 @@ impl PeerClient {
         if let Some(grpc) = &self.grpc {
             return Ok(grpc.clone());
         }
-        let grpc = self.ways.connect(&self.member.peer).map_err(|why| self.unreachable(why))?;
+        let shared = &self.links.shared;
+        let channel = shared.dialer.lazily(&self.member.peer, &shared.timing);
+        let grpc = Grpc::new(channel.map_err(|why| self.unreachable(why))?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         self.grpc = Some(grpc.clone());
         Ok(grpc)
     }
 
     pub(super) fn header(&self) -> peer::Header {
-        let own = self.home.identity();
-        peer::Header {
-            format: FORMAT,
-            proof: own.proof(self.target, self.member.folder).into(),
-            cell: own.cell,
-            from: own.node_id,
-            to: self.target,
-            to_folder: self.member.folder,
-        }
+        self.links.shared.header(self.target, &self.member)
     }
 
     /// One question and its answer.
@@ -101,57 +91,33 @@ impl PeerClient {
         &mut self,
         request: &Request,
         option: &RPCOption,
-        kind: Kind,
+        kind: fn(Bytes) -> Kind,
     ) -> Result<Answer>
     where
         Request: Serialize,
         Answer: DeserializeOwned,
     {
-        let mut grpc = match kind {
-            Kind::Heartbeat => self.grpc().map_err(RPCError::Unreachable)?,
-            Kind::Vote | Kind::PreVote | Kind::TransferLeader => {
-                self.ways.ask(&self.member.peer).map_err(|why| self.failed(why))?
-            }
-        };
         let body = codec::encode(request).map_err(|why| self.failed(why))?;
-        let call = peer::Call { header: Some(self.header()), body };
-        let ask = async {
-            match kind {
-                Kind::Heartbeat => grpc.heartbeat(call).await,
-                Kind::Vote => grpc.vote(call).await,
-                Kind::PreVote => grpc.pre_vote(call).await,
-                Kind::TransferLeader => grpc.transfer_leader(call).await,
-            }
-        };
         let limit = option.hard_ttl();
-        let answer = match timeout(limit, ask).await {
-            Ok(answer) => answer.map_err(|status| RPCError::Unreachable(self.refused(&status)))?,
-            Err(_) => return Err(self.failed(format!("no answer within {limit:?}"))),
-        };
-        if !matches!(kind, Kind::Heartbeat) {
-            self.ways.answered(&self.member.peer);
+        match timeout(limit, self.link.call(kind(body), None)).await {
+            Ok(Ok(Answered::Body(body))) => codec::decode(&body).map_err(|why| self.failed(why)),
+            Ok(Ok(_)) => Err(self.failed("the answer is that to another question")),
+            Ok(Err(status)) => Err(RPCError::Unreachable(self.refused(&status))),
+            Err(_) => Err(self.failed(format!("no answer within {limit:?}"))),
         }
-        codec::decode(&answer.into_inner().body).map_err(|why| self.failed(why))
     }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Heartbeat,
-    Vote,
-    PreVote,
-    TransferLeader,
 }
 
 impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotImage;
 
+    /// openraft itself sends all appends and heartbeats with `stream_append`.
     async fn append_entries(
         &mut self,
-        request: AppendEntriesRequest<TypeConfig>,
-        option: RPCOption,
+        _request: AppendEntriesRequest<TypeConfig>,
+        _option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>> {
-        self.call(&request, &option, Kind::Heartbeat).await
+        Err(self.failed("appends go on a stream"))
     }
 
     fn stream_append<'s, S>(
@@ -169,65 +135,12 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 let nothing: BoxStream<'s, _> = Box::pin(futures_util::stream::empty());
                 return Ok(nothing);
             };
-            let input = futures_util::stream::iter([first]).chain(input);
-            let opened = Direct::open(self.ways.dialer(), &self.member.peer).await;
-            let direct = opened.map_err(|error| self.failed(error))?;
-            let sent = Sent::new(self.acks.clone(), self.target);
-            let mut header = Some(self.header());
-            let waiting = sent.clone();
-            let is_stuck = Arc::new(AtomicBool::new(false));
-            let stuck = is_stuck.clone();
-            let mut last_empty = None;
-            let input = input.take_while(move |request| {
-                let empty =
-                    request.entries.is_empty().then_some((request.prev_log_id, request.leader_commit));
-                // Nothing new, twice: the entries that it wants to send have been purged. openraft can come back to such
-                // a plan although it has made a better one since, and would stay with it for as long as the
-                // stream lasts.
-                let goes_on = empty.is_none() || empty != last_empty;
-                last_empty = empty;
-                if !goes_on {
-                    stuck.store(true, Ordering::Relaxed);
-                }
-                std::future::ready(goes_on)
-            });
-            let requests = Withhold::new(input).filter_map(move |request| {
-                let vote = request.vote;
-                // An entry that was once read from the log can always be encoded; if not, the stream stalls,
-                // is given up and the reason is in the log.
-                let request = match codec::encode_append(&request) {
-                    Ok(body) => {
-                        sent.request(vote);
-                        Some(peer::AppendRequest { header: header.take(), body })
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "entries cannot be replicated");
-                        None
-                    }
-                };
-                std::future::ready(request)
-            });
-            let state = Some((Exchange::new(direct, requests), waiting, is_stuck, &*self));
-            let results = futures_util::stream::unfold(state, |state| async move {
-                let (mut exchange, waiting, is_stuck, way) = state?;
-                loop {
-                    let result = match timeout(STALLED_AFTER, exchange.next_answer()).await {
-                        Ok(Ok(Some(answer))) => {
-                            let result = codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body);
-                            waiting.answered(matches!(result, Ok(Ok(_))));
-                            result.map_err(|why| way.failed(why))
-                        }
-                        Ok(Ok(None)) if is_stuck.load(Ordering::Relaxed) => {
-                            Err(way.failed("what it needs is no longer in the log"))
-                        }
-                        Ok(Ok(None)) => return None,
-                        Ok(Err(status)) => Err(RPCError::Unreachable(way.refused(&status))),
-                        Err(_) if waiting.is_idle() => continue,
-                        Err(_) => Err(way.failed(format!("nothing acknowledged for {STALLED_AFTER:?}"))),
-                    };
-                    let goes_on = matches!(result, Ok(Ok(_)));
-                    return Some((result, goes_on.then_some((exchange, waiting, is_stuck, way))));
-                }
+            let appends = Appends::new(&*self, first, input);
+            let results = futures_util::stream::unfold(Some(appends), |appends| async move {
+                let mut appends = appends?;
+                let result = appends.next_result().await?;
+                let goes_on = matches!(result, Ok(Ok(_)));
+                Some((result, goes_on.then_some(appends)))
             });
             let results: BoxStream<'s, _> = Box::pin(results);
             Ok(results)
@@ -247,6 +160,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>> {
+        self.links.shared.counters.pre_votes.inc();
         self.call(&request, &option, Kind::PreVote).await
     }
 
@@ -273,7 +187,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     }
 
     fn backoff(&self) -> Option<Backoff> {
-        let pauses = std::iter::successors(Some(RETRY_FIRST), |pause| Some((*pause * 2).min(RETRY_LONGEST)));
-        Some(Backoff::new(pauses))
+        let mut pauses = backoff::Backoff::new();
+        Some(Backoff::new(std::iter::repeat_with(move || pauses.next())))
     }
 }

@@ -14,34 +14,32 @@ use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
-/// How long a connection may take to come about.
-pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// A connection on which nothing has come back for so long is given up: the way may be cut, and a new connection
-/// finds out sooner than an old one. Long enough for a disk that is slow.
-pub(super) const STALLED_AFTER: Duration = Duration::from_secs(3);
+use crate::raft::timing::Timing;
+
 /// What may be under way on one stream and on one connection.
 const WINDOW_BYTES: u32 = 8 << 20;
 
 impl Dialer {
     /// A connection to the node at this address, which comes about when it is used, and again when it was lost.
-    pub(super) fn lazily(&self, address: &str) -> Result<Channel, String> {
-        Ok(endpoint(address)?.connect_with_connector_lazy(self.clone()))
+    pub(super) fn lazily(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
+        Ok(endpoint(address, timing)?.connect_with_connector_lazy(self.clone()))
     }
 
     /// A connection to the node at this address.
-    pub(super) async fn now(&self, address: &str) -> Result<Channel, String> {
-        endpoint(address)?.connect_with_connector(self.clone()).await.map_err(|error| innermost(&error))
+    pub(super) async fn now(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
+        let endpoint = endpoint(address, timing)?;
+        endpoint.connect_with_connector(self.clone()).await.map_err(|error| innermost(&error))
     }
 }
 
-fn endpoint(address: &str) -> Result<Endpoint, String> {
+fn endpoint(address: &str, timing: &Timing) -> Result<Endpoint, String> {
     Ok(Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| format!("{address} is no address: {error}"))?
-        .connect_timeout(CONNECT_WITHIN)
+        .connect_timeout(timing.connect_within())
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(Duration::from_secs(5))
-        .keep_alive_timeout(STALLED_AFTER)
+        .keep_alive_timeout(timing.grpc_stalled_after())
         .keep_alive_while_idle(true))
 }
 

@@ -1,14 +1,14 @@
-//! Hello: who is there? Asked by a node that starts, and before a member is added.
-
-use std::time::Duration;
+//! Hello: who is there? Asked by a node that starts, and before a member is added. Join: how a node gets the cell's secret.
 
 use lockkeeper_core::CellVersion;
 use lockkeeper_proto::peer;
 use lockkeeper_proto::peer::peer_client::PeerClient;
 
-use super::{Dialer, FORMAT};
+use super::Dialer;
 use crate::data_dir::Identity;
+use crate::raft::timing::Timing;
 use crate::raft::types::Member;
+use crate::versions::Versions;
 
 /// What a node says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,33 +28,44 @@ pub struct PeerInfo {
     pub cell_version_max: CellVersion,
 }
 
+/// What it takes to ask another node something before it is a member.
+#[derive(Debug, Clone)]
+pub struct Contact<'a> {
+    /// How other nodes are reached.
+    pub dialer: &'a Dialer,
+    /// How long they may take.
+    pub timing: &'a Timing,
+    /// What this node supports.
+    pub versions: Versions,
+    /// Who asks.
+    pub own: Identity,
+}
+
+impl Contact<'_> {
+    async fn ask<T>(&self, asking: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let limit = self.timing.hello_within();
+        let asked = tokio::time::timeout(limit, asking).await;
+        asked.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+    }
+}
+
 /// Asks the node at this address who it is.
-pub async fn hello(
-    dialer: &Dialer,
-    address: &str,
-    own: &Identity,
-    limit: Duration,
-) -> Result<PeerInfo, String> {
+pub async fn hello(contact: &Contact<'_>, address: &str) -> Result<PeerInfo, String> {
+    let own = &contact.own;
     let request = peer::HelloRequest {
-        format: FORMAT,
         node_id: own.node_id,
         cell: own.cell.clone(),
         folder: own.folder,
         proof: own.proof(0, 0).into(),
     };
-    let ask = async {
-        let mut client = PeerClient::new(dialer.now(address).await?);
+    let asking = async {
+        let mut client = PeerClient::new(contact.dialer.now(address, contact.timing).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
-    let answer = match tokio::time::timeout(limit, ask).await {
-        Ok(answer) => answer?.into_inner(),
-        Err(_) => return Err(format!("no answer within {limit:?}")),
-    };
-    if answer.format != FORMAT {
-        return Err(format!(
-            "it speaks format {} with other members, this node format {FORMAT}: run the same version on all",
-            answer.format
-        ));
+    let answer = contact.ask(asking).await?.into_inner();
+    let (format_min, format_max) = (answer.format_min, answer.format_max);
+    if contact.versions.common_format(format_min, format_max).is_none() {
+        return Err(contact.versions.no_common_format(format_min, format_max));
     }
     let standing = answer.standing();
     let member = answer.member.ok_or_else(|| "it does not say who it is".to_owned())?;
@@ -68,17 +79,12 @@ pub async fn hello(
     })
 }
 
-/// Makes the node at this address, which must belong to no other cell, a future member of this node's cell. Repeating it
-/// changes nothing.
-pub async fn join(
-    dialer: &Dialer,
-    own: &Identity,
-    (node_id, member): (u64, &Member),
-    limit: Duration,
-) -> Result<(), String> {
+/// Makes a node, which must belong to no other formed cell, a future member of this node's cell. Repeating it changes nothing.
+pub async fn join(contact: &Contact<'_>, node_id: u64, member: &Member) -> Result<(), String> {
+    let own = &contact.own;
     let secret = own.secret.as_ref().ok_or("this node belongs to no cell")?;
     let header = peer::Header {
-        format: FORMAT,
+        format: contact.versions.format_min,
         cell: own.cell.clone(),
         from: own.node_id,
         to: node_id,
@@ -86,11 +92,11 @@ pub async fn join(
         proof: own.proof(node_id, member.folder).into(),
     };
     let request = peer::JoinRequest { header: Some(header), secret: secret.to_bytes().into() };
-    let ask = async {
-        let mut client = PeerClient::new(dialer.now(&member.peer).await?);
+    let asking = async {
+        let mut client = PeerClient::new(contact.dialer.now(&member.peer, contact.timing).await?);
         client.join(request).await.map(drop).map_err(|status| status.message().to_owned())
     };
-    tokio::time::timeout(limit, ask).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+    contact.ask(asking).await
 }
 
 fn from_wire(member: peer::Member) -> (u64, Member) {

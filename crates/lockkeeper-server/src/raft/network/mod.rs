@@ -1,50 +1,68 @@
-//! The way between members: openraft's messages over our gRPC service `lockkeeper.peer.v1`, and entries as frames straight on
-//! TCP (`direct.rs`).
+//! The way between members: one lasting connection from each to each, with raft's messages as frames straight on TCP
+//! (`link.rs` asks, `serve.rs` answers), and our gRPC service `lockkeeper.peer.v1` for what is seldom or large: hello and snapshots.
 //!
-//! Every message says for which cell, which node and which data folder it is meant. A node answers only what
+//! Every connection says for which cell, which node and which data folder it is meant. A node answers only what
 //! is meant for it, so that neither a wrong address nor a node that lost its data can do any harm.
 
+mod append;
+mod backoff;
 mod client;
 mod codec;
 mod dial;
 mod direct;
+mod format;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod hello;
+mod link;
+mod links;
+mod round_trip;
+mod serve;
 mod service;
 mod transfer;
-mod ways;
 mod withhold;
 
 use std::sync::Arc;
 
 use openraft::network::RaftNetworkFactory;
 
+pub(crate) use self::backoff::random_below;
 pub(crate) use self::client::PeerClient;
 pub use self::dial::Dialer;
-pub use self::hello::{PeerInfo, hello, join};
+pub use self::hello::{Contact, PeerInfo, hello, join};
+pub(crate) use self::links::Links;
+pub(crate) use self::service::Answering;
 pub use self::service::PeerService;
-use self::ways::Ways;
 use super::acks::Acks;
+use super::timing::Timing;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
+use crate::metrics::MemberCounters;
+use crate::versions::Versions;
 
-/// Which messages these are. Nodes of different formats do not form a cell.
-pub const FORMAT: u32 = 2;
 /// Largest message: the entries of one append are bounded by the log's reader, and one entry by the proposer.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Makes the ways to other members.
+/// What all connections of a node share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) home: Arc<DataDir>,
+    pub(crate) dialer: Dialer,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) timing: Timing,
+    pub(crate) counters: MemberCounters,
+    pub(crate) versions: Versions,
+}
+
+/// Makes the clients that openraft speaks with other members by.
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
-    home: Arc<DataDir>,
-    ways: Arc<Ways>,
-    acks: Arc<Acks>,
+    links: Arc<Links>,
 }
 
 impl Network {
-    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer, acks: Arc<Acks>) -> Network {
-        Network { home, ways: Arc::new(Ways::new(dialer)), acks }
+    pub(crate) fn new(links: Arc<Links>) -> Network {
+        Network { links }
     }
 }
 
@@ -52,6 +70,6 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: u64, member: &Member) -> PeerClient {
-        PeerClient::new(self, target, member.clone())
+        PeerClient::new(self.links.clone(), target, member.clone())
     }
 }

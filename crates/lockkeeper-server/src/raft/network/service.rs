@@ -1,40 +1,32 @@
-//! The members' questions to this node.
+//! The members' questions to this node: who may ask, and those that come over gRPC.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::time::{Instant, timeout};
-
-use futures_util::StreamExt;
 use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
 use lockkeeper_proto::{net, peer};
 use openraft::async_runtime::WatchReceiver;
-use openraft::raft::StreamAppendResult;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::direct::Direct;
-use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
+use super::{MESSAGE_BYTES_MAX, codec, hello, serve, transfer};
 use crate::cell_secret::{CellSecret, Parties};
 use crate::data_dir::{DataDir, Identity};
-use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
+use crate::listen::Seldom;
+use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
+use crate::raft::succession::Succession;
 use crate::raft::terms;
+use crate::raft::timing::Timing;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
 use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
-type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
-type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
+pub(super) type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
+pub(super) type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 
-/// After the leader's stream has broken: how often and how many times this node tries to stand.
-const STAND_AGAIN: Duration = Duration::from_millis(25);
-const STAND_TRIES: usize = 40;
 /// Longest name of a cell.
 const CELL_NAME_BYTES_MAX: usize = 64;
 
@@ -44,38 +36,45 @@ pub struct PeerService {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    raft: Raft,
+pub(super) struct Inner {
+    pub(super) raft: Raft,
     home: Arc<DataDir>,
     /// How the others should know this node.
     own: Member,
     /// The members it was started with.
     given: Vec<(u64, Member)>,
     incoming: tokio::sync::Mutex<Incoming>,
-    heard: Arc<Heard>,
-    /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
-    votes_from: Instant,
+    pub(super) heard: Arc<Heard>,
+    pub(super) succession: Arc<Succession>,
+    pub(super) counters: MemberCounters,
+    timing: Timing,
+    pub(super) versions: Versions,
     seldom: Seldom,
-    versions: Versions,
+}
+
+/// What the answers to members are made of.
+pub(crate) struct Answering<'a> {
+    pub(crate) raft: Raft,
+    pub(crate) home: Arc<DataDir>,
+    pub(crate) own: Member,
+    pub(crate) given: Vec<(u64, Member)>,
+    pub(crate) snapshots: &'a SnapshotStore,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) succession: Arc<Succession>,
+    pub(crate) counters: MemberCounters,
+    pub(crate) timing: Timing,
+    pub(crate) versions: Versions,
 }
 
 impl PeerService {
-    pub(crate) fn new(
-        raft: Raft,
-        home: Arc<DataDir>,
-        own: Member,
-        given: Vec<(u64, Member)>,
-        snapshots: &SnapshotStore,
-        heard: Arc<Heard>,
-        silent_for: Duration,
-        versions: Versions,
-    ) -> PeerService {
+    pub(crate) fn new(answering: Answering<'_>) -> PeerService {
+        let Answering { raft, home, own, given, snapshots, heard, succession, counters, timing, versions } =
+            answering;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
-        let votes_from = Instant::now() + silent_for;
         let seldom = Seldom::default();
-        PeerService {
-            inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom, versions }),
-        }
+        let inner =
+            Inner { raft, home, own, given, incoming, heard, succession, counters, timing, versions, seldom };
+        PeerService { inner: Arc::new(inner) }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -87,7 +86,7 @@ impl PeerService {
 
 impl Inner {
     /// Refuses a message that is not meant for this node, or whose sender is not a member of its cell.
-    fn admit(&self, header: Option<&peer::Header>) -> Result<(), Status> {
+    pub(super) fn admit(&self, header: Option<&peer::Header>) -> Result<(), Status> {
         let header = header.ok_or_else(|| Status::invalid_argument("the message has no header"))?;
         let own = self.home.identity();
         self.check_receiver(&own, header)?;
@@ -114,24 +113,23 @@ impl Inner {
                 own.cell
             ));
         }
-        if !self.can_be_member(header.from) {
-            return refuse(format!(
-                "node {} is not a member of this cell: add it with lockkeeper member add, or correct --node-id and \
-                 --cell of that node",
-                header.from
-            ));
+        self.must_be_member(header.from)
+    }
+
+    pub(super) fn check_format(&self, format: u32) -> Result<(), Status> {
+        match self.versions.reads(format) {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(format!(
+                "the message has format {format}, this node reads formats {} to {}: upgrade in smaller steps, so that both \
+                 nodes know one format",
+                self.versions.format_min, self.versions.format_max
+            ))),
         }
-        Ok(())
     }
 
     fn check_receiver(&self, own: &Identity, header: &peer::Header) -> Result<(), Status> {
         let refuse = |why: String| Err(Status::failed_precondition(why));
-        if header.format != FORMAT {
-            return refuse(format!(
-                "this node speaks format {FORMAT}, the message has format {}: run the same version on all nodes",
-                header.format
-            ));
-        }
+        self.check_format(header.format)?;
         if header.to != own.node_id {
             return refuse(format!(
                 "this is node {}, the message is for node {}: correct the address of one of them in --cell",
@@ -184,7 +182,8 @@ impl Inner {
         let details = Member { folder: own.folder, ..self.own.clone() };
         if !self.is_formed() {
             return peer::HelloResponse {
-                format: FORMAT,
+                format_min: self.versions.format_min,
+                format_max: self.versions.format_max,
                 cell_version_max: self.versions.cell.0,
                 member: Some(hello::to_wire(own.node_id, &details)),
                 members: self.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
@@ -206,12 +205,24 @@ impl Inner {
             false => (Member { client: details.client, ..Member::default() }, Vec::new()),
         };
         peer::HelloResponse {
-            format: FORMAT,
+            format_min: self.versions.format_min,
+            format_max: self.versions.format_max,
             cell_version_max: self.versions.cell.0,
             member: Some(hello::to_wire(own.node_id, &details)),
             cell: own.cell,
             members,
             standing: standing.into(),
+        }
+    }
+
+    /// Refuses a node that cannot be a member.
+    pub(super) fn must_be_member(&self, id: u64) -> Result<(), Status> {
+        match self.can_be_member(id) {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(format!(
+                "node {id} is not a member of this cell: add it with lockkeeper member add, or correct --node-id and \
+                 --cell of that node"
+            ))),
         }
     }
 
@@ -230,7 +241,7 @@ impl Inner {
     }
 
     /// Refuses a term that no election can have reached, before raft persists it.
-    fn believe(&self, term: u64) -> Result<(), Status> {
+    pub(super) fn believe(&self, term: u64) -> Result<(), Status> {
         let highest = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -258,110 +269,35 @@ impl Inner {
         self.believe(highest)
     }
 
-    fn open<T: DeserializeOwned>(&self, request: Request<peer::Call>) -> Result<T, Status> {
-        let call = request.into_inner();
-        self.admit(call.header.as_ref())?;
-        codec::decode(&call.body).map_err(Status::invalid_argument)
-    }
-
-    /// A request on a leader's stream, whose first one says who it is.
-    fn take_in(
-        &self,
-        request: &peer::AppendRequest,
-        from: Option<u64>,
-    ) -> Result<(AppendEntriesRequest, u64), Status> {
-        let from = match (&request.header, from) {
-            (None, Some(from)) => from,
-            (header, _) => {
-                self.admit(header.as_ref())?;
-                header.as_ref().map_or(0, |header| header.from)
-            }
-        };
-        let request = codec::decode_append(&request.body).map_err(Status::invalid_argument)?;
+    /// A leader's request, if it can be true.
+    pub(super) fn open_append(&self, body: &[u8]) -> Result<AppendEntriesRequest, Status> {
+        let request = codec::decode_append(body).map_err(Status::invalid_argument)?;
         self.believe_append(&request)?;
-        Ok((request, from))
+        Ok(request)
     }
 
-    fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
+    /// What this node promises a leader with each message that it accepts.
+    pub(super) fn promise_ms(&self) -> u64 {
+        self.timing.promise().as_millis() as u64
+    }
+
+    pub(super) fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         let last = request.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
         self.believe(request.vote.leader_id.term.max(last))?;
         // The leader itself has asked for that election.
-        if request.leadership_transfer || Instant::now() >= self.votes_from {
+        if request.leadership_transfer || self.succession.may_vote() {
             return Ok(());
         }
         Err(Status::unavailable("this node has just been started and does not vote yet"))
     }
-
-    /// The stream of the leader has broken. If it is gone, this node stands as soon as the promise to it is over,
-    /// instead of waiting for some more silence; if it is not, it will have been heard again by then.
-    async fn replace(self: Arc<Self>, leader: u64) {
-        for _ in 0..STAND_TRIES {
-            let still = {
-                let metrics = self.raft.metrics();
-                metrics.borrow_watched().current_leader == Some(leader)
-            };
-            // Refused by raft itself as long as the promise holds, here and at the other members.
-            if !still || Instant::now() < self.votes_from || self.raft.trigger().elect(true).await.is_err() {
-                return;
-            }
-            let pause = STAND_AGAIN.as_micros() as u64;
-            let more = lockkeeper_proto::chance::number().unwrap_or_default() % pause;
-            tokio::time::sleep(Duration::from_micros(pause / 2 + more)).await;
-        }
-    }
 }
 
 impl PeerService {
-    /// Takes in the entries of a leader, for as long as its stream lasts.
+    /// Answers a member, for as long as its connection lasts.
     pub(crate) async fn serve_direct(&self, stream: net::Stream) {
-        if let Err(error) = self.append(stream).await {
-            tracing::debug!(%error, "the stream of a leader has ended");
+        if let Err(error) = serve::serve(self.inner.clone(), stream).await {
+            tracing::debug!(%error, "the connection of a member has ended");
         }
-    }
-
-    async fn append(&self, stream: net::Stream) -> io::Result<()> {
-        let (incoming, mut outgoing) = Direct::accept(stream).await?;
-        // Why the requests ended before the leader ended them.
-        let broken = Arc::new(Mutex::new(None));
-        let requests = {
-            let (inner, broken) = (self.inner.clone(), broken.clone());
-            futures_util::stream::unfold((incoming, None), move |(mut incoming, from)| {
-                let (inner, broken) = (inner.clone(), broken.clone());
-                async move {
-                    let next = incoming.next::<peer::AppendRequest>();
-                    let next = match from {
-                        Some(_) => next.await,
-                        // Until then it is anybody.
-                        None => timeout(FIRST_BYTES_WITHIN, next).await.unwrap_or(Ok(None)),
-                    };
-                    let Ok(Some(request)) = next else {
-                        // The connection is gone: there is nobody to tell.
-                        if let Some(from) = from {
-                            tokio::spawn(inner.replace(from));
-                        }
-                        return None;
-                    };
-                    match inner.take_in(&request, from) {
-                        Ok((request, from)) => {
-                            inner.heard.now();
-                            Some((request, (incoming, Some(from))))
-                        }
-                        Err(status) => {
-                            *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-                            None
-                        }
-                    }
-                }
-            })
-        };
-        let answers = self.inner.raft.stream_append(requests);
-        outgoing.write_all(answers.map(|result| in_words(result.map_err(stopped)))).await?;
-        let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(status) = broken {
-            outgoing.push(&refusal(&status));
-            outgoing.write().await?;
-        }
-        Ok(())
     }
 }
 
@@ -369,22 +305,6 @@ fn is_proven(own: &Identity, header: &peer::Header) -> bool {
     let parties =
         Parties { cell: &header.cell, from: header.from, to: header.to, to_folder: header.to_folder };
     own.secret.as_ref().is_some_and(|secret| secret.verify(parties, &header.proof))
-}
-
-/// What a leader is told about its request.
-fn in_words(result: Result<StreamAppendResult<TypeConfig>, Status>) -> peer::AppendAnswer {
-    match result.and_then(|result| codec::encode(&result).map_err(Status::internal)) {
-        Ok(body) => peer::AppendAnswer { body, ..Default::default() },
-        Err(status) => refusal(&status),
-    }
-}
-
-fn refusal(status: &Status) -> peer::AppendAnswer {
-    let refused = match status.message() {
-        "" => status.code().description(),
-        message => message,
-    };
-    peer::AppendAnswer { refused: refused.to_owned(), code: status.code() as i32, ..Default::default() }
 }
 
 fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
@@ -410,31 +330,6 @@ impl Peer for PeerService {
     ) -> Result<Response<peer::JoinResponse>, Status> {
         self.inner.join(request.get_ref())?;
         Ok(Response::new(peer::JoinResponse {}))
-    }
-
-    async fn heartbeat(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
-        let request: AppendEntriesRequest = self.inner.open(request)?;
-        self.inner.believe_append(&request)?;
-        self.inner.heard.now();
-        answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)
-    }
-
-    async fn vote(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
-        let request: VoteRequest = self.inner.open(request)?;
-        self.inner.may_vote(&request)?;
-        answer(&self.inner.raft.vote(request).await.map_err(stopped)?)
-    }
-
-    async fn pre_vote(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
-        let request: VoteRequest = self.inner.open(request)?;
-        self.inner.may_vote(&request)?;
-        answer(&self.inner.raft.pre_vote(request).await.map_err(stopped)?)
-    }
-
-    async fn transfer_leader(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {
-        let request: TransferLeaderRequest = self.inner.open(request)?;
-        self.inner.believe(request.from_leader().leader_id.term)?;
-        answer(&self.inner.raft.handle_transfer_leader(request).await.map_err(stopped)?)
     }
 
     async fn snapshot_offer(

@@ -6,6 +6,7 @@ use lockkeeper_core::Token;
 use lockkeeper_proto::v1;
 use smol_str::SmolStr;
 
+use crate::capabilities::Finding;
 use crate::election::Leader;
 use crate::error::Error;
 use crate::mode::Mode;
@@ -128,6 +129,24 @@ pub(super) fn value(value: v1::Value) -> Option<Value> {
     })
 }
 
+/// What is not as it should be in the set-up of the cell.
+pub(super) fn findings(status: &Status) -> Vec<Finding> {
+    let too_far = |member: &Member| Finding {
+        code: "round-trip",
+        what: format!(
+            "the round trip from node {} to node {} takes {} ms, and the timing of node {0} is made for up to {} ms: leaders may \
+             change without need",
+            status.node_id,
+            member.node_id,
+            member.round_trip_us.unwrap_or_default() / 1_000,
+            status.round_trip_max_ms
+        ),
+        advice: "restart the nodes one by one with a slower --timing (region or global), the same on all"
+            .to_owned(),
+    };
+    status.too_far().map(too_far).collect()
+}
+
 pub(super) fn status(status: v1::StatusResponse) -> Status {
     Status {
         node_id: status.node_id,
@@ -145,6 +164,7 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
                 matched_index: member.matched_index,
                 lag: member.lag,
                 silent_ms: member.silent_ms,
+                round_trip_us: member.round_trip_us,
             })
             .collect(),
         last_log_index: status.last_log_index,
@@ -160,6 +180,9 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         uptime_ms: status.uptime_ms,
         cell_version: status.cell_version,
         cell_version_max: status.cell_version_max,
+        heartbeat_ms: status.heartbeat_ms,
+        election_timeout_ms: status.election_timeout_ms,
+        round_trip_max_ms: status.round_trip_max_ms,
         unix_ms: status.unix_ms,
     }
 }

@@ -75,7 +75,7 @@ use self::connection::Connection;
 use self::transport::{Link, Refused, Transport};
 use self::work::Request;
 use crate::backoff;
-use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, LossDetection, TokenKind};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::election::Leader;
 use crate::engines::{Answer, Ask, Engine, Fence};
@@ -325,6 +325,10 @@ impl Engine for Cell {
         Box::pin(async move {
             pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(answer::status)
         })
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(async move { Ok(answer::findings(&self.status().await?)) })
     }
 
     fn history<'a>(&'a self, lock: &'a str, limit: u32) -> Answer<'a, Vec<LockEvent>> {

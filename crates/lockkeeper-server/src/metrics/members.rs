@@ -1,0 +1,34 @@
+//! What happens between members: an idle cell has nothing to count here.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+
+/// Connections and elections among members.
+#[derive(Debug, Clone, Default)]
+pub struct MemberCounters {
+    /// Connections that this node has opened to other members.
+    pub opened: Counter,
+    /// Connections of other members that this node has accepted.
+    pub accepted: Counter,
+    /// Elections that this node has begun because the leader's connection ended or the leader said goodbye.
+    pub attempts: Counter,
+    /// Pre-votes that this node has asked for, whatever for.
+    pub pre_votes: Counter,
+}
+
+impl MemberCounters {
+    pub(super) fn register(&self, r: &mut Registry) {
+        r.register("member_connections_opened", "Connections opened to other members", self.opened.clone());
+        r.register(
+            "member_connections_accepted",
+            "Connections accepted from other members",
+            self.accepted.clone(),
+        );
+        r.register(
+            "elections_triggered",
+            "Elections begun because the leader's connection ended or the leader said goodbye",
+            self.attempts.clone(),
+        );
+        r.register("pre_votes_requested", "Pre-votes requested from other members", self.pre_votes.clone());
+    }
+}

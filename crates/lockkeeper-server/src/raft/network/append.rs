@@ -1,0 +1,154 @@
+//! The appends of one replication or heartbeat, on the connection that all share.
+
+use futures_util::stream::{Chain, Iter};
+use futures_util::{Stream, StreamExt};
+use lockkeeper_proto::peer;
+use lockkeeper_proto::peer::peer_request::Kind;
+use openraft::errors::RPCError;
+use tonic::Status;
+
+use super::client::{PeerClient, Result};
+use super::codec;
+use super::link::{Answered, AppendResult, AppendStream};
+use super::withhold::Withhold;
+use crate::raft::types::{LogId, TypeConfig};
+
+type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
+type FirstAnd<Requests> = Chain<Iter<std::array::IntoIter<AppendEntriesRequest, 1>>, Requests>;
+
+/// Requests of openraft and the answers of the member, in the same order.
+pub(super) struct Appends<'s, Requests> {
+    client: &'s PeerClient,
+    requests: Withhold<FirstAnd<Requests>>,
+    is_first: bool,
+    /// Whether there may be more requests.
+    goes_on: bool,
+    /// Opened by the first request that has entries.
+    stream: Option<AppendStream>,
+    /// What the last request said, if it had no entries.
+    last_empty: Option<(Option<LogId>, Option<LogId>)>,
+    is_stuck: bool,
+}
+
+impl<'s, Requests> Appends<'s, Requests>
+where
+    Requests: Stream<Item = AppendEntriesRequest> + Unpin,
+{
+    pub(super) fn new(
+        client: &'s PeerClient,
+        first: AppendEntriesRequest,
+        rest: Requests,
+    ) -> Appends<'s, Requests> {
+        let requests = Withhold::new(futures_util::stream::iter([first]).chain(rest));
+        Appends {
+            client,
+            requests,
+            is_first: true,
+            goes_on: true,
+            stream: None,
+            last_empty: None,
+            is_stuck: false,
+        }
+    }
+
+    /// Sends requests until there is an answer; `None` when all are answered and there are no more.
+    pub(super) async fn next_result(&mut self) -> Option<Result<AppendResult>> {
+        match self.next().await? {
+            Ok(result) => Some(Ok(result)),
+            Err(status) => Some(Err(RPCError::Unreachable(self.client.refused(&status)))),
+        }
+    }
+
+    async fn next(&mut self) -> Option<std::result::Result<AppendResult, Status>> {
+        if std::mem::take(&mut self.is_first) {
+            let first = self.requests.next().await?;
+            self.note(&first);
+            if first.entries.is_empty() {
+                return Some(heartbeat(self.client, &first).await);
+            }
+            if let Err(status) = self.send(&first).await {
+                return Some(Err(status));
+            }
+        }
+        loop {
+            let Some(stream) = &mut self.stream else {
+                let request = self.requests.next().await?;
+                self.note(&request);
+                if self.is_stuck {
+                    return Some(Err(stuck()));
+                }
+                if let Err(status) = self.send(&request).await {
+                    return Some(Err(status));
+                }
+                continue;
+            };
+            if stream.is_idle() && self.is_stuck {
+                return Some(Err(stuck()));
+            }
+            if stream.is_idle() && !self.goes_on {
+                return None;
+            }
+            let takes_more = self.goes_on && stream.has_room();
+            tokio::select! {
+                biased;
+                answer = stream.next_answer() => return Some(answer),
+                request = self.requests.next(), if takes_more => match request {
+                    Some(request) => {
+                        self.note(&request);
+                        if self.is_stuck {
+                            self.goes_on = false;
+                        } else if let Err(status) = self.send(&request).await {
+                            return Some(Err(status));
+                        }
+                    }
+                    None => self.goes_on = false,
+                },
+            }
+        }
+    }
+
+    /// Nothing new, twice: the entries that openraft wants to send have been purged. It can come back to such a plan although it
+    /// has made a better one since, and would stay with it for as long as the stream lasts.
+    fn note(&mut self, request: &AppendEntriesRequest) {
+        let empty = request.entries.is_empty().then_some((request.prev_log_id, request.leader_commit));
+        self.is_stuck = empty.is_some() && empty == self.last_empty;
+        self.last_empty = empty;
+    }
+
+    async fn send(&mut self, request: &AppendEntriesRequest) -> std::result::Result<(), Status> {
+        // An entry that was once read from the log can always be encoded.
+        let body = codec::encode_append(request).map_err(|error| {
+            tracing::error!(%error, "entries cannot be replicated");
+            Status::internal(error)
+        })?;
+        if self.stream.is_none() {
+            let links = &self.client.links;
+            let limit = links.shared.timing.connect_within();
+            let stream = self.client.link.open_stream(links.next_stream(), limit).await?;
+            self.stream = Some(stream);
+        }
+        if let Some(stream) = &mut self.stream {
+            let reserved = stream.reserve().await?;
+            stream.send(reserved, body, request.vote);
+        }
+        Ok(())
+    }
+}
+
+/// A request without entries at the beginning is a heartbeat, or a question how far the member is. The member handles it beside the
+/// entries of other streams.
+async fn heartbeat(
+    client: &PeerClient,
+    request: &AppendEntriesRequest,
+) -> std::result::Result<AppendResult, Status> {
+    let body = codec::encode_append(request).map_err(Status::internal)?;
+    let kind = Kind::Heartbeat(peer::AppendRequest { body, stream: 0 });
+    match client.link.call(kind, Some(request.vote)).await? {
+        Answered::Append(result) => Ok(result),
+        _ => Err(Status::internal("the answer is not that to an append")),
+    }
+}
+
+fn stuck() -> Status {
+    Status::unavailable("what it needs is no longer in the log")
+}

@@ -1,0 +1,52 @@
+//! The measured round trip to a member.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Samples before the first figure: one alone may be a busy moment.
+const SAMPLES_MIN: u32 = 3;
+
+/// A round trip, smoothed over the last pings.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    state: Mutex<(u32, Duration)>,
+}
+
+impl RoundTrip {
+    /// A ping was answered after this time.
+    pub(super) fn measured(&self, sample: Duration) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (samples, smoothed) = *state;
+        let smoothed = match samples {
+            0 => sample,
+            _ => (smoothed * 3 + sample) / 4,
+        };
+        *state = (samples.saturating_add(1), smoothed);
+    }
+
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        let (samples, smoothed) = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (samples >= SAMPLES_MIN).then_some(smoothed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_answer_is_no_slow_member() {
+        let round_trip = RoundTrip::default();
+        let ms = Duration::from_millis;
+        for sample in [1, 1] {
+            round_trip.measured(ms(sample));
+            assert_eq!(round_trip.smoothed(), None);
+        }
+        round_trip.measured(ms(41));
+        assert_eq!(round_trip.smoothed(), Some(ms(11)));
+        for _ in 0..30 {
+            round_trip.measured(ms(40));
+        }
+        assert!(round_trip.smoothed().is_some_and(|smoothed| smoothed > ms(39)));
+    }
+}

@@ -1,0 +1,244 @@
+//! How fast an absent leader is noticed, and every limit of the member protocol that follows from it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The settings that decide how long a cell waits for a silent leader. The limits of the network layer derive from them, so that
+/// a cell whose members are far apart does not take a slow answer for a lost one.
+///
+/// A member votes for nobody else, and does not stand itself, for `election_max` after a message of the leader: that is the promise
+/// which the leader's lease is made of. After that silence it waits between `election_min` and `election_max` more before it
+/// stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two heartbeats of the leader; also the time within which raft wants one answered.
+    pub heartbeat: Duration,
+    /// Shortest random delay before an election.
+    pub election_min: Duration,
+    /// Longest random delay before an election, and the promise of a follower.
+    pub election_max: Duration,
+}
+
+/// A set of timing values for a kind of network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimingPreset {
+    /// Members in one data center or in nearby ones: up to 50 ms between them.
+    #[default]
+    Lan,
+    /// Members in one part of the world: up to 150 ms between them.
+    Region,
+    /// Members all over the world: up to 400 ms between them.
+    Global,
+}
+
+impl TimingPreset {
+    /// All of them.
+    pub const ALL: [TimingPreset; 3] = [TimingPreset::Lan, TimingPreset::Region, TimingPreset::Global];
+
+    /// Its name, as in `--timing`.
+    pub fn name(self) -> &'static str {
+        match self {
+            TimingPreset::Lan => "lan",
+            TimingPreset::Region => "region",
+            TimingPreset::Global => "global",
+        }
+    }
+
+    /// Its values.
+    pub fn timing(self) -> Timing {
+        let of = |heartbeat, election_min, election_max| Timing {
+            heartbeat: Duration::from_millis(heartbeat),
+            election_min: Duration::from_millis(election_min),
+            election_max: Duration::from_millis(election_max),
+        };
+        match self {
+            // Three heartbeats fit into the promise, so two may be lost.
+            TimingPreset::Lan => of(90, 200, 300),
+            TimingPreset::Region => of(250, 800, 1_200),
+            TimingPreset::Global => of(650, 2_000, 3_000),
+        }
+    }
+}
+
+impl FromStr for TimingPreset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TimingPreset, String> {
+        let known = TimingPreset::ALL.into_iter().find(|preset| preset.name() == text);
+        known.ok_or_else(|| format!("{text:?} is not a timing (try lan, region or global)"))
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        TimingPreset::default().timing()
+    }
+}
+
+/// Shortest and longest heartbeat that can be set.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(20);
+const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+/// So many heartbeats fit into an election timeout, at least.
+const HEARTBEATS_PER_PROMISE_MIN: u32 = 3;
+
+impl Timing {
+    /// The values of the preset, with those replaced that are given. An election timeout without a heartbeat keeps the preset's ratio
+    /// between the two, and the other way round.
+    pub fn custom(
+        preset: TimingPreset,
+        heartbeat: Option<Duration>,
+        election_timeout: Option<Duration>,
+    ) -> Result<Timing, String> {
+        let base = preset.timing();
+        let scale = |value: Duration, from: Duration, to: Duration| {
+            Duration::from_millis((value.as_millis() * to.as_millis() / from.as_millis().max(1)) as u64)
+        };
+        let (heartbeat, election_max) = match (heartbeat, election_timeout) {
+            (None, None) => return Ok(base),
+            (Some(heartbeat), None) => (heartbeat, scale(base.election_max, base.heartbeat, heartbeat)),
+            (None, Some(election)) => (scale(base.heartbeat, base.election_max, election), election),
+            (Some(heartbeat), Some(election)) => (heartbeat, election),
+        };
+        let timing = Timing { heartbeat, election_min: election_max * 2 / 3, election_max };
+        timing.check()?;
+        Ok(timing)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Timing { heartbeat, election_max, .. } = *self;
+        if heartbeat < HEARTBEAT_MIN {
+            return Err(format!("a heartbeat of {heartbeat:?} is too short: set at least {HEARTBEAT_MIN:?}"));
+        }
+        if election_max > ELECTION_TIMEOUT_MAX {
+            return Err(format!(
+                "an election timeout of {election_max:?} is too long: set at most {ELECTION_TIMEOUT_MAX:?}"
+            ));
+        }
+        if election_max < heartbeat * HEARTBEATS_PER_PROMISE_MIN {
+            return Err(format!(
+                "an election timeout of {election_max:?} is too short for a heartbeat of {heartbeat:?}: set at least \
+                 {HEARTBEATS_PER_PROMISE_MIN} heartbeats, {:?}",
+                heartbeat * HEARTBEATS_PER_PROMISE_MIN
+            ));
+        }
+        Ok(())
+    }
+
+    /// For how long a follower keeps its promise after each message of the leader. Openraft enforces just this: its leader lease is
+    /// `election_timeout_max`, in whole milliseconds.
+    pub fn promise(&self) -> Duration {
+        Duration::from_millis(self.election_max.as_millis() as u64)
+    }
+
+    /// The longest round trip between members that this timing is made for: a heartbeat is answered well before the next, and six
+    /// round trips fit into the promise, so that the lease outlives a lost packet.
+    pub fn round_trip_max(&self) -> Duration {
+        (self.heartbeat * 2 / 3).min(self.election_max / 6)
+    }
+
+    /// How long a connection between members may take to come about: TCP, TLS and the greetings are up to four round trips.
+    pub(crate) fn connect_within(&self) -> Duration {
+        self.election_max.max(Duration::from_secs(1))
+    }
+
+    /// How long a member may take to say who it is.
+    pub(crate) fn hello_within(&self) -> Duration {
+        self.connect_within()
+    }
+
+    /// A connection on which an answer is due is pinged after this silence.
+    pub(crate) fn suspect_after(&self) -> Duration {
+        self.election_max / 2
+    }
+
+    /// A ping that is not answered within this time shows that the connection is cut: a new one finds out more.
+    pub(crate) fn stalled_after(&self) -> Duration {
+        self.election_max
+    }
+
+    /// A gRPC connection that does not answer a ping within this time is closed. Snapshots go on it.
+    pub(crate) fn grpc_stalled_after(&self) -> Duration {
+        self.election_max.max(Duration::from_secs(3))
+    }
+
+    /// A leader that has not heard a majority for so long leaves office. Longer than an election takes.
+    pub(crate) fn alone_after(&self) -> Duration {
+        self.election_max * 10 / 3
+    }
+
+    /// A follower no longer names a leader that it has not heard for so long. Longer than an election takes.
+    pub(crate) fn forget_leader_after(&self) -> Duration {
+        self.election_max * 10 / 3
+    }
+
+    /// A leader that nobody answers stops its heartbeats for so long: enough for another one to be elected.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.election_max * 8 / 3
+    }
+
+    /// How long another member may take to take over.
+    pub(crate) fn hand_over_within(&self) -> Duration {
+        (self.election_max * 4).max(Duration::from_secs(2))
+    }
+
+    /// A member that has answered within this time is there.
+    pub(crate) fn there_within(&self) -> Duration {
+        (self.election_max * 4).max(Duration::from_secs(2))
+    }
+
+    /// What followers wait beyond the promise before they stand: the last message of the leader may have reached the
+    /// other ones a little later.
+    pub(crate) fn stand_margin(&self) -> Duration {
+        self.heartbeat / 8
+    }
+
+    /// Followers stand one after the other, so far apart, if the leader is gone: otherwise they would split the votes.
+    pub(crate) fn stand_apart(&self) -> Duration {
+        self.heartbeat / 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn each_preset_holds_at_its_round_trip() {
+        for (preset, round_trip) in
+            [(TimingPreset::Lan, 50), (TimingPreset::Region, 150), (TimingPreset::Global, 400)]
+        {
+            assert!(preset.timing().round_trip_max() >= ms(round_trip), "{preset:?}");
+            assert_eq!(preset.timing().check(), Ok(()));
+            assert_eq!(preset.name().parse(), Ok(preset));
+        }
+        assert!("wan".parse::<TimingPreset>().is_err());
+    }
+
+    #[test]
+    fn single_values_replace_those_of_the_preset() {
+        let custom = |heartbeat, election| Timing::custom(TimingPreset::Lan, heartbeat, election);
+        assert_eq!(custom(None, None), Ok(Timing::default()));
+        let slower = Timing { heartbeat: ms(180), election_min: ms(400), election_max: ms(600) };
+        assert_eq!(custom(Some(ms(180)), None), Ok(slower));
+        assert_eq!(custom(None, Some(ms(600))), Ok(slower));
+        let both = Timing { heartbeat: ms(100), election_min: ms(600), election_max: ms(900) };
+        assert_eq!(custom(Some(ms(100)), Some(ms(900))), Ok(both));
+        assert!(custom(Some(ms(100)), Some(ms(299))).unwrap_err().contains("300ms"));
+        assert!(custom(Some(ms(1)), None).is_err());
+        assert!(custom(None, Some(Duration::from_secs(61))).is_err());
+    }
+
+    #[test]
+    fn raft_accepts_every_timing_that_can_be_set() {
+        // Its own rule: a heartbeat and a tick of 13/64 of it are shorter than the shortest random delay.
+        for heartbeat in 20..400 {
+            let Timing { heartbeat, election_min, .. } =
+                Timing::custom(TimingPreset::Lan, Some(ms(heartbeat)), Some(ms(3 * heartbeat))).unwrap();
+            assert!(heartbeat + heartbeat * 13 / 64 < election_min, "{heartbeat:?}");
+        }
+    }
+}
