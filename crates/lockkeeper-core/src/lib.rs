@@ -11,6 +11,7 @@
 //! let mut table = LockTable::new();
 //! let applied = table.apply(1, &Batch {
 //!     now: CellTime(0),
+//!     utc_ms: 0,
 //!     commands: vec![
 //!         Command::OpenSession { session, ttl_ms: 10_000, owner: "docs".into() },
 //!         Command::Acquire(Acquire::new(session, Locks::One("orders/4472".into()))),
@@ -44,6 +45,7 @@ pub mod sequencer;
 pub mod session;
 pub mod snapshot;
 pub mod table;
+pub mod timekeeping;
 pub mod top;
 pub mod value;
 pub mod view;

@@ -2,7 +2,6 @@
 //! which it would be as if nobody had ever taken anything. Limiters whose moment has passed are forgotten.
 
 use crate::effect::{Answer, Reply};
-use crate::id::CellTime;
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
@@ -35,7 +34,7 @@ impl LockTable {
             1,
             limits::INTERVAL_NS_MAX,
         )?;
-        let now = nanoseconds(self.now);
+        let now = self.now.as_nanoseconds();
         self.clear_limiters(now);
         let known = self.limiters.get(&take.limiter).copied();
         if known.is_none() && self.limiters.len() >= limits::LIMITERS_MAX {
@@ -70,8 +69,4 @@ impl LockTable {
             self.limiters.remove(&name);
         }
     }
-}
-
-fn nanoseconds(time: CellTime) -> u128 {
-    u128::from(time.0) * 1_000
 }

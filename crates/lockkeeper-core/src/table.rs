@@ -60,6 +60,8 @@ pub struct LockTable {
     /// The session that was heard of last, and its owner, for the history: most commands are in the name of the same one
     /// as the command before. Nothing between entries.
     pub(crate) speaker: Option<(SessionId, SmolStr)>,
+    /// The UTC of the entry that is applied, for the history. Nothing between entries.
+    pub(crate) utc_ms: u64,
     /// What happened lately, for people.
     pub(crate) history: History,
     /// Who may do what, and how much.
@@ -100,6 +102,10 @@ impl LockTable {
     pub fn apply(&mut self, index: u64, batch: &Batch) -> Result<Applied, TableError> {
         self.step(index)?;
         self.now = self.now.max(batch.now);
+        self.utc_ms = batch.utc_ms;
+        if self.history.awaits_utc() {
+            self.history.set_utc(batch.utc_ms);
+        }
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
         let before = self.before(None);
         self.run_timers(&mut budget);
@@ -263,7 +269,7 @@ pub(crate) fn no_token_left() -> Refusal {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects`, `doomed` and `speaker` are empty between entries and no part of the state.
+        // `effects`, `doomed`, `speaker` and `utc_ms` are empty between entries and no part of the state.
         let LockTable {
             applied,
             now,
@@ -290,6 +296,7 @@ impl PartialEq for LockTable {
             limiters_due,
             doomed: _,
             speaker: _,
+            utc_ms: _,
             history,
             access,
             effects: _,

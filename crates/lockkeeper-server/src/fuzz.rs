@@ -75,7 +75,7 @@ fn command(kind: v1::operation::Kind) {
 }
 
 fn apply(table: &mut LockTable, command: Command) {
-    let batch = Batch { now: table.now(), commands: vec![command] };
+    let batch = Batch { now: table.now(), utc_ms: 0, commands: vec![command] };
     let applied = table.apply(table.applied() + 1, &batch);
     assert!(applied.is_ok_and(|applied| applied.answers.len() == 1));
 }

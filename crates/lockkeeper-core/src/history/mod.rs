@@ -51,6 +51,8 @@ pub const LEADERS_MAX: usize = 256;
 pub struct LockEvent {
     /// When, in cell time.
     pub at: CellTime,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: nothing is decided by it.
+    pub utc_ms: u64,
     /// What.
     pub what: What,
     /// The token of the grant.
@@ -114,6 +116,8 @@ pub struct Act {
     pub number: u64,
     /// When, in cell time.
     pub at: CellTime,
+    /// The leader's wall clock at that moment; `None` until an entry that has it follows.
+    pub utc_ms: Option<u64>,
     /// What.
     pub deed: Deed,
 }
@@ -189,6 +193,8 @@ impl Deed {
 pub struct Leader {
     /// When, in cell time, which stands still while nobody leads.
     pub at: CellTime,
+    /// The leader's wall clock at that moment; `None` until an entry that has it follows.
+    pub utc_ms: Option<u64>,
     /// The term.
     pub term: u64,
     /// The node.
@@ -238,8 +244,8 @@ impl History {
         }
     }
 
-    fn act(&mut self, at: CellTime, deed: Deed) {
-        self.acts.push_back(Act { number: self.acts_next, at, deed });
+    fn act(&mut self, at: CellTime, utc_ms: Option<u64>, deed: Deed) {
+        self.acts.push_back(Act { number: self.acts_next, at, utc_ms, deed });
         self.acts_next += 1;
         if self.acts.len() > ACTS_MAX {
             self.acts.pop_front();
@@ -250,6 +256,23 @@ impl History {
         self.leaders.push_back(leader);
         if self.leaders.len() > LEADERS_MAX {
             self.leaders.pop_front();
+        }
+    }
+
+    /// Whether an act or a change of the leader came with an entry that has no UTC, and none that has it followed.
+    pub(crate) fn awaits_utc(&self) -> bool {
+        self.acts.last().is_some_and(|act| act.utc_ms.is_none())
+            || self.leaders.last().is_some_and(|leader| leader.utc_ms.is_none())
+    }
+
+    /// Gives them the UTC of the entry that followed.
+    pub(crate) fn set_utc(&mut self, utc_ms: u64) {
+        // Invariant: those without UTC are the last.
+        for act in self.acts.iter_mut().rev().take_while(|act| act.utc_ms.is_none()) {
+            act.utc_ms = Some(utc_ms);
+        }
+        for leader in self.leaders.iter_mut().rev().take_while(|leader| leader.utc_ms.is_none()) {
+            leader.utc_ms = Some(utc_ms);
         }
     }
 

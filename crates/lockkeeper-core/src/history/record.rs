@@ -50,7 +50,7 @@ impl LockTable {
             (Command::ForceRelease { lock, reason }, Ok(Reply::Forced { released, last_token })) => {
                 let (lock, reason) = (lock.clone(), reason.clone());
                 let deed = Deed::ForceRelease { lock, reason, released: *released, last_token: *last_token };
-                self.history.act(self.now, deed);
+                self.history.act(self.now, Some(self.utc_ms), deed);
             }
             (Command::Signed(signed), Ok(reply)) => self.remember_signed(signed, reply),
             _ => {}
@@ -68,7 +68,7 @@ impl LockTable {
             (SignedWhat::Note(text), _) => Deed::Note { by, text: text.clone() },
             _ => return,
         };
-        self.history.act(self.now, deed);
+        self.history.act(self.now, Some(self.utc_ms), deed);
     }
 
     /// Remembers what time alone has brought about.
@@ -98,6 +98,7 @@ impl LockTable {
                 Effect::Freed { session, lock, token, why, held_ms } => {
                     let event = LockEvent {
                         at: self.now,
+                        utc_ms: self.utc_ms,
                         what: What::Ended(*why),
                         token: *token,
                         mode: None,
@@ -119,6 +120,7 @@ impl LockTable {
         for lock in grant.locks.as_slice() {
             let event = LockEvent {
                 at: self.now,
+                utc_ms: self.utc_ms,
                 what: What::Granted,
                 token: grant.token,
                 mode: Some(grant.mode),
@@ -145,16 +147,16 @@ impl LockTable {
 
     /// A node has come to lead the cell. Called for an entry of the log, so that every node remembers the same.
     pub fn note_leader(&mut self, term: u64, node: u64) {
-        self.history.lead(Leader { at: self.now, term, node });
+        self.history.lead(Leader { at: self.now, utc_ms: None, term, node });
     }
 
     /// The members have changed. Called for an entry of the log.
     pub fn note_members(&mut self, members: impl Into<SmolStr>) {
-        self.history.act(self.now, Deed::Members { members: members.into() });
+        self.history.act(self.now, None, Deed::Members { members: members.into() });
     }
 
     /// The table was restored from a backup.
     pub fn note_restored(&mut self) {
-        self.history.act(self.now, Deed::Restored { last_token: self.last_token });
+        self.history.act(self.now, None, Deed::Restored { last_token: self.last_token });
     }
 }

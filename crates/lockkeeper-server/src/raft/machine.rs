@@ -54,7 +54,7 @@ impl Machine {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
             }
             EntryPayload::Normal(proposal) => {
-                let wake_before = table.next_wake();
+                let wake_before = table.next_entry_due();
                 let applied = table.apply(number, &proposal.batch).map_err(io::Error::other)?;
                 drop(table);
                 let own = proposal.proposer == self.shared.proposer_id;

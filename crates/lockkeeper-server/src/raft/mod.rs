@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
+use lockkeeper_proto::utc;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
@@ -218,7 +219,7 @@ impl Consensus {
     /// Commits an entry that changes nothing, and waits until it is applied here. Everything that was in the log when it
     /// was proposed, committed or not, is applied before it.
     pub(crate) async fn commit_barrier(&self, proposer: u64, now: CellTime) -> Result<(), Failure> {
-        let batch = Arc::new(Packed::new(Batch { now, commands: Vec::new() }));
+        let batch = Arc::new(Packed::new(Batch { now, utc_ms: utc::now_ms(), commands: Vec::new() }));
         self.propose(Proposal { proposer, sequence: BARRIER, batch }).await?.await
     }
 
