@@ -14,7 +14,9 @@ fn resident_bytes() -> u64 {
 }
 
 fn apply(table: &mut LockTable, command: Command) {
-    table.apply(table.applied() + 1, &Batch { now: CellTime(0), utc_ms: 0, commands: vec![command] }).unwrap();
+    table
+        .apply(table.applied() + 1, &Batch { now: CellTime(0), utc_ms: 0, commands: vec![command] })
+        .unwrap();
 }
 
 /// Session ids as in real life: spread over the whole range.
@@ -23,8 +25,12 @@ fn spread(number: u64) -> SessionId {
 }
 
 fn open(table: &mut LockTable, number: u64) {
-    let command =
-        Command::OpenSession { session: spread(number), ttl_ms: 10_000, owner: "web-17/worker-3".into() };
+    let command = Command::OpenSession {
+        session: spread(number),
+        ttl_ms: 10_000,
+        owner: "web-17/worker-3".into(),
+        identity: None,
+    };
     apply(table, command);
 }
 

@@ -174,8 +174,10 @@ fn once_and_twice_are_the_same(table: &LockTable, asked: &Acquire) -> Checked {
     let nothing = Command::Cancel { session: asked.session, what: Waiting::Ticket(Ticket(u64::MAX)) };
     let (mut once, mut twice) = (table.clone(), table.clone());
     let next = table.applied() + 1;
-    let first = once.apply(next, &Batch { now: table.now(), utc_ms: 0, commands: vec![acquire.clone(), nothing] });
-    let second = twice.apply(next, &Batch { now: table.now(), utc_ms: 0, commands: vec![acquire.clone(), acquire] });
+    let first =
+        once.apply(next, &Batch { now: table.now(), utc_ms: 0, commands: vec![acquire.clone(), nothing] });
+    let second =
+        twice.apply(next, &Batch { now: table.now(), utc_ms: 0, commands: vec![acquire.clone(), acquire] });
     let (first, second) = (first.expect("the next entry"), second.expect("the next entry"));
     prop_assert_eq!(&second.answers[0], &second.answers[1]);
     prop_assert_eq!(&first.answers[0], &second.answers[0]);
