@@ -44,11 +44,14 @@ pub mod scope;
 pub mod sequencer;
 pub mod session;
 pub mod snapshot;
+mod state_bytes;
 pub mod table;
+pub mod table_hash;
 pub mod timekeeping;
 pub mod top;
 pub mod value;
 pub mod view;
+mod weighed;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
 pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};

@@ -5,6 +5,7 @@ use crate::effect::{Answer, Reply};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
+use crate::weighed::{RECORD, Weigh};
 use smol_str::SmolStr;
 
 /// How many forgotten limiters one take clears away.
@@ -50,6 +51,9 @@ impl LockTable {
             // Rounded up: who comes back then is served.
             let retry_after_ms = ((earliest - now).div_ceil(1_000_000)) as u64;
             return Ok(Reply::Rate { allowed: false, retry_after_ms });
+        }
+        if known.is_none() {
+            self.check_state_bytes(RECORD + take.limiter.weigh())?;
         }
         if let Some(known) = known {
             self.limiters_due.remove(&(known, take.limiter.clone()));

@@ -42,11 +42,13 @@ pub enum Mutation {
     ForgetCancel,
     /// A restored table goes on with the tokens and versions of its backup (S1).
     RestoreKeepsTokens,
+    /// A node goes on serving although its table differs from that of the majority (S13).
+    IgnoreDisagreement,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 19] = [
+    pub const ALL: [Mutation; 20] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -66,6 +68,7 @@ impl Mutation {
         Mutation::NoDeadline,
         Mutation::ForgetCancel,
         Mutation::RestoreKeepsTokens,
+        Mutation::IgnoreDisagreement,
     ];
 }
 

@@ -130,6 +130,15 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The node's own calendar clock; it decides nothing about locks.
     pub unix_ms: u64,
+    /// The hash of the node's lock table after `table_hash_index`, in hexadecimal digits: equal on all nodes.
+    pub table_hash: String,
+    pub table_hash_index: u64,
+    /// The node's lock table differs from that of the majority, and it does not serve.
+    pub disagreement: Option<String>,
+    /// What the cell holds, in logical bytes.
+    pub state_bytes: u64,
+    /// The most that it may hold.
+    pub state_bytes_max: u64,
 }
 
 /// A node of the cell.
@@ -148,6 +157,8 @@ pub struct Member {
     pub lag: Option<u64>,
     /// For how long it has not answered; known if the node that was asked leads.
     pub silent_ms: Option<u64>,
+    /// Its lock table differs from that of the node that was asked; known if that one leads.
+    pub disagreement: Option<String>,
 }
 
 fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -19,13 +19,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use imbl::{OrdMap, Vector};
+use imbl::Vector;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
+use crate::weighed::{Weigh, Weighed};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;
@@ -193,17 +194,19 @@ pub struct Leader {
 /// All that is remembered.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct History {
-    recent: Recent,
-    rings: Rings,
+    pub(crate) recent: Recent,
+    pub(crate) rings: Rings,
     /// Ordinary events that may still go into a ring.
     budget: u64,
     /// When the budget was last filled up.
     filled: CellTime,
-    acts: Vector<Act>,
+    pub(crate) acts: Vector<Act>,
+    // Invariant: the logical bytes of all acts.
+    pub(crate) acts_bytes: u64,
     acts_next: u64,
-    leaders: Vector<Leader>,
+    pub(crate) leaders: Vector<Leader>,
     /// The owners of sessions that have ended and still have something to be taken back.
-    leaving: OrdMap<SessionId, SmolStr>,
+    pub(crate) leaving: Weighed<SessionId, SmolStr>,
 }
 
 impl History {
@@ -234,11 +237,18 @@ impl History {
     }
 
     fn act(&mut self, at: CellTime, utc_ms: Option<u64>, deed: Deed) {
-        self.acts.push_back(Act { number: self.acts_next, at, utc_ms, deed });
+        self.add_act(Act { number: self.acts_next, at, utc_ms, deed });
         self.acts_next += 1;
-        if self.acts.len() > ACTS_MAX {
-            self.acts.pop_front();
+        if self.acts.len() > ACTS_MAX
+            && let Some(oldest) = self.acts.pop_front()
+        {
+            self.acts_bytes -= oldest.weigh();
         }
+    }
+
+    fn add_act(&mut self, act: Act) {
+        self.acts_bytes += act.weigh();
+        self.acts.push_back(act);
     }
 
     pub(crate) fn lead(&mut self, leader: Leader) {

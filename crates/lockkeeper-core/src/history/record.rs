@@ -75,9 +75,11 @@ impl LockTable {
             || self.ending.is_empty() && !self.history.leaving.is_empty()
         {
             let still: BTreeSet<SessionId> = self.ending.values().map(|(session, _)| *session).collect();
-            let leaving = std::mem::take(&mut self.history.leaving);
-            self.history.leaving =
-                leaving.into_iter().filter(|(session, _)| still.contains(session)).collect();
+            let gone: Vec<SessionId> =
+                self.history.leaving.keys().filter(|session| !still.contains(session)).copied().collect();
+            for session in gone {
+                self.history.leaving.remove(&session);
+            }
         }
     }
 

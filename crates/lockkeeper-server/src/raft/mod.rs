@@ -2,6 +2,7 @@
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
 pub(crate) mod acks;
+pub(crate) mod agreement;
 pub(crate) mod heard;
 pub(crate) mod lease;
 pub mod log;
@@ -28,6 +29,8 @@ use openraft::impls::ProgressResponder;
 use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 
 use self::acks::Acks;
+pub use self::agreement::Disagreement;
+use self::agreement::{Agreement, Verdict};
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
@@ -58,6 +61,7 @@ pub struct Consensus {
     node_id: u64,
     lease: Arc<Lease>,
     heard: Arc<Heard>,
+    agreement: Arc<Agreement>,
     dialer: Dialer,
 }
 
@@ -137,14 +141,16 @@ impl Consensus {
             ..Config::default()
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
-        let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
+        let agreement = Arc::new(Agreement::new(node_id));
+        let machine = Machine::new(shared, agreement.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
-        let network = Network::new(home.clone(), dialer.clone(), acks.clone());
+        let network = Network::new(home.clone(), dialer.clone(), acks.clone(), agreement.clone());
         let raft =
             Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks, timing.election_max));
         let heard = Arc::new(Heard::default());
-        let consensus = Consensus { raft, node_id, lease, heard: heard.clone(), dialer };
+        let consensus =
+            Consensus { raft, node_id, lease, heard: heard.clone(), agreement: agreement.clone(), dialer };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
@@ -157,8 +163,16 @@ impl Consensus {
                 raft.runtime_config().elect(true);
             });
         }
-        let service =
-            PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, heard, silent_for);
+        let service = PeerService::new(
+            consensus.raft.clone(),
+            home,
+            own,
+            given,
+            &snapshots,
+            heard,
+            agreement,
+            silent_for,
+        );
         Ok((consensus, service))
     }
 
@@ -240,6 +254,40 @@ impl Consensus {
     /// The right to answer without asking.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    /// Whether this node may serve if it leads, by what is known about the members' tables (S13). In the minority it
+    /// stops serving for good.
+    pub(crate) fn check_agreement(&self) -> Result<(), Disagreement> {
+        match self.agreement.verdict() {
+            Verdict::Serve => Ok(()),
+            Verdict::Undecided(found) => Err(found),
+            Verdict::Minority(found) => {
+                self.agreement.stop(found);
+                Err(found)
+            }
+        }
+    }
+
+    /// Whether this node may lead: otherwise it stands for no election, and sends no heartbeats if it leads.
+    pub(crate) fn set_eligible(&self, is_eligible: bool) {
+        self.raft.runtime_config().elect(is_eligible);
+        self.speak(is_eligible);
+    }
+
+    /// This node has just been elected: what members reported before may be outdated.
+    pub(crate) fn forget_reports(&self) {
+        self.agreement.forget_reports();
+    }
+
+    /// Why this node has stopped serving: its table differs from that of the majority.
+    pub fn stopped_by_disagreement(&self) -> Option<Disagreement> {
+        self.agreement.stopped()
+    }
+
+    /// On a leader: how a member's table differs, if it does.
+    pub fn disagreement_of(&self, member: u64) -> Option<Disagreement> {
+        self.agreement.differs(member)
     }
 
     /// Has a snapshot taken, so that the log can be cut.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::error::Error;
 use super::on_behalf::OnBehalf;
 use crate::failure::Failure;
+use crate::wire;
 
 #[derive(Serialize)]
 pub(super) struct Status {
@@ -28,6 +29,12 @@ pub(super) struct Status {
     last_token: u64,
     cell_time_ms: u64,
     uptime_ms: u64,
+    /// As text: JSON numbers are not exact above 2^53.
+    table_hash: String,
+    table_hash_index: u64,
+    disagreement: Option<String>,
+    state_bytes: u64,
+    state_bytes_max: u64,
 }
 
 #[derive(Serialize)]
@@ -40,6 +47,7 @@ pub(super) struct Member {
     matched_index: Option<u64>,
     lag: Option<u64>,
     silent_ms: Option<u64>,
+    disagreement: Option<String>,
 }
 
 impl From<lockkeeper_proto::v1::Member> for Member {
@@ -52,6 +60,7 @@ impl From<lockkeeper_proto::v1::Member> for Member {
             matched_index: member.matched_index,
             lag: member.lag,
             silent_ms: member.silent_ms,
+            disagreement: member.disagreement.as_ref().map(wire::disagreement_text),
         }
     }
 }
@@ -77,6 +86,11 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        table_hash: format!("{:016x}", status.table_hash),
+        table_hash_index: status.table_hash_index,
+        disagreement: status.disagreement.as_ref().map(wire::disagreement_text),
+        state_bytes: status.state_bytes,
+        state_bytes_max: status.state_bytes_max,
     }))
 }
 

@@ -30,6 +30,7 @@ use super::withhold::Withhold;
 use super::{FORMAT, Network, codec, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::acks::{Acks, Sent};
+use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
@@ -45,6 +46,7 @@ pub(crate) struct PeerClient {
     /// What all clients of this node share, for elections.
     ways: Arc<Ways>,
     acks: Arc<Acks>,
+    agreement: Arc<Agreement>,
     target: u64,
     member: Member,
     grpc: Option<Grpc<Channel>>,
@@ -52,8 +54,8 @@ pub(crate) struct PeerClient {
 
 impl PeerClient {
     pub(super) fn new(network: &Network, target: u64, member: Member) -> PeerClient {
-        let Network { home, ways, acks } = network.clone();
-        PeerClient { home, ways, acks, target, member, grpc: None }
+        let Network { home, ways, acks, agreement } = network.clone();
+        PeerClient { home, ways, acks, agreement, target, member, grpc: None }
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
@@ -173,6 +175,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             let direct = opened.map_err(|error| self.failed(error))?;
             let sent = Sent::new(self.acks.clone(), self.target);
             let mut header = Some(self.header());
+            let agreement = self.agreement.clone();
             let waiting = sent.clone();
             let is_stuck = Arc::new(AtomicBool::new(false));
             let stuck = is_stuck.clone();
@@ -197,7 +200,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 let request = match codec::encode_append(&request) {
                     Ok(body) => {
                         sent.request(vote);
-                        Some(peer::AppendRequest { header: header.take(), body })
+                        let majority = agreement.of_majority().map(TableHash::to_wire);
+                        Some(peer::AppendRequest { header: header.take(), body, majority })
                     }
                     Err(error) => {
                         tracing::error!(%error, "entries cannot be replicated");
@@ -212,6 +216,9 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 loop {
                     let result = match timeout(STALLED_AFTER, exchange.next_answer()).await {
                         Ok(Ok(Some(answer))) => {
+                            if let Some(theirs) = TableHash::from_wire(answer.table.as_ref()) {
+                                way.agreement.report(way.target, theirs);
+                            }
                             let result = codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body);
                             waiting.answered(matches!(result, Ok(Ok(_))));
                             result.map_err(|why| way.failed(why))

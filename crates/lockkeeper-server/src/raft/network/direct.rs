@@ -232,7 +232,7 @@ mod tests {
     type Requests = ReceiverStream<peer::AppendRequest>;
 
     fn request(body: &[u8]) -> peer::AppendRequest {
-        peer::AppendRequest { header: None, body: Bytes::copy_from_slice(body) }
+        peer::AppendRequest { body: Bytes::copy_from_slice(body), ..Default::default() }
     }
 
     fn answer(body: &'static [u8]) -> peer::AppendAnswer {

@@ -20,6 +20,7 @@ use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
 use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
+use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
@@ -49,6 +50,7 @@ struct Inner {
     given: Vec<(u64, Member)>,
     incoming: tokio::sync::Mutex<Incoming>,
     heard: Arc<Heard>,
+    agreement: Arc<Agreement>,
     /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
     votes_from: Instant,
     seldom: Seldom,
@@ -62,12 +64,15 @@ impl PeerService {
         given: Vec<(u64, Member)>,
         snapshots: &SnapshotStore,
         heard: Arc<Heard>,
+        agreement: Arc<Agreement>,
         silent_for: Duration,
     ) -> PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
         let seldom = Seldom::default();
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom }) }
+        PeerService {
+            inner: Arc::new(Inner { raft, home, own, given, incoming, heard, agreement, votes_from, seldom }),
+        }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -189,8 +194,12 @@ impl Inner {
                 header.as_ref().map_or(0, |header| header.from)
             }
         };
+        let majority = TableHash::from_wire(request.majority.as_ref());
         let request = codec::decode_append(&request.body).map_err(Status::invalid_argument)?;
         self.believe_append(&request)?;
+        if let Some(majority) = majority {
+            self.agreement.announce(majority);
+        }
         Ok((request, from))
     }
 
@@ -267,7 +276,12 @@ impl PeerService {
             })
         };
         let answers = self.inner.raft.stream_append(requests);
-        outgoing.write_all(answers.map(|result| in_words(result.map_err(stopped)))).await?;
+        let agreement = self.inner.agreement.clone();
+        let answers = answers.map(|result| peer::AppendAnswer {
+            table: agreement.latest().map(TableHash::to_wire),
+            ..in_words(result.map_err(stopped))
+        });
+        outgoing.write_all(answers).await?;
         let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(status) = broken {
             outgoing.push(&refusal(&status));

@@ -128,6 +128,11 @@ pub(super) fn value(value: v1::Value) -> Option<Value> {
     })
 }
 
+fn disagreement(found: &v1::Disagreement) -> String {
+    let v1::Disagreement { index, own_hash, other_hash } = found;
+    format!("after entry {index} the lock table has hash {own_hash:016x} here and {other_hash:016x} there")
+}
+
 pub(super) fn status(status: v1::StatusResponse) -> Status {
     Status {
         node_id: status.node_id,
@@ -145,6 +150,7 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
                 matched_index: member.matched_index,
                 lag: member.lag,
                 silent_ms: member.silent_ms,
+                disagreement: member.disagreement.as_ref().map(disagreement),
             })
             .collect(),
         last_log_index: status.last_log_index,
@@ -159,5 +165,10 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
         unix_ms: status.unix_ms,
+        table_hash: format!("{:016x}", status.table_hash),
+        table_hash_index: status.table_hash_index,
+        disagreement: status.disagreement.as_ref().map(disagreement),
+        state_bytes: status.state_bytes,
+        state_bytes_max: status.state_bytes_max,
     }
 }
