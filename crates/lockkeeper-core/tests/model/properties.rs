@@ -189,7 +189,9 @@ fn once_and_twice_are_the_same(table: &LockTable, asked: &Acquire) -> Checked {
 /// A snapshot gives an equal table, after every entry.
 pub(crate) fn a_snapshot_is_the_table(steps: &[Step]) -> Checked {
     for step in steps {
-        prop_assert!(restored(&step.after) == step.after, "after {:?}", step.batch);
+        let restored = restored(&step.after);
+        prop_assert!(restored == step.after, "after {:?}", step.batch);
+        prop_assert_eq!(restored.hash(), step.after.hash());
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ fn restored(table: &LockTable) -> Result<LockTable, String> {
         restore.push(&chunk).map_err(|error| error.to_string())?;
     }
     let restored = restore.finish().map_err(|error| error.to_string())?;
-    if restored != *table {
+    if restored != *table || restored.hash() != table.hash() {
         return Err("the restored table differs".into());
     }
     Ok(restored)
