@@ -21,6 +21,7 @@ Examples:
   lockkeeper access token create ci --to ci.token       a token for ci, in a file of its own
   lockkeeper access quota set builds --locks 1000 --requests-per-s 200
   lockkeeper access quota set --identity ci --sessions 20
+  lockkeeper access quota set --cell --state-bytes 4294967296
   lockkeeper access list
 
 Rights: read; acquire (locks, elections, values, rates; includes read); force-release (includes read);
@@ -95,10 +96,10 @@ enum TokenWhat {
 
 #[derive(Debug, Subcommand)]
 enum QuotaWhat {
-    /// Set the bounds of a namespace, or of an identity; what is not named has none
+    /// Set the bounds of a namespace, of an identity, or of the whole cell; what is not named has none
     Set {
         /// The part of names before their first slash; '*' for each that has no bounds of its own
-        #[arg(required_unless_present = "identity", conflicts_with = "identity")]
+        #[arg(required_unless_present_any = ["identity", "cell"], conflicts_with_all = ["identity", "cell"])]
         namespace: Option<String>,
         /// Most locks in use
         #[arg(long, conflicts_with = "identity")]
@@ -118,6 +119,12 @@ enum QuotaWhat {
         /// Most sessions of the identity
         #[arg(long, requires = "identity")]
         sessions: Option<u32>,
+        /// Instead of a namespace: the whole cell
+        #[arg(long, requires = "state_bytes", conflicts_with = "identity")]
+        cell: bool,
+        /// Most logical bytes of state in the cell; 0 for the default, 1 GiB
+        #[arg(long, requires = "cell", value_name = "BYTES")]
+        state_bytes: Option<u64>,
         #[command(flatten)]
         client: Client,
     },
@@ -188,6 +195,7 @@ impl AccessVerb {
                 requests_per_s,
                 identity,
                 sessions,
+                state_bytes,
                 ..
             }) => {
                 let quota = v1::Quota {
@@ -198,6 +206,7 @@ impl AccessVerb {
                     requests_per_s,
                     identity: identity.unwrap_or_default(),
                     sessions,
+                    state_bytes,
                     ..v1::Quota::default()
                 };
                 let request = v1::SetQuotaRequest { quota: Some(quota) };
@@ -292,6 +301,8 @@ fn as_json(state: &v1::AccessState) -> serde_json::Value {
                 "waiters_used": quota.waiters_used,
                 "values_used": quota.values_used,
                 "sessions_used": quota.sessions_used,
+                "state_bytes": quota.state_bytes,
+                "state_bytes_used": quota.state_bytes_used,
             })
         })
         .collect();
@@ -307,10 +318,12 @@ fn as_tables(state: &v1::AccessState) -> String {
     for token in &state.tokens {
         tokens.row([token.id.clone(), token.identity.clone(), format!("{} s", token.age_ms / 1_000)]);
     }
-    let mut quotas = Table::new(&["QUOTA OF", "LOCKS", "WAITERS", "VALUES", "REQUESTS/S", "SESSIONS"]);
+    let mut quotas =
+        Table::new(&["QUOTA OF", "LOCKS", "WAITERS", "VALUES", "REQUESTS/S", "SESSIONS", "STATE BYTES"]);
     let of = |used: u64, most: Option<u64>| most.map_or("-".to_owned(), |most| format!("{used} of {most}"));
     for quota in &state.quotas {
         let whose = match quota.identity.is_empty() {
+            true if quota.state_bytes.is_some() => "the whole cell".to_owned(),
             true => format!("{}/", quota.namespace),
             false => quota.identity.clone(),
         };
@@ -321,6 +334,7 @@ fn as_tables(state: &v1::AccessState) -> String {
             of(quota.values_used, quota.values),
             quota.requests_per_s.map_or("-".to_owned(), |most| most.to_string()),
             of(quota.sessions_used.into(), quota.sessions.map(u64::from)),
+            of(quota.state_bytes_used, quota.state_bytes),
         ]);
     }
     [rules.to_string(), tokens.to_string(), quotas.to_string()].join("\n")

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use lockkeeper::{AuditAct, LockEvent};
+use lockkeeper_proto::utc::shown_ms;
 use serde::Serialize;
 
 use crate::client::{self, Client, Output};
@@ -18,8 +19,9 @@ Examples:
   lockkeeper history nightly-report --output json | jq -r '.events[] | .what + \" \" + .owner'
 
 The newest comes first. A cell remembers at most 32 events of each lock, and 1,000
-acts of operators; they survive restarts and fail-overs. Times are cell time, which
-stands still while nobody leads.")]
+acts of operators; they survive restarts and fail-overs. WHEN is cell time, which
+stands still while nobody leads; UTC is the leader's wall clock at that moment, for
+people only: nothing is decided by it.")]
 pub(crate) struct History {
     /// The lock [default: what operators did]
     name: Option<String>,
@@ -87,8 +89,13 @@ fn told(event: &LockEvent) -> String {
     word.to_owned()
 }
 
+/// The leader's wall clock at the time, without the zone: the heading names it.
+fn utc(utc_ms: Option<u64>) -> String {
+    utc_ms.map_or_else(|| "-".to_owned(), |ms| shown_ms(ms).trim_end_matches(" UTC").to_owned())
+}
+
 fn table(events: &[LockEvent]) -> Table {
-    let mut table = Table::new(&["WHEN", "WHAT", "TOKEN", "WHO", "TOOK", "SESSION", "WHY"]);
+    let mut table = Table::new(&["WHEN", "UTC", "WHAT", "TOKEN", "WHO", "TOOK", "SESSION", "WHY"]);
     for event in events {
         let took = match (event.waited, event.held) {
             (Some(waited), _) if waited.is_zero() => "at once".to_owned(),
@@ -98,6 +105,7 @@ fn table(events: &[LockEvent]) -> Table {
         };
         table.row([
             format!("{} ago", words(event.ago)),
+            utc(Some(event.utc_ms)),
             told(event),
             event.token.to_string(),
             if event.owner.is_empty() { "-".to_owned() } else { event.owner.clone() },
@@ -110,7 +118,7 @@ fn table(events: &[LockEvent]) -> Table {
 }
 
 fn audit(acts: &[AuditAct]) -> Table {
-    let mut table = Table::new(&["NUMBER", "WHEN", "WHO", "WHAT", "WHY"]);
+    let mut table = Table::new(&["NUMBER", "WHEN", "UTC", "WHO", "WHAT", "WHY"]);
     for act in acts {
         let what = match (act.what.as_str(), &act.lock, &act.members) {
             ("force_release", Some(lock), _) => format!(
@@ -128,6 +136,7 @@ fn audit(acts: &[AuditAct]) -> Table {
         table.row([
             act.number.to_string(),
             format!("{} ago", words(act.ago)),
+            utc(act.utc_ms),
             act.by.clone().unwrap_or_else(|| "-".to_owned()),
             what,
             act.reason.clone().unwrap_or_default(),

@@ -71,6 +71,8 @@ fn text(status: &Status) -> String {
         ),
         ("sessions", status.sessions.to_string()),
         ("values", status.values.to_string()),
+        ("state", format!("{} of {} bytes", status.state_bytes, status.state_bytes_max)),
+        ("table", format!("hash {} after entry {}", status.table_hash, status.table_hash_index)),
         (
             "log",
             format!(
@@ -97,6 +99,17 @@ fn text(status: &Status) -> String {
             member.node_id,
             member.round_trip_us.unwrap_or_default() / 1_000
         );
+    }
+    if let Some(found) = &status.disagreement {
+        let _ = writeln!(
+            text,
+            "\nthis node has another lock table than the majority and does not serve: {found}"
+        );
+    }
+    for member in &status.members {
+        if let Some(found) = &member.disagreement {
+            let _ = writeln!(text, "\nthe lock table of node {} differs: {found}", member.node_id);
+        }
     }
     let mut members = member::table();
     for known in &status.members {

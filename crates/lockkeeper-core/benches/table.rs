@@ -59,7 +59,7 @@ impl Measurement for ProcessorTime {
 
 fn apply(table: &mut LockTable, commands: Vec<Command>) -> Applied {
     let now = CellTime(table.now().0 + 1);
-    table.apply(table.applied() + 1, &Batch { now, commands }).unwrap()
+    table.apply(table.applied() + 1, &Batch { now, utc_ms: 0, commands }).unwrap()
 }
 
 fn open(session: u128) -> Command {
@@ -312,7 +312,7 @@ fn a_crowd_is_let_in() {
     report("10,000 readers are let in", undisturbed(let_in));
     let ends = || {
         let mut table = table_with_line(10_000, Mode::Exclusive);
-        let batch = Batch { now: table.now().plus_ms(1_000_000), commands: vec![Command::Tick] };
+        let batch = Batch { now: table.now().plus_ms(1_000_000), utc_ms: 0, commands: vec![Command::Tick] };
         let (first, _) = timed(|| table.apply(table.applied() + 1, &batch).unwrap());
         let mut entries = until_settled(&mut table, Command::Tick);
         entries.insert(0, first);

@@ -14,7 +14,9 @@ fn resident_bytes() -> u64 {
 }
 
 fn apply(table: &mut LockTable, command: Command) {
-    table.apply(table.applied() + 1, &Batch { now: CellTime(0), commands: vec![command] }).unwrap();
+    table
+        .apply(table.applied() + 1, &Batch { now: CellTime(0), utc_ms: 0, commands: vec![command] })
+        .unwrap();
 }
 
 /// Session ids as in real life: spread over the whole range.

@@ -9,6 +9,7 @@ use crate::id::CellTime;
 use crate::limits;
 use crate::quota::{Quota, Usage};
 use crate::refusal::Refusal;
+use crate::weighed::Weighed;
 
 /// Stands for every identity in a rule, and for every namespace or identity without its own in a quota.
 pub const EVERYBODY: &str = "*";
@@ -152,15 +153,20 @@ pub enum AccessChange {
         /// `None` takes the bound away.
         sessions: Option<u32>,
     },
+    /// The most logical bytes of state that the whole cell holds.
+    SetStateBytes {
+        /// `None` for the default.
+        bytes: Option<u64>,
+    },
 }
 
 /// All rules, tokens and quotas.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Access {
-    pub(crate) rules: OrdMap<(SmolStr, SmolStr), Rights>,
-    pub(crate) tokens: OrdMap<SmolStr, AccessToken>,
-    pub(crate) quotas: OrdMap<SmolStr, Quota>,
-    pub(crate) session_quotas: OrdMap<SmolStr, u32>,
+    pub(crate) rules: Weighed<(SmolStr, SmolStr), Rights>,
+    pub(crate) tokens: Weighed<SmolStr, AccessToken>,
+    pub(crate) quotas: Weighed<SmolStr, Quota>,
+    pub(crate) session_quotas: Weighed<SmolStr, u32>,
     // Invariant: what each namespace has in use, while there are quotas; empty otherwise. Restored by counting.
     pub(crate) usage: OrdMap<SmolStr, Usage>,
     // Invariant: the sessions of each identity. Restored by counting.
@@ -305,8 +311,21 @@ impl Access {
                     }
                 }
             }
+            // Not part of the rules: the table has it.
+            AccessChange::SetStateBytes { .. } => {}
         }
         Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rules.bytes() + self.tokens.bytes() + self.quotas.bytes() + self.session_quotas.bytes()
+    }
+
+    pub(crate) fn count_bytes(&self) -> u64 {
+        self.rules.count_bytes()
+            + self.tokens.count_bytes()
+            + self.quotas.count_bytes()
+            + self.session_quotas.count_bytes()
     }
 
     pub(crate) fn records_len(&self) -> usize {
@@ -348,6 +367,8 @@ impl AccessChange {
             AccessChange::AddToken { id, identity, .. } => format!("token {id} made for {identity}"),
             AccessChange::RevokeToken { id } => format!("token {id} revoked"),
             AccessChange::SetQuota { namespace, quota } => format!("quota of {namespace}: {quota}"),
+            AccessChange::SetStateBytes { bytes: None } => "default limit of state bytes".to_owned(),
+            AccessChange::SetStateBytes { bytes: Some(most) } => format!("at most {most} bytes of state"),
             AccessChange::SetSessions { identity, sessions: None } => {
                 format!("no quota of sessions for {identity}")
             }
@@ -368,6 +389,7 @@ impl AccessChange {
             AccessChange::RevokeToken { id } => id.len(),
             AccessChange::SetQuota { namespace, .. } => namespace.len() + 32,
             AccessChange::SetSessions { identity, .. } => identity.len(),
+            AccessChange::SetStateBytes { .. } => 0,
         }
     }
 }

@@ -17,6 +17,9 @@ use crate::version::CellVersion;
 pub struct Batch {
     /// Cell time, stamped by the leader (S2).
     pub now: CellTime,
+    /// The leader's wall clock, in milliseconds since 1970 UTC. It is recorded with events for people; nothing is decided
+    /// by it.
+    pub utc_ms: u64,
     /// The commands, in the order of their arrival.
     pub commands: Vec<Command>,
 }

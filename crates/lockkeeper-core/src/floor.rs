@@ -33,8 +33,10 @@ impl LockTable {
         }
         self.last_token = floor;
         self.removed_version = floor.0;
-        let values = std::mem::take(&mut self.values).into_iter();
-        self.values = values.map(|(key, value)| (key, StoredValue { version: floor.0, ..value })).collect();
+        let values = std::mem::take(&mut self.values);
+        for (key, value) in &values {
+            self.values.insert(key.clone(), StoredValue { version: floor.0, ..value.clone() });
+        }
         Ok(())
     }
 }

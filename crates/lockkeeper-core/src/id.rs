@@ -87,6 +87,10 @@ impl CellTime {
     pub fn ms_since(self, earlier: CellTime) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000
     }
+
+    pub(crate) fn as_nanoseconds(self) -> u128 {
+        u128::from(self.0) * 1_000
+    }
 }
 
 macro_rules! shown_as_number {

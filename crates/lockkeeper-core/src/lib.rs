@@ -11,6 +11,7 @@
 //! let mut table = LockTable::new();
 //! let applied = table.apply(1, &Batch {
 //!     now: CellTime(0),
+//!     utc_ms: 0,
 //!     commands: vec![
 //!         Command::OpenSession { session, ttl_ms: 10_000, owner: "docs".into(), identity: None },
 //!         Command::Acquire(Acquire::new(session, Locks::One("orders/4472".into()))),
@@ -43,11 +44,15 @@ pub mod scope;
 pub mod sequencer;
 pub mod session;
 pub mod snapshot;
+mod state_bytes;
 pub mod table;
+pub mod table_hash;
+pub mod timekeeping;
 pub mod top;
 pub mod value;
 pub mod version;
 pub mod view;
+mod weighed;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
 pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};

@@ -2,10 +2,10 @@
 //! which it would be as if nobody had ever taken anything. Limiters whose moment has passed are forgotten.
 
 use crate::effect::{Answer, Reply};
-use crate::id::CellTime;
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
+use crate::weighed::{RECORD, Weigh};
 use smol_str::SmolStr;
 
 /// How many forgotten limiters one take clears away.
@@ -35,7 +35,7 @@ impl LockTable {
             1,
             limits::INTERVAL_NS_MAX,
         )?;
-        let now = nanoseconds(self.now);
+        let now = self.now.as_nanoseconds();
         self.clear_limiters(now);
         let known = self.limiters.get(&take.limiter).copied();
         if known.is_none() && self.limiters.len() >= limits::LIMITERS_MAX {
@@ -51,6 +51,9 @@ impl LockTable {
             // Rounded up: who comes back then is served.
             let retry_after_ms = ((earliest - now).div_ceil(1_000_000)) as u64;
             return Ok(Reply::Rate { allowed: false, retry_after_ms });
+        }
+        if known.is_none() {
+            self.check_state_bytes(RECORD + take.limiter.weigh())?;
         }
         if let Some(known) = known {
             self.limiters_due.remove(&(known, take.limiter.clone()));
@@ -70,8 +73,4 @@ impl LockTable {
             self.limiters.remove(&name);
         }
     }
-}
-
-fn nanoseconds(time: CellTime) -> u128 {
-    u128::from(time.0) * 1_000
 }

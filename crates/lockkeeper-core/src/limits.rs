@@ -61,6 +61,13 @@ pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 /// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
 pub const REAPED_PER_ENTRY_MAX: usize = 512;
 
+/// The most that a table holds in logical bytes, unless an administrator has set another bound.
+pub const STATE_BYTES_MAX: u64 = 1 << 30;
+/// The lowest bound that can be set: below it, what a session and its locks need would not fit.
+pub const STATE_BYTES_SETTING_MIN: u64 = 1 << 20;
+/// The highest bound that can be set.
+pub const STATE_BYTES_SETTING_MAX: u64 = 1 << 44;
+
 /// Longest name of an identity, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 256;
 /// Longest change of the access rules, in bytes.

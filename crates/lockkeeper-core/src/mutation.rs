@@ -44,11 +44,13 @@ pub enum Mutation {
     RestoreKeepsTokens,
     /// The leader's lease counts its own promise instead of those that the members gave (S3).
     LeaseIgnoresPromise,
+    /// A node goes on serving although its table differs from that of the majority (S13).
+    IgnoreDisagreement,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 20] = [
+    pub const ALL: [Mutation; 21] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -69,6 +71,7 @@ impl Mutation {
         Mutation::ForgetCancel,
         Mutation::RestoreKeepsTokens,
         Mutation::LeaseIgnoresPromise,
+        Mutation::IgnoreDisagreement,
     ];
 }
 

@@ -11,6 +11,7 @@ use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
+use crate::weighed::Weighed;
 
 /// A scope's number: the lower, the older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -79,7 +80,7 @@ pub(crate) struct Scope {
 /// All scopes, and who of them holds and waits for what.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Scopes {
-    pub(crate) all: OrdMap<ScopeNo, Scope>,
+    pub(crate) all: Weighed<ScopeNo, Scope>,
     pub(crate) names: OrdMap<(SessionId, SmolStr), ScopeNo>,
     pub(crate) next: u64,
     /// Those that neither hold nor wait, the longest idle first: a scope that died comes back with its age.

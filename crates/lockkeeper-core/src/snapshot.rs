@@ -22,6 +22,7 @@ use crate::queue::Waiter;
 use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
+use crate::table_hash::{Cursor, Digest};
 use crate::value::StoredValue;
 use crate::version::CellVersion;
 
@@ -88,6 +89,9 @@ struct Head {
     removed_version: u64,
     scopes_next: u64,
     idle_scopes_next: u64,
+    state_bytes_max: Option<u64>,
+    hash: u64,
+    cursor: Cursor,
     records: u64,
 }
 
@@ -98,7 +102,13 @@ struct Head {
 enum Record {
     Head(Head),
     Session(SessionId, Session),
-    Lock { name: LockName, capacity: u32, last_token: Token, closed_until: CellTime, freed: Option<u64> },
+    Lock {
+        name: LockName,
+        capacity: u32,
+        last_token: Token,
+        closed_until: CellTime,
+        freed: Option<u64>,
+    },
     Grant(SessionId, Token, Held),
     Waiter(Ticket, Waiter),
     Request(SessionId, RequestId, Remembered),
@@ -107,7 +117,11 @@ enum Record {
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
-    End { records: u64 },
+    /// The last record; `hash` is that of all records before it.
+    End {
+        records: u64,
+        hash: u64,
+    },
     History(HistoryRecord),
     Access(AccessRecord),
 }
@@ -139,6 +153,9 @@ impl LockTable {
             removed_version: self.removed_version,
             scopes_next: self.scopes.next,
             idle_scopes_next: self.scopes.idle_next,
+            state_bytes_max: self.state_bytes_max,
+            hash: self.hash,
+            cursor: self.cursor.clone(),
             records,
         });
         let sessions = self.sessions.iter().map(|(id, session)| Record::Session(*id, session.clone()));
@@ -178,8 +195,8 @@ impl LockTable {
             .chain(limiters)
             .chain(self.history.records().map(Record::History))
             .chain(self.access.records().map(Record::Access))
-            .chain(std::iter::once(Record::End { records }));
-        Chunks { records: all, started: false, crc: 0 }
+            .chain(std::iter::once(Record::End { records, hash: 0 }));
+        Chunks { records: all, started: false, crc: 0, digest: Digest::default() }
     }
 }
 
@@ -187,6 +204,8 @@ struct Chunks<I> {
     records: I,
     started: bool,
     crc: u32,
+    /// Of all records so far.
+    digest: Digest,
 }
 
 impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
@@ -195,9 +214,14 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
     fn next(&mut self) -> Option<Vec<u8>> {
         let mut payload = Vec::with_capacity(CHUNK_BYTES + 4 * 1024);
         while payload.len() < CHUNK_BYTES {
-            let Some(record) = self.records.next() else { break };
+            let Some(mut record) = self.records.next() else { break };
+            if let Record::End { hash, .. } = &mut record {
+                *hash = self.digest.clone().finish();
+            }
+            let before = payload.len();
             // Writing to memory cannot fail, and nothing in a record is beyond what postcard can write.
             payload = postcard::to_extend(&record, payload).unwrap_or_default();
+            self.digest.put_bytes(payload.get(before..).unwrap_or_default());
         }
         if payload.is_empty() {
             return None;
@@ -220,6 +244,8 @@ pub struct Restore {
     table: LockTable,
     pending: Vec<u8>,
     crc: u32,
+    /// Of all records so far.
+    digest: Digest,
     offset: u64,
     magic_seen: bool,
     expected: Option<u64>,
@@ -295,6 +321,13 @@ impl Restore {
             }
             let (record, rest) = postcard::take_from_bytes::<Record>(payload)
                 .map_err(|error| SnapshotError::Newer { offset: self.offset, what: error.to_string() })?;
+            let length = payload.len() - rest.len();
+            if let Record::End { hash, .. } = &record
+                && *hash != self.digest.clone().finish()
+            {
+                return Err(self.damaged("the hash of its records does not fit"));
+            }
+            self.digest.put_bytes(&payload[..length]);
             payload = rest;
             self.take_record(record)?;
         }
@@ -323,6 +356,8 @@ impl Restore {
                 table.removed_version = head.removed_version;
                 table.scopes.next = head.scopes_next;
                 table.scopes.idle_next = head.idle_scopes_next;
+                table.state_bytes_max = head.state_bytes_max;
+                (table.hash, table.cursor) = (head.hash, head.cursor);
                 self.expected = Some(head.records);
                 return Ok(());
             }
@@ -361,7 +396,7 @@ impl Restore {
             }
             Record::History(record) => table.history.take(record),
             Record::Access(record) => table.access.take(record),
-            Record::End { records } => {
+            Record::End { records, .. } => {
                 if Some(records) != self.expected {
                     return Err(self.damaged("its head and its end do not belong together"));
                 }

@@ -15,8 +15,10 @@ use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::scope::{ScopeNo, Scopes};
 use crate::session::{Remembered, Session};
+use crate::table_hash::Cursor;
 use crate::value::StoredValue;
 use crate::version::{CellVersion, check_supported};
+use crate::weighed::Weighed;
 
 /// The whole state of a cell. Cloning it takes no time: the copies share everything until one of them
 /// changes, which is how a snapshot is taken while grants go on.
@@ -33,17 +35,17 @@ pub struct LockTable {
     pub(crate) cell_version: CellVersion,
     /// The highest version that this node supports. Not part of the state.
     pub(crate) supported: CellVersion,
-    pub(crate) sessions: OrdMap<SessionId, Session>,
-    pub(crate) locks: OrdMap<LockName, Lock>,
-    pub(crate) grants: OrdMap<(SessionId, Token), Held>,
-    pub(crate) waiters: OrdMap<Ticket, Waiter>,
+    pub(crate) sessions: Weighed<SessionId, Session>,
+    pub(crate) locks: Weighed<LockName, Lock>,
+    pub(crate) grants: Weighed<(SessionId, Token), Held>,
+    pub(crate) waiters: Weighed<Ticket, Waiter>,
     /// The line of each lock: its waiters in the order of tickets.
     pub(crate) queues: OrdSet<(LockName, Ticket)>,
     /// The waits of each session.
     pub(crate) waits: OrdSet<(SessionId, Ticket)>,
-    pub(crate) requests: OrdMap<(SessionId, RequestId), Remembered>,
+    pub(crate) requests: Weighed<(SessionId, RequestId), Remembered>,
     /// Settled requests of each session, oldest first, so that the oldest can be forgotten.
-    pub(crate) settled: OrdMap<(SessionId, u64), RequestId>,
+    pub(crate) settled: Weighed<(SessionId, u64), RequestId>,
     pub(crate) timers: OrdSet<(CellTime, Timer)>,
     /// Sessions that have ended and still have something to be taken back, oldest first.
     pub(crate) ending: OrdMap<u64, (SessionId, SessionEnd)>,
@@ -53,22 +55,29 @@ pub struct LockTable {
     pub(crate) free_next: u64,
     // Invariant: no lock that is not in `locks` was ever granted a higher token.
     pub(crate) forgotten: Token,
-    pub(crate) values: OrdMap<SmolStr, StoredValue>,
+    pub(crate) values: Weighed<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
     pub(crate) scopes: Scopes,
     /// When each rate limiter will be full again, in nanoseconds of cell time.
-    pub(crate) limiters: OrdMap<SmolStr, u128>,
+    pub(crate) limiters: Weighed<SmolStr, u128>,
     pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
     /// Scopes to be wounded when the command is done; empty between entries.
     pub(crate) doomed: Vec<ScopeNo>,
     /// The session that was heard of last, and its owner, for the history: most commands are in the name of the same one
     /// as the command before. Nothing between entries.
     pub(crate) speaker: Option<(SessionId, SmolStr)>,
+    /// The UTC of the entry that is applied, for the history. Nothing between entries.
+    pub(crate) utc_ms: u64,
     /// What happened lately, for people.
     pub(crate) history: History,
     /// Who may do what, and how much.
     pub(crate) access: Access,
+    /// The most logical bytes of state, if an administrator has set it.
+    pub(crate) state_bytes_max: Option<u64>,
+    /// The rolling hash after the last entry (S13), and which records it looks at next.
+    pub(crate) hash: u64,
+    pub(crate) cursor: Cursor,
     /// Collected while an entry is applied; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
@@ -121,18 +130,25 @@ impl LockTable {
         }
         self.step(index)?;
         self.now = self.now.max(batch.now);
+        self.utc_ms = batch.utc_ms;
+        if self.history.awaits_utc() {
+            self.history.set_utc(batch.utc_ms);
+        }
         let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
         let before = self.before(None);
         self.run_timers(&mut budget);
         self.wound_the_doomed();
         self.after_time(before);
-        let answers = batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
+        let answers: Vec<Answer> =
+            batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
         let before = self.before(None);
         self.reap(&mut budget);
         self.wound_the_doomed();
         self.after_time(before);
         self.speaker = None;
-        Ok(Applied { answers, effects: std::mem::take(&mut self.effects) })
+        let effects = std::mem::take(&mut self.effects);
+        self.chain_hash(&answers, &effects);
+        Ok(Applied { answers, effects })
     }
 
     fn run_and_remember(&mut self, command: &Command) -> Answer {
@@ -145,7 +161,9 @@ impl LockTable {
 
     /// Counts an entry that carries no commands, such as a change of members.
     pub fn skip(&mut self, index: u64) -> Result<(), TableError> {
-        self.step(index)
+        self.step(index)?;
+        self.chain_hash(&[], &[]);
+        Ok(())
     }
 
     fn step(&mut self, index: u64) -> Result<(), TableError> {
@@ -259,17 +277,29 @@ impl LockTable {
     }
 
     /// A request whose answer is remembered is over: it may be forgotten in its turn. Forgets the session's
-    /// oldest beyond the bound.
+    /// oldest beyond the bound; in a full table each one takes the place of another.
     pub(crate) fn note_settled(&mut self, session: SessionId, request: RequestId) {
         let Some(owner) = self.sessions.get_mut(&session) else { return };
         self.settled.insert((session, owner.settled_next), request);
         owner.settled_next += 1;
-        if owner.settled_next - owner.settled_first > u64::from(crate::limits::SETTLED_PER_SESSION_MAX) {
-            let oldest = (session, owner.settled_first);
-            owner.settled_first += 1;
-            if let Some(request) = self.settled.remove(&oldest) {
-                self.requests.remove(&(session, request));
-            }
+        let remembered = owner.settled_next - owner.settled_first;
+        // A full table has room for no more. Two at a time, so that a session that had many comes down to one.
+        let forgets = match remembered > u64::from(crate::limits::SETTLED_PER_SESSION_MAX) {
+            true => 1,
+            false if self.is_full() => (remembered - 1).min(2),
+            false => 0,
+        };
+        for _ in 0..forgets {
+            self.forget_oldest_settled(session);
+        }
+    }
+
+    fn forget_oldest_settled(&mut self, session: SessionId) {
+        let Some(owner) = self.sessions.get_mut(&session) else { return };
+        let oldest = (session, owner.settled_first);
+        owner.settled_first += 1;
+        if let Some(request) = self.settled.remove(&oldest) {
+            self.requests.remove(&(session, request));
         }
     }
 }
@@ -284,7 +314,8 @@ pub(crate) fn no_token_left() -> Refusal {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects`, `doomed` and `speaker` are empty between entries; they and `supported` are no part of the state.
+        // `effects`, `doomed`, `speaker` and `utc_ms` are empty between entries; they and `supported` are no part of the state.
+        // `hash` tells how the table came about: two ways can lead to the same one.
         let LockTable {
             applied,
             now,
@@ -313,8 +344,12 @@ impl PartialEq for LockTable {
             limiters_due,
             doomed: _,
             speaker: _,
+            utc_ms: _,
             history,
             access,
+            state_bytes_max,
+            hash: _,
+            cursor,
             effects: _,
         } = self;
         *applied == other.applied
@@ -343,5 +378,7 @@ impl PartialEq for LockTable {
             && *limiters_due == other.limiters_due
             && *history == other.history
             && *access == other.access
+            && *state_bytes_max == other.state_bytes_max
+            && *cursor == other.cursor
     }
 }

@@ -238,6 +238,10 @@ impl LockTable {
 
     /// Checks what must always be true, for tests: every index agrees with what it indexes.
     pub fn check_invariants(&self) -> Result<(), String> {
+        let (counted, recounted) = (self.state_bytes(), self.count_state_bytes());
+        if counted != recounted {
+            return Err(format!("the table counts {counted} bytes of state, and has {recounted}"));
+        }
         let mut used: BTreeMap<&LockName, u64> = BTreeMap::new();
         for ((session, token), held) in &self.grants {
             for name in held.locks.as_slice() {

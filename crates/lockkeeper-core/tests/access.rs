@@ -10,7 +10,7 @@ use lockkeeper_core::{
 use proptest::prelude::*;
 
 fn run(table: &mut LockTable, command: Command) -> Answer {
-    let batch = Batch { now: CellTime(table.now().0 + 1_000), commands: vec![command] };
+    let batch = Batch { now: CellTime(table.now().0 + 1_000), utc_ms: 0, commands: vec![command] };
     table.apply(table.applied() + 1, &batch).unwrap().answers.remove(0)
 }
 

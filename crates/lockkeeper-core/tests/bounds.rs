@@ -36,7 +36,7 @@ impl Stage {
 
     fn run(&mut self, command: Command) -> Answer {
         self.index += 1;
-        let batch = Batch { now: CellTime(self.index * 1_000), commands: vec![command] };
+        let batch = Batch { now: CellTime(self.index * 1_000), utc_ms: 0, commands: vec![command] };
         let mut applied = self.table.apply(self.index, &batch).unwrap();
         self.effects = applied.effects;
         applied.answers.remove(0)

@@ -6,7 +6,7 @@ use lockkeeper_core::{
 };
 
 fn apply(table: &mut LockTable, commands: Vec<Command>) {
-    let batch = Batch { now: CellTime(table.applied() * 1_000_000), commands };
+    let batch = Batch { now: CellTime(table.applied() * 1_000_000), utc_ms: 0, commands };
     table.apply(table.applied() + 1, &batch).expect("the next entry");
 }
 
@@ -108,7 +108,7 @@ fn an_entry_that_comes_twice_is_noticed() {
     let mut table = small_table();
     let before = table.clone();
     let applied = table.applied();
-    let again = Batch { now: table.now(), commands: vec![acquire(1, &["new"], "r9", Wait::No)] };
+    let again = Batch { now: table.now(), utc_ms: 0, commands: vec![acquire(1, &["new"], "r9", Wait::No)] };
     assert_eq!(table.apply(applied, &again), Err(TableError::OutOfOrder { applied, got: applied }));
     assert_eq!(table.skip(applied), Err(TableError::OutOfOrder { applied, got: applied }));
     assert!(table == before, "nothing of it was done");
@@ -119,7 +119,7 @@ fn an_entry_that_is_missing_is_noticed() {
     let mut table = small_table();
     let before = table.clone();
     let applied = table.applied();
-    let late = Batch { now: table.now(), commands: vec![acquire(1, &["new"], "r9", Wait::No)] };
+    let late = Batch { now: table.now(), utc_ms: 0, commands: vec![acquire(1, &["new"], "r9", Wait::No)] };
     for got in [0, applied + 2, u64::MAX] {
         assert_eq!(table.apply(got, &late), Err(TableError::OutOfOrder { applied, got }));
         assert_eq!(table.skip(got), Err(TableError::OutOfOrder { applied, got }));
@@ -133,7 +133,7 @@ fn an_entry_without_commands_is_counted() {
     let next = table.applied() + 1;
     assert_eq!(table.skip(next), Ok(()));
     assert_eq!(table.applied(), next);
-    assert!(table.apply(next, &Batch { now: table.now(), commands: vec![] }).is_err());
+    assert!(table.apply(next, &Batch { now: table.now(), utc_ms: 0, commands: vec![] }).is_err());
 }
 
 #[test]

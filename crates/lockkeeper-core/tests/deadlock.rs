@@ -91,7 +91,7 @@ impl World {
         self.index += 1;
         let mut applied = self
             .table
-            .apply(self.index, &Batch { now: CellTime(self.index), commands: vec![command] })
+            .apply(self.index, &Batch { now: CellTime(self.index), utc_ms: 0, commands: vec![command] })
             .unwrap();
         self.table.check_invariants().unwrap();
         for effect in applied.effects {

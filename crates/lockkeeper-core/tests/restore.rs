@@ -34,7 +34,7 @@ impl Cell {
     }
 
     fn run(&mut self, command: Command) -> Answer {
-        let batch = Batch { now: CellTime(1), commands: vec![command] };
+        let batch = Batch { now: CellTime(1), utc_ms: 0, commands: vec![command] };
         let mut applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
         applied.answers.remove(0)
     }

@@ -10,6 +10,7 @@ pub mod net;
 pub mod simulation;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod utc;
 
 /// The generated messages and services.
 #[allow(missing_docs, clippy::all)]

@@ -1,7 +1,7 @@
 // What operators did.
 
 import { figure, h, list, table, td, tr } from "./dom.js";
-import { count, lockLink, since } from "./format.js";
+import { count, lockLink, when } from "./format.js";
 
 function told(act) {
   if (act.what === "force_release") {
@@ -24,7 +24,7 @@ export function audit() {
       rows.title.textContent = data.acts.length === 0 ? "Nothing yet" : "The newest first";
       list(rows.body, data.acts, (act) => act.number, (act) => tr({ "data-what": act.what },
         figure("Number", act.number), td("Who", act.by || h("span", { class: "soft" }, "–")), td("What", told(act)), td("Why", act.reason || h("span", { class: "soft" }, "–")),
-        figure("When", since(act.at_ms, " ago"))));
+        figure("When", when(act))));
     },
   };
 }

@@ -11,6 +11,7 @@ const SILENT_MS = 1500;
 const card = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? [" ", h("small", {}, note)] : []));
 
 function role(member, around) {
+  if (member.disagreement) return h("span", { class: "bad", title: member.disagreement }, "table differs");
   if (member.node_id === around.leader) return h("span", { class: "good" }, "leader");
   if (!member.voter) return "learns";
   if (around.leads && (member.silent_ms === null || member.silent_ms > SILENT_MS)) return h("span", { class: "bad" }, "silent");
@@ -53,14 +54,16 @@ export function cell() {
     title: () => "Cell",
     wants: () => ({ view: "cell" }),
     update(data, around) {
-      const said = data.trouble ? h("p", { class: "notice bad" }, data.trouble) : "";
-      trouble.replaceChildren(said);
+      const notice = (text) => (text ? h("p", { class: "notice bad" }, text) : "");
+      const differs = data.disagreement ? `This node has another lock table than the majority and does not serve: ${data.disagreement}.` : "";
+      trouble.replaceChildren(notice(data.trouble), notice(differs));
       const disk = data.disk;
       cards.replaceChildren(
         card("Locks in use", count(data.locks), data.locks_held === 1 ? "1 grant" : `${count(data.locks_held)} grants`),
         card("Waiting", count(data.waiting)),
         card("Sessions", count(data.sessions)),
         card("Values", count(data.values)),
+        card("State", bytes(data.state_bytes), `of ${bytes(data.state_bytes_max)}`),
         card("Last token", count(data.last_token)),
         card("Applied entry", count(data.applied_index), data.queued ? `${count(data.queued)} queued` : ""),
         card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "nothing is kept"),

@@ -28,6 +28,12 @@ export function duration(ms) {
 /** A time that goes on: how long since this moment of cell time. */
 export const since = (ms, after = "") => h("span", { class: "nowrap", "data-since": ms, "data-after": after }, duration(cellNow() - ms) + after);
 
+/** The leader's wall clock at a moment, for people. */
+export const utc = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC") : "");
+
+/** A moment: how long ago, and its UTC beside it. */
+export const when = (event) => h("span", { title: utc(event.utc_ms) }, since(event.at_ms, " ago"), h("div", { class: "soft nowrap utc" }, utc(event.utc_ms)));
+
 /** A time that runs out: how long until this moment of cell time. */
 export const until = (ms) => h("span", { class: "nowrap", "data-until": ms }, duration(ms - cellNow()));
 

@@ -1,7 +1,7 @@
 // One lock: who holds it, who waits, what happened to it.
 
 import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
-import { cellNow, count, duration, happened, owner, since, until } from "./format.js";
+import { cellNow, count, duration, happened, owner, since, until, when } from "./format.js";
 import { drawingWidth, timeline } from "./draw.js";
 import { askToForce } from "./force.js";
 
@@ -67,7 +67,7 @@ export function lock() {
         td("What", happened[event.what] ?? event.what, event.reason ? h("div", { class: "soft" }, "“", event.reason, "”") : ""),
         rowHead(owner(event)), figure("Token", count(event.token)),
         figure("Took", event.what === "granted" ? (event.waited_ms > 0 ? "waited " + duration(event.waited_ms) : "at once") : "held " + duration(event.held_ms)),
-        figure("When", since(event.at_ms, " ago")), td("Session", event.session)));
+        figure("When", when(event)), td("Session", event.session)));
     },
   };
 }

@@ -45,10 +45,15 @@ impl Calls {
             sessions_used: access.sessions_of(identity),
             ..v1::Quota::default()
         });
+        let cell = v1::Quota {
+            state_bytes: Some(table.state_bytes_max()),
+            state_bytes_used: table.state_bytes(),
+            ..v1::Quota::default()
+        };
         Ok(v1::AccessState {
             rules: rules.collect(),
             tokens: tokens.collect(),
-            quotas: namespaces.chain(identities).collect(),
+            quotas: [cell].into_iter().chain(namespaces).chain(identities).collect(),
         })
     }
 
@@ -89,9 +94,27 @@ impl Calls {
 
     /// Sets the bounds of a namespace, or of an identity.
     pub async fn set_quota(&self, asked: v1::Quota) -> Result<(), Failure> {
-        let v1::Quota { namespace, locks, waiters, values, requests_per_s, identity, sessions, .. } = asked;
+        let v1::Quota {
+            namespace,
+            locks,
+            waiters,
+            values,
+            requests_per_s,
+            identity,
+            sessions,
+            state_bytes,
+            ..
+        } = asked;
         let quota = Quota { locks, waiters, values, requests_per_s };
         let change = match (namespace.is_empty(), identity.is_empty()) {
+            (true, true) if quota.is_empty() && sessions.is_none() && state_bytes.is_some() => {
+                AccessChange::SetStateBytes { bytes: state_bytes.filter(|bytes| *bytes > 0) }
+            }
+            _ if state_bytes.is_some() => {
+                return Err(Failure::Invalid(
+                    "state_bytes is for the whole cell: name neither a namespace nor an identity".to_owned(),
+                ));
+            }
             (false, true) if sessions.is_none() => {
                 AccessChange::SetQuota { namespace: namespace.into(), quota }
             }
@@ -100,8 +123,8 @@ impl Calls {
             }
             _ => {
                 return Err(Failure::Invalid(
-                    "a quota is for a namespace (locks, waiters, values, requests_per_s) or for an identity \
-                     (sessions): name one of them with what belongs to it"
+                    "a quota is for a namespace (locks, waiters, values, requests_per_s), for an identity \
+                     (sessions) or for the whole cell (state_bytes): name one of them with what belongs to it"
                         .to_owned(),
                 ));
             }

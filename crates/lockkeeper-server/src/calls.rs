@@ -122,6 +122,12 @@ impl Calls {
         (table.applied(), hasher.finalize())
     }
 
+    /// Makes the table of this node differ from those of the others. For tests.
+    #[cfg(feature = "simulation")]
+    pub fn make_table_different(&self) {
+        self.shared().table().make_different();
+    }
+
     pub(crate) fn consensus(&self) -> &Consensus {
         &self.inner.consensus
     }
@@ -343,7 +349,14 @@ impl Calls {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             leader: raft.leader.unwrap_or(0),
             term: raft.term,
-            members: raft.members.into_iter().map(|member| wire::member(&member, raft.last_log)).collect(),
+            members: raft
+                .members
+                .into_iter()
+                .map(|member| {
+                    let differs = self.inner.consensus.disagreement_of(member.node_id);
+                    wire::member(&member, raft.last_log, differs)
+                })
+                .collect(),
             last_log_index: raft.last_log,
             applied_index: raft.applied,
             snapshot_index: raft.snapshot,
@@ -355,12 +368,17 @@ impl Calls {
             last_token: table.last_token().0,
             cell_time_ms: now.0 / 1_000,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
-            unix_ms: unix_ms(),
             cell_version: table.cell_version().0,
             cell_version_max: table.supported().0,
             heartbeat_ms: timing.heartbeat.as_millis() as u64,
             election_timeout_ms: timing.election_max.as_millis() as u64,
             round_trip_max_ms: timing.round_trip_max().as_millis() as u64,
+            unix_ms: lockkeeper_proto::utc::now_ms(),
+            table_hash: table.hash(),
+            table_hash_index: table.applied(),
+            disagreement: self.inner.consensus.stopped_by_disagreement().map(wire::disagreement),
+            state_bytes: table.state_bytes(),
+            state_bytes_max: table.state_bytes_max(),
         }
     }
 
@@ -368,6 +386,11 @@ impl Calls {
     pub fn ready(&self) -> Result<(), Failure> {
         if let Some(why) = self.inner.consensus.status().stopped {
             return Err(Failure::Unavailable(why));
+        }
+        if let Some(found) = self.inner.consensus.stopped_by_disagreement() {
+            return Err(Failure::Unavailable(format!(
+                "this node has another lock table than the majority and does not serve: {found}"
+            )));
         }
         self.inner.shared.office.now().map(|_| ())
     }
@@ -381,12 +404,6 @@ impl Calls {
             Err(failure) => Err(failure),
         }
     }
-}
-
-/// The calendar, for those who ask the cell for it; no decision about locks reads it.
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn unexpected(reply: &Reply) -> Failure {

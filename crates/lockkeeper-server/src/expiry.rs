@@ -256,7 +256,7 @@ mod tests {
             owner: "test".into(),
             identity: None,
         };
-        let batch = Batch { now: CellTime(1), commands: (1..=sessions).map(open).collect() };
+        let batch = Batch { now: CellTime(1), utc_ms: 0, commands: (1..=sessions).map(open).collect() };
         let applied = table.apply(1, &batch).unwrap();
         assert!(applied.answers.iter().all(Result::is_ok), "all were opened");
         table
@@ -341,7 +341,7 @@ mod tests {
         let expiry = Expiry::default();
         expiry.take_over(&table);
         let close = Command::CloseSession { session: SessionId(2) };
-        table.apply(2, &Batch { now: CellTime(2), commands: vec![close] }).unwrap();
+        table.apply(2, &Batch { now: CellTime(2), utc_ms: 0, commands: vec![close] }).unwrap();
         expiry.forget(SessionId(2));
         assert!(!expiry.take_over_more(&table, 10));
         assert_eq!(expiry.renew(&table, SessionId(2)), None);

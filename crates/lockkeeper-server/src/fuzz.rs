@@ -76,7 +76,7 @@ fn command(kind: v1::operation::Kind) {
 }
 
 fn apply(table: &mut LockTable, command: Command) {
-    let batch = Batch { now: table.now(), commands: vec![command] };
+    let batch = Batch { now: table.now(), utc_ms: 0, commands: vec![command] };
     let applied = table.apply(table.applied() + 1, &batch);
     assert!(applied.is_ok_and(|applied| applied.answers.len() == 1));
 }
@@ -197,7 +197,9 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         let proof = Default::default();
         let header = peer::Header { format: 1, cell: "cell".into(), from: 1, to: 2, to_folder: 3, proof };
         let kind = match name {
-            "append" => Kind::Append(peer::AppendRequest { body: bytes.clone().into(), stream: 1 }),
+            "append" => {
+                Kind::Append(peer::AppendRequest { body: bytes.clone().into(), stream: 1, majority: None })
+            }
             _ => Kind::Vote(bytes.clone().into()),
         };
         let request = peer::PeerRequest { header: Some(header), format: 1, id: 1, kind: Some(kind) };

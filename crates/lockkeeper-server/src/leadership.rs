@@ -36,6 +36,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
     let mut silent_until = None::<Instant>;
     let mut tries_since = None::<Instant>;
     let mut barrier = None::<Barrier>;
+    let mut was_stopped = false;
     loop {
         if silent_until.is_some_and(|until| Instant::now() >= until || !status.leads) {
             consensus.speak(true);
@@ -45,8 +46,16 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             leave(&shared, &RaftStatus { stopped: Some(why.clone()), ..RaftStatus::default() });
             return why;
         }
+        let is_stopped = consensus.stopped_by_disagreement().is_some();
+        if std::mem::replace(&mut was_stopped, is_stopped) != is_stopped {
+            consensus.set_eligible(!is_stopped);
+        }
         let in_office = shared.office.term() == Some(status.term);
-        if silent_until.is_some() {
+        if is_stopped {
+            // It proposes nothing either, so that another one is elected.
+            (tries_since, barrier) = (None, None);
+            leave(&shared, &status);
+        } else if silent_until.is_some() {
             tracing::debug!("nobody answers this leader: it waits for another one");
         } else if status.leads && !in_office {
             leave(&shared, &status);
@@ -56,10 +65,12 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             let pending =
                 barrier.insert(pending.unwrap_or_else(|| Barrier::new(&shared, &consensus, status.term)));
             match pending.passed_within(alone_after).await {
-                Ok(()) => {
+                Ok(()) if consensus.check_agreement().is_ok() => {
                     (tries_since, barrier) = (None, None);
                     take(&shared, status.term);
                 }
+                // The next barrier brings the members' next reports.
+                Ok(()) => tokio::time::sleep(LOOK_AGAIN).await,
                 Err(_) if tries.elapsed() >= alone_after && is_alone(&consensus) => {
                     // Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So
                     // it falls silent for long enough that another can be elected, and then tries again: it may be the only one
@@ -76,9 +87,15 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             }
         } else if !status.leads {
             (tries_since, barrier) = (None, None);
+            consensus.forget_reports();
             leave(&shared, &status);
         } else if is_alone(&consensus) {
             tracing::error!("a majority of the members does not answer: nothing can be granted");
+            leave(&shared, &status);
+        } else if let Err(found) = consensus.check_agreement() {
+            tracing::error!(
+                "nothing is granted until a majority is known to have the same lock table: {found}"
+            );
             leave(&shared, &status);
         }
         // A leader's entries travel while its own disk writes them. Everybody else has nothing to do meanwhile, and

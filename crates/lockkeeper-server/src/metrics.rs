@@ -93,6 +93,9 @@ struct Gauges {
     values: Gauge,
     last_token: Gauge,
     history_events: Gauge,
+    state_bytes: Gauge,
+    state_bytes_max: Gauge,
+    table_differs: Gauge,
     queued: Gauge,
     refuses_new: Gauge,
     watchers: Gauge,
@@ -124,6 +127,12 @@ pub struct Reading {
     pub oldest_hold_ms: u64,
     /// Events in the history.
     pub history_events: u64,
+    /// What the table holds, in logical bytes.
+    pub state_bytes: u64,
+    /// The most that it may hold.
+    pub state_bytes_max: u64,
+    /// This node's table differs from that of the majority.
+    pub table_differs: bool,
     /// Commands in front of the log.
     pub queued: u64,
     /// Nothing new is taken in: the disk is full.
@@ -303,6 +312,17 @@ impl Gauges {
         r.register("values", "Values stored", self.values.clone());
         r.register("last_token", "The highest token granted", self.last_token.clone());
         r.register("history_events", "Events that are remembered", self.history_events.clone());
+        r.register("state_bytes", "What the cell holds, in logical bytes", self.state_bytes.clone());
+        r.register(
+            "state_bytes_max",
+            "The most logical bytes that it may hold",
+            self.state_bytes_max.clone(),
+        );
+        r.register(
+            "table_differs",
+            "1 while this node does not serve because its lock table differs from that of the majority",
+            self.table_differs.clone(),
+        );
         r.register("proposer_queued", "Commands that wait for the next log entry", self.queued.clone());
         r.register(
             "proposer_refuses_new",
@@ -340,6 +360,9 @@ impl Gauges {
         self.values.set(reading.counts.values as i64);
         self.last_token.set(reading.last_token.0 as i64);
         self.history_events.set(reading.history_events as i64);
+        self.state_bytes.set(reading.state_bytes as i64);
+        self.state_bytes_max.set(reading.state_bytes_max as i64);
+        self.table_differs.set(reading.table_differs.into());
         self.queued.set(reading.queued as i64);
         self.refuses_new.set(reading.refuses_new.into());
         self.watchers.set(reading.watchers as i64);

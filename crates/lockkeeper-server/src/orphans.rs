@@ -58,7 +58,7 @@ mod tests {
 
     fn apply(table: &mut LockTable, commands: Vec<Command>) {
         let index = table.applied() + 1;
-        table.apply(index, &Batch { now: CellTime(1), commands }).unwrap();
+        table.apply(index, &Batch { now: CellTime(1), utc_ms: 0, commands }).unwrap();
     }
 
     fn waits(id: Option<String>) -> Command {

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Batch, Command};
+use lockkeeper_proto::utc;
 use tokio::sync::Notify;
 
 use crate::callers::Caller;
@@ -276,7 +277,7 @@ impl Proposer {
                 };
                 sequence += 1;
                 shared.metrics.batch_commands.observe(commands.len() as f64);
-                let batch = Arc::new(Packed::new(Batch { now, commands }));
+                let batch = Arc::new(Packed::new(Batch { now, utc_ms: utc::now_ms(), commands }));
                 let callers = match mutation::is_on(Mutation::GrantBeforeCommit) {
                     true => answer_too_early(&shared, &batch, callers),
                     false => callers,

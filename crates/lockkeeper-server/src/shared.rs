@@ -149,7 +149,7 @@ impl Shared {
         for effect in applied.effects {
             self.carry_out(batch.now, effect);
         }
-        let wake = self.table().next_wake();
+        let wake = self.table().next_entry_due();
         // Only an earlier moment needs a new look; a later one is seen when the old moment comes.
         if wake.is_some_and(|wake| wake <= batch.now || wake_before.is_none_or(|before| wake < before)) {
             self.timers_changed.notify_one();

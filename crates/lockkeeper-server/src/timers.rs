@@ -1,5 +1,5 @@
 //! What the leader has to do by itself when time passes: end sessions that were not renewed, and give the
-//! table a tick when a wait or a lock-delay is over.
+//! table a tick when a wait or a lock-delay is over, or when cell time has not been logged for about a second (S2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +88,7 @@ fn turn(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Dur
         wake = Duration::ZERO;
     }
     expire(shared, expired);
-    if let Some(due) = shared.table().next_wake() {
+    if let Some(due) = shared.table().next_entry_due() {
         if due <= now {
             shared.tick();
             // The tick's own entry wakes this task again if something is left.

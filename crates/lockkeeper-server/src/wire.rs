@@ -10,7 +10,7 @@ use lockkeeper_proto::v1::answer;
 use smol_str::SmolStr;
 
 use crate::failure::{Failure, Outcome};
-use crate::raft::MemberStatus;
+use crate::raft::{Disagreement, MemberStatus};
 
 /// What has to be known of an operation on a stream to answer it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,7 +297,7 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
 }
 
 /// A member of the cell.
-pub fn member(member: &MemberStatus, last_log: u64) -> v1::Member {
+pub fn member(member: &MemberStatus, last_log: u64, differs: Option<Disagreement>) -> v1::Member {
     v1::Member {
         node_id: member.node_id,
         address: member.member.client.clone(),
@@ -307,5 +307,16 @@ pub fn member(member: &MemberStatus, last_log: u64) -> v1::Member {
         lag: member.matched.map(|matched| last_log.saturating_sub(matched)),
         silent_ms: member.silent_ms,
         round_trip_us: member.round_trip.map(|round_trip| round_trip.as_micros() as u64),
+        disagreement: differs.map(disagreement),
     }
+}
+
+/// Two tables that differ, on the wire.
+pub fn disagreement(found: Disagreement) -> v1::Disagreement {
+    v1::Disagreement { index: found.index, own_hash: found.own, other_hash: found.other }
+}
+
+/// The same for people.
+pub fn disagreement_text(found: &v1::Disagreement) -> String {
+    Disagreement { index: found.index, own: found.own_hash, other: found.other_hash }.to_string()
 }

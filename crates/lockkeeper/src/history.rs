@@ -19,6 +19,8 @@ pub struct LockEvent {
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "as_ms")]
     pub ago: Duration,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: it may be wrong.
+    pub utc_ms: u64,
     /// The token of the grant.
     pub token: u64,
     /// `exclusive` or `shared`, for a grant.
@@ -48,6 +50,8 @@ pub struct AuditAct {
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "as_ms")]
     pub ago: Duration,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: it may be wrong.
+    pub utc_ms: Option<u64>,
     /// The lock that was freed.
     pub lock: Option<String>,
     /// Why, in the operator's words.

@@ -139,6 +139,15 @@ pub struct Status {
     pub election_timeout_ms: u64,
     /// The longest round trip between members that the node's timing is made for.
     pub round_trip_max_ms: u64,
+    /// The hash of the node's lock table after `table_hash_index`, in hexadecimal digits: equal on all nodes.
+    pub table_hash: String,
+    pub table_hash_index: u64,
+    /// The node's lock table differs from that of the majority, and it does not serve.
+    pub disagreement: Option<String>,
+    /// What the cell holds, in logical bytes.
+    pub state_bytes: u64,
+    /// The most that it may hold.
+    pub state_bytes_max: u64,
 }
 
 impl Status {
@@ -167,6 +176,8 @@ pub struct Member {
     pub silent_ms: Option<u64>,
     /// The measured round trip from the node that was asked; none for itself, and before it is known.
     pub round_trip_us: Option<u64>,
+    /// Its lock table differs from that of the node that was asked; known if that one leads.
+    pub disagreement: Option<String>,
 }
 
 fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -77,7 +77,8 @@ impl Stranger {
         let mut handing_over = vote(term, from, true);
         varint(self.header.to, &mut handing_over);
         handing_over.push(0);
-        let append = |stream| peer::AppendRequest { body: leader.clone().into(), stream };
+        let append =
+            |stream| peer::AppendRequest { body: leader.clone().into(), stream, ..Default::default() };
         vec![
             ("vote", self.ask(Kind::Vote(candidate.clone().into())).await),
             ("pre_vote", self.ask(Kind::PreVote(candidate.into())).await),

@@ -10,6 +10,9 @@ use crate::table::LockTable;
 impl LockTable {
     pub(crate) fn change_access(&mut self, by: &SmolStr, change: &AccessChange) -> Answer {
         limits::check_length("identity", by.len(), limits::IDENTITY_BYTES_MAX)?;
+        if let AccessChange::SetStateBytes { bytes } = change {
+            self.set_state_bytes_max(*bytes)?;
+        }
         let counted = self.access.counts();
         self.access.change(self.now, change)?;
         if counted != self.access.counts() {

@@ -13,6 +13,7 @@ use crate::queue::Waiter;
 use crate::refusal::Refusal;
 use crate::scope::{Extra, Policy, ScopeNo, scope_of};
 use crate::session::Remembered;
+use crate::state_bytes::growth;
 use crate::table::LockTable;
 
 impl LockTable {
@@ -26,6 +27,7 @@ impl LockTable {
             return answer;
         }
         self.check_token_left()?;
+        self.check_state_bytes(growth(request))?;
         if grants >= bounds().grants_per_session {
             return Err(Refusal::limit(format!(
                 "the session holds {} locks, its limit: release some first",

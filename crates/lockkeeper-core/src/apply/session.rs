@@ -10,6 +10,7 @@ use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::table::LockTable;
+use crate::weighed::{RECORD, Weigh};
 
 impl LockTable {
     pub(crate) fn open_session(
@@ -35,8 +36,9 @@ impl LockTable {
                 bounds().sessions
             )));
         }
-        self.speaker = None;
         let opened = Session { identity: identity.cloned(), ..Session::new(ttl_ms, owner.clone(), self.now) };
+        self.check_state_bytes(RECORD + opened.weigh())?;
+        self.speaker = None;
         let version = opened.version;
         self.sessions.insert(session, opened);
         if let Some(identity) = identity {

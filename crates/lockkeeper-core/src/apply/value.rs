@@ -14,6 +14,7 @@ use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::value::StoredValue;
+use crate::weighed::RECORD;
 
 impl LockTable {
     pub(crate) fn put_value(
@@ -27,7 +28,13 @@ impl LockTable {
         limits::check_length("value", value.len(), limits::VALUE_BYTES_MAX)?;
         let highest = self.check_write(key, fence, if_version)?;
         let version = match self.values.get(key) {
-            Some(old) => old.version + 1,
+            // A value that does not grow can be written also in a full table.
+            Some(old) => {
+                if value.len() > old.bytes.len() {
+                    self.check_state_bytes((value.len() - old.bytes.len()) as u64)?;
+                }
+                old.version + 1
+            }
             None if self.values.len() >= bounds().values => {
                 return Err(Refusal::limit(format!(
                     "the cell has {} values, its limit: remove some",
@@ -35,6 +42,7 @@ impl LockTable {
                 )));
             }
             None => {
+                self.check_state_bytes(RECORD + (key.len() + value.len()) as u64)?;
                 self.access.check_value(key)?;
                 self.access.add(key, Counted::Value);
                 self.removed_version + 1

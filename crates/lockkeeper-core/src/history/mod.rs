@@ -19,13 +19,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use imbl::{OrdMap, Vector};
+use imbl::Vector;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
+use crate::weighed::{Weigh, Weighed};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;
@@ -51,6 +52,8 @@ pub const LEADERS_MAX: usize = 256;
 pub struct LockEvent {
     /// When, in cell time.
     pub at: CellTime,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: nothing is decided by it.
+    pub utc_ms: u64,
     /// What.
     pub what: What,
     /// The token of the grant.
@@ -114,6 +117,8 @@ pub struct Act {
     pub number: u64,
     /// When, in cell time.
     pub at: CellTime,
+    /// The leader's wall clock at that moment; `None` until an entry that has it follows.
+    pub utc_ms: Option<u64>,
     /// What.
     pub deed: Deed,
 }
@@ -178,6 +183,8 @@ impl Deed {
 pub struct Leader {
     /// When, in cell time, which stands still while nobody leads.
     pub at: CellTime,
+    /// The leader's wall clock at that moment; `None` until an entry that has it follows.
+    pub utc_ms: Option<u64>,
     /// The term.
     pub term: u64,
     /// The node.
@@ -187,17 +194,19 @@ pub struct Leader {
 /// All that is remembered.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct History {
-    recent: Recent,
-    rings: Rings,
+    pub(crate) recent: Recent,
+    pub(crate) rings: Rings,
     /// Ordinary events that may still go into a ring.
     budget: u64,
     /// When the budget was last filled up.
     filled: CellTime,
-    acts: Vector<Act>,
+    pub(crate) acts: Vector<Act>,
+    // Invariant: the logical bytes of all acts.
+    pub(crate) acts_bytes: u64,
     acts_next: u64,
-    leaders: Vector<Leader>,
+    pub(crate) leaders: Vector<Leader>,
     /// The owners of sessions that have ended and still have something to be taken back.
-    leaving: OrdMap<SessionId, SmolStr>,
+    pub(crate) leaving: Weighed<SessionId, SmolStr>,
 }
 
 impl History {
@@ -227,18 +236,42 @@ impl History {
         }
     }
 
-    fn act(&mut self, at: CellTime, deed: Deed) {
-        self.acts.push_back(Act { number: self.acts_next, at, deed });
+    fn act(&mut self, at: CellTime, utc_ms: Option<u64>, deed: Deed) {
+        self.add_act(Act { number: self.acts_next, at, utc_ms, deed });
         self.acts_next += 1;
-        if self.acts.len() > ACTS_MAX {
-            self.acts.pop_front();
+        if self.acts.len() > ACTS_MAX
+            && let Some(oldest) = self.acts.pop_front()
+        {
+            self.acts_bytes -= oldest.weigh();
         }
+    }
+
+    fn add_act(&mut self, act: Act) {
+        self.acts_bytes += act.weigh();
+        self.acts.push_back(act);
     }
 
     pub(crate) fn lead(&mut self, leader: Leader) {
         self.leaders.push_back(leader);
         if self.leaders.len() > LEADERS_MAX {
             self.leaders.pop_front();
+        }
+    }
+
+    /// Whether an act or a change of the leader came with an entry that has no UTC, and none that has it followed.
+    pub(crate) fn awaits_utc(&self) -> bool {
+        self.acts.last().is_some_and(|act| act.utc_ms.is_none())
+            || self.leaders.last().is_some_and(|leader| leader.utc_ms.is_none())
+    }
+
+    /// Gives them the UTC of the entry that followed.
+    pub(crate) fn set_utc(&mut self, utc_ms: u64) {
+        // Invariant: those without UTC are the last.
+        for act in self.acts.iter_mut().rev().take_while(|act| act.utc_ms.is_none()) {
+            act.utc_ms = Some(utc_ms);
+        }
+        for leader in self.leaders.iter_mut().rev().take_while(|leader| leader.utc_ms.is_none()) {
+            leader.utc_ms = Some(utc_ms);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{LockEvent, RECENT_MAX};
 use crate::id::LockName;
+use crate::weighed::Weigh;
 
 /// Events of a page: what is copied when an event comes after a snapshot was begun.
 pub(super) const PAGE: usize = 1_024;
@@ -33,18 +34,22 @@ impl Page {
 
 /// The row.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Recent {
+pub(crate) struct Recent {
     // Invariant: all but the last are full. Shared with copies of the table until changed.
     pages: VecDeque<Arc<Page>>,
+    // Invariant: the logical bytes of all events.
+    bytes: u64,
 }
 
 impl Recent {
     /// Adds an event. A page that is no longer recent comes back.
     pub(super) fn push(&mut self, lock: &LockName, event: LockEvent) -> Option<Arc<Page>> {
         let mut retired = None;
+        self.bytes += lock.weigh() + event.weigh();
         if self.pages.back().is_none_or(|page| page.events.len() == PAGE) {
             if self.pages.len() * PAGE >= RECENT_MAX {
                 retired = self.pages.pop_front();
+                self.bytes -= retired.iter().flat_map(|page| &page.events).map(Weigh::weigh).sum::<u64>();
             }
             self.pages.push_back(Arc::new(Page::new()));
         }
@@ -69,8 +74,13 @@ impl Recent {
         })
     }
 
+    /// The logical bytes of all events.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// All of them, the oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(LockName, LockEvent)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(LockName, LockEvent)> {
         self.pages.iter().flat_map(|page| &page.events)
     }
 

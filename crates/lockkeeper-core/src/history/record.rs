@@ -47,23 +47,27 @@ impl LockTable {
                 let (by, lock, reason) = (by.clone(), lock.clone(), reason.clone());
                 let deed =
                     Deed::ForceRelease { by, lock, reason, released: *released, last_token: *last_token };
-                self.history.act(self.now, deed);
+                self.history.act(self.now, Some(self.utc_ms), deed);
             }
             (Command::ChangeAccess { by, change }, Ok(_)) => {
-                self.history.act(self.now, Deed::Access { by: by.clone(), change: change.in_words() });
+                self.history.act(
+                    self.now,
+                    Some(self.utc_ms),
+                    Deed::Access { by: by.clone(), change: change.in_words() },
+                );
             }
             (Command::AuditNote { by, text }, Ok(_)) => {
                 let text = self.note_text(text);
-                self.history.act(self.now, Deed::Note { by: by.clone(), text });
+                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by: by.clone(), text });
             }
             (Command::RaiseCellVersion { to }, Ok(_)) => {
                 let text = format_smolstr!("the cell version is now {to}");
-                self.history.act(self.now, Deed::Note { by: SmolStr::default(), text });
+                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by: SmolStr::default(), text });
             }
             #[cfg(feature = "next-version")]
             (Command::NextVersionNote { text }, Ok(_)) => {
                 let (by, text) = (SmolStr::default(), self.note_text(text));
-                self.history.act(self.now, Deed::Note { by, text });
+                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by, text });
             }
             _ => {}
         }
@@ -87,9 +91,11 @@ impl LockTable {
             || self.ending.is_empty() && !self.history.leaving.is_empty()
         {
             let still: BTreeSet<SessionId> = self.ending.values().map(|(session, _)| *session).collect();
-            let leaving = std::mem::take(&mut self.history.leaving);
-            self.history.leaving =
-                leaving.into_iter().filter(|(session, _)| still.contains(session)).collect();
+            let gone: Vec<SessionId> =
+                self.history.leaving.keys().filter(|session| !still.contains(session)).copied().collect();
+            for session in gone {
+                self.history.leaving.remove(&session);
+            }
         }
     }
 
@@ -106,6 +112,7 @@ impl LockTable {
                 Effect::Freed { session, lock, token, why, held_ms } => {
                     let event = LockEvent {
                         at: self.now,
+                        utc_ms: self.utc_ms,
                         what: What::Ended(*why),
                         token: *token,
                         mode: None,
@@ -127,6 +134,7 @@ impl LockTable {
         for lock in grant.locks.as_slice() {
             let event = LockEvent {
                 at: self.now,
+                utc_ms: self.utc_ms,
                 what: What::Granted,
                 token: grant.token,
                 mode: Some(grant.mode),
@@ -153,16 +161,16 @@ impl LockTable {
 
     /// A node has come to lead the cell. Called for an entry of the log, so that every node remembers the same.
     pub fn note_leader(&mut self, term: u64, node: u64) {
-        self.history.lead(Leader { at: self.now, term, node });
+        self.history.lead(Leader { at: self.now, utc_ms: None, term, node });
     }
 
     /// The members have changed. Called for an entry of the log.
     pub fn note_members(&mut self, members: impl Into<SmolStr>) {
-        self.history.act(self.now, Deed::Members { members: members.into() });
+        self.history.act(self.now, None, Deed::Members { members: members.into() });
     }
 
     /// The table was restored from a backup.
     pub fn note_restored(&mut self) {
-        self.history.act(self.now, Deed::Restored { last_token: self.last_token });
+        self.history.act(self.now, None, Deed::Restored { last_token: self.last_token });
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EVENTS_MAX, EVENTS_PER_LOCK_MAX, LockEvent};
 use crate::id::LockName;
+use crate::weighed::Weigh;
 
 /// The last events of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,9 +20,15 @@ pub(crate) struct Ring {
     listed: u64,
 }
 
+impl Weigh for Ring {
+    fn weigh(&self) -> u64 {
+        self.events.iter().map(Weigh::weigh).sum()
+    }
+}
+
 /// The rings of all locks.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Rings {
+pub(crate) struct Rings {
     // Shared until changed, so that a copy of the table for a snapshot does not copy the events.
     rings: OrdMap<LockName, Arc<Ring>>,
     /// The locks by an event that was once their last: the next to be forgotten is found without touching this at
@@ -29,6 +36,8 @@ pub(super) struct Rings {
     order: OrdMap<u64, LockName>,
     // Invariant: the number of events in all rings.
     count: usize,
+    // Invariant: the logical bytes of all rings.
+    bytes: u64,
     /// Counts all events that came here.
     pub(super) next: u64,
 }
@@ -37,11 +46,12 @@ impl Rings {
     pub(super) fn push(&mut self, lock: LockName, event: LockEvent) {
         let number = self.next;
         self.next += 1;
+        self.bytes += event.weigh();
         match self.rings.get_mut(&lock) {
             Some(ring) => {
                 let ring = Arc::make_mut(ring);
                 if ring.events.len() == EVENTS_PER_LOCK_MAX {
-                    ring.events.pop_front();
+                    self.bytes -= ring.events.pop_front().map_or(0, |oldest| oldest.weigh());
                 } else {
                     self.count += 1;
                 }
@@ -50,6 +60,7 @@ impl Rings {
             }
             None => {
                 let ring = Ring { events: VecDeque::from([event]), last: number, listed: number };
+                self.bytes += lock.weigh();
                 self.rings.insert(lock.clone(), Arc::new(ring));
                 self.order.insert(number, lock);
                 self.count += 1;
@@ -72,6 +83,7 @@ impl Rings {
             self.order.insert(ring.last, lock);
         } else if let Some(ring) = self.rings.remove(&lock) {
             self.count -= ring.events.len();
+            self.bytes -= lock.weigh() + ring.weigh();
         }
     }
 
@@ -83,6 +95,16 @@ impl Rings {
     /// How many events there are.
     pub(super) fn len(&self) -> usize {
         self.count
+    }
+
+    /// The logical bytes of all rings.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The same, counted anew.
+    pub(crate) fn count_bytes(&self) -> u64 {
+        self.rings.iter().map(|(lock, ring)| lock.weigh() + ring.weigh()).sum()
     }
 
     /// How many locks have a ring.
@@ -97,6 +119,7 @@ impl Rings {
     /// Takes back what a snapshot has kept; true if the lock, or its place in the order, was taken already.
     pub(super) fn restore(&mut self, lock: LockName, ring: Ring) -> bool {
         self.count += ring.events.len();
+        self.bytes += lock.weigh() + ring.weigh();
         let listed = self.order.insert(ring.listed, lock.clone()).is_some();
         self.rings.insert(lock, Arc::new(ring)).is_some() || listed
     }

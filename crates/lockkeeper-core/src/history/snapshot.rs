@@ -60,7 +60,7 @@ impl History {
                 drop(self.recent.push(&lock, event));
             }
             HistoryRecord::Ring(lock, ring) => return self.rings.restore(lock, ring),
-            HistoryRecord::Act(act) => self.acts.push_back(act),
+            HistoryRecord::Act(act) => self.add_act(act),
             HistoryRecord::Leader(leader) => self.leaders.push_back(leader),
             HistoryRecord::Leaving(session, owner) => {
                 return self.leaving.insert(session, owner).is_some();

@@ -5,6 +5,7 @@ use crate::{Acquire, Batch, Command, LockTable, Locks, Restore, Wait};
 
 const ANNA: SessionId = SessionId(0xa << 124);
 const BERT: SessionId = SessionId(0xb << 124);
+const UTC_MS: u64 = 1_800_000_000_000;
 
 fn table() -> LockTable {
     let mut table = LockTable::new();
@@ -21,7 +22,7 @@ fn table() -> LockTable {
 /// Each entry is a second later.
 fn apply(table: &mut LockTable, commands: Vec<Command>) {
     let now = CellTime(table.applied() * 1_000_000);
-    table.apply(table.applied() + 1, &Batch { now, commands }).expect("the next entry");
+    table.apply(table.applied() + 1, &Batch { now, utc_ms: UTC_MS, commands }).expect("the next entry");
 }
 
 fn acquire(session: SessionId, lock: &str, wait: Wait) -> Command {
@@ -141,6 +142,11 @@ fn leaders_members_and_restores_are_remembered() {
     table.note_members("1 and 2");
     table.raise_to_floor(Token(1_000)).expect("there are more");
     table.note_restored();
+    assert!(table.next_entry_due().is_some(), "their UTC is still to be recorded");
+    apply(&mut table, vec![Command::CloseSession { session: ANNA }, Command::CloseSession { session: BERT }]);
+    assert!(table.acts().all(|act| act.utc_ms == Some(UTC_MS)), "the entry that follows has it");
+    assert!(table.leaders().all(|leader| leader.utc_ms == Some(UTC_MS)));
+    assert_eq!(table.next_entry_due(), None);
     let words: Vec<&str> = table.acts().map(|act| act.deed.as_str()).collect();
     assert_eq!(words, ["restored", "members"]);
     assert_eq!(table.leaders().map(|leader| (leader.term, leader.node)).collect::<Vec<_>>(), [(3, 2)]);
@@ -150,6 +156,7 @@ fn leaders_members_and_restores_are_remembered() {
 fn event(number: u64, what: What) -> LockEvent {
     LockEvent {
         at: CellTime(number),
+        utc_ms: 0,
         what,
         token: Token(number),
         mode: None,
@@ -170,8 +177,8 @@ fn everything_is_bounded() {
     assert!(history.recent.len() <= RECENT_MAX && history.recent.len() > RECENT_MAX - recent::PAGE);
     assert_eq!((history.rings.len(), history.rings.locks()), (EVENTS_MAX, EVENTS_MAX));
     for number in 0..2 * ACTS_MAX as u64 {
-        history.act(CellTime(number), Deed::Restored { last_token: Token(0) });
-        history.lead(Leader { at: CellTime(number), term: number, node: 1 });
+        history.act(CellTime(number), None, Deed::Restored { last_token: Token(0) });
+        history.lead(Leader { at: CellTime(number), utc_ms: None, term: number, node: 1 });
     }
     assert_eq!((history.acts.len(), history.leaders.len()), (ACTS_MAX, LEADERS_MAX));
 }

@@ -145,7 +145,7 @@ pub(crate) fn happen(wishes: &[Wish]) -> Vec<Step> {
         let now = CellTime(table.now().0.saturating_add_signed(wish.step * 500_000));
         let commands: Vec<Command> =
             wish.commands.iter().map(|command| command.meant(&table, &mut past)).collect();
-        let batch = Batch { now, commands };
+        let batch = Batch { now, utc_ms: 0, commands };
         let before = table.clone();
         let applied = table.apply(table.applied() + 1, &batch).expect("the next entry");
         steps.push(Step { before, batch, applied, after: table.clone() });

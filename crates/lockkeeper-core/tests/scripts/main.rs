@@ -76,6 +76,7 @@ stories! {
     lock_delay
     many_waits_of_one_session_end
     mutual_exclusion
+    quiet_cell_logs_its_time
     rate_limiter
     request_ids
     retry_is_the_same_request

@@ -3,7 +3,7 @@
 //! `at 1.5s` moves cell time for the entries that follow. Every other command is one entry of the log;
 //! between `batch` and `end` several are. `repeat 100 acquire s1 a/{n}; tick` applies an entry with these
 //! commands a hundred times and counts what followed. `who`, `check`, `get`, `session`, `now`,
-//! `next-wake` and `snapshot-and-restore` look without changing.
+//! `next-wake`, `next-entry` and `snapshot-and-restore` look without changing.
 
 use std::collections::BTreeMap;
 
@@ -79,6 +79,9 @@ impl Stage {
             }
             "now" => self.tell(&show::moment(self.table.now())),
             "next-wake" => self.tell(&self.table.next_wake().map_or("never".to_owned(), show::moment)),
+            "next-entry" => {
+                self.tell(&self.table.next_entry_due().map_or("never".to_owned(), show::moment));
+            }
             "counts" => {
                 let counts = self.table.counts();
                 self.tell(&format!(
@@ -129,7 +132,7 @@ impl Stage {
     }
 
     fn apply(&mut self, commands: Vec<Command>) -> Result<Applied, String> {
-        let batch = Batch { now: self.clock, commands };
+        let batch = Batch { now: self.clock, utc_ms: 0, commands };
         let applied =
             self.table.apply(self.table.applied() + 1, &batch).map_err(|error| error.to_string())?;
         if !self.large {
@@ -181,7 +184,7 @@ fn restored(table: &LockTable) -> Result<LockTable, String> {
         restore.push(&chunk).map_err(|error| error.to_string())?;
     }
     let restored = restore.finish().map_err(|error| error.to_string())?;
-    if restored != *table {
+    if restored != *table || restored.hash() != table.hash() {
         return Err("the restored table differs".into());
     }
     Ok(restored)

@@ -40,6 +40,8 @@ pub(super) enum Fault {
     Replace(MachineId),
     /// The members of the cell are changed.
     Change(Order),
+    /// The lock table of a node becomes different from those of the others.
+    Damage(MachineId),
 }
 
 /// How much goes wrong.
@@ -51,6 +53,7 @@ pub(super) struct Kinds {
     pub(super) cuts: bool,
     pub(super) clients: bool,
     pub(super) members: bool,
+    pub(super) damage: bool,
 }
 
 impl Kinds {
@@ -58,14 +61,17 @@ impl Kinds {
     pub(super) fn at_random(random: &mut Random) -> Kinds {
         let all = random.once_in(4);
         let mut some = || all || random.once_in(2);
-        Kinds {
+        let mut kinds = Kinds {
             kills: some(),
             power: some(),
             stops: some(),
             cuts: some(),
             clients: some(),
             members: !all && random.once_in(4),
-        }
+            damage: false,
+        };
+        kinds.damage = !kinds.members && random.once_in(6);
+        kinds
     }
 }
 
@@ -129,6 +135,9 @@ pub(super) fn plan(
             let at = begins + Duration::from_millis(7_000 + 1_000 * round);
             faults.push((at, Fault::Change(Order::Remove(leaves))));
         }
+    }
+    if kinds.damage {
+        faults.push((random.between_ms(2_000, 8_000), Fault::Damage(*random.one_of(nodes))));
     }
     faults.sort_by_key(|(at, _)| *at);
     faults.into()

@@ -34,7 +34,7 @@ use self::distance::Distance;
 use self::faults::{Fault, Kinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
-use self::node::{Digests, End, Node};
+use self::node::{Digests, End, Node, Order};
 use self::random::Random;
 use self::recorder::{Recorded, Recorder};
 use crate::checkers::history::{Left, Read};
@@ -160,6 +160,8 @@ impl World {
         let plan = faults::plan(&mut random, kinds, &NODES, &clients, setting.lasts);
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
         let snapshot_every = *random.one_of(&[40, 200, 100_000]);
+        // A damaged table must not be handed on before it is noticed.
+        let snapshot_every = if kinds.damage { 100_000 } else { snapshot_every };
         let chosen = format!(
             "{kinds:?}, {quality:?}, {distance:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
              clocks {}",
@@ -307,6 +309,7 @@ impl World {
             }
             Fault::Replace(id) => self.replace(id)?,
             Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
+            Fault::Damage(id) => self.nodes[id as usize - 1].order(Order::Damage),
         }
         Ok(())
     }

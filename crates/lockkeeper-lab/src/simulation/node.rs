@@ -18,6 +18,8 @@ use super::recorder::Recorder;
 
 /// Between two looks for orders.
 const LOOK: Duration = Duration::from_millis(50);
+/// A leader whose table differs has heard of it from the others within this time.
+const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 /// Small, so that a run goes through many of them.
 const SEGMENT_BYTES: u64 = 16 << 10;
 
@@ -37,6 +39,8 @@ pub(super) enum Order {
     Add(MachineId),
     /// Remove this node.
     Remove(MachineId),
+    /// Have a table that differs from those of the others.
+    Damage,
 }
 
 /// What the tables of all nodes were after each entry: they must be the same everywhere.
@@ -131,6 +135,7 @@ impl Node {
                 }
             };
             let obey = async {
+                let (mut damaged, mut serves_since) = (false, None::<Duration>);
                 loop {
                     let order = orders.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     match order {
@@ -147,10 +152,26 @@ impl Node {
                                 "members not removed"
                             });
                         }
+                        Some(Order::Damage) => {
+                            server.calls().make_table_different();
+                            recorder.count("tables damaged");
+                            damaged = true;
+                        }
                         None => {}
                     }
                     leads.store(server.calls().may_answer().is_ok(), Ordering::Relaxed);
-                    if let Some(difference) = digests.compare(id, server.calls().digest()) {
+                    if damaged {
+                        // Its next life makes the table anew from the log: there are no snapshots in such a run.
+                        let serves = leads.load(Ordering::Relaxed);
+                        serves_since = serves_since.filter(|_| serves).or(serves.then(true_now));
+                        if serves_since.is_some_and(|since| true_now() - since > NOTICED_WITHIN) {
+                            recorder.trouble(
+                                true_now(),
+                                format!("node {id} goes on serving although its table differs"),
+                            );
+                            serves_since = None;
+                        }
+                    } else if let Some(difference) = digests.compare(id, server.calls().digest()) {
                         recorder.trouble(true_now(), difference);
                     }
                     tokio::time::sleep(LOOK).await;

@@ -104,5 +104,8 @@ pub fn in_words(mutation: Mutation) -> &'static str {
         Mutation::ForgetCancel => "a caller who goes away leaves its request behind",
         Mutation::RestoreKeepsTokens => "a restored cell goes on with the tokens of its backup (S1)",
         Mutation::LeaseIgnoresPromise => "the leader's lease ignores a follower's shorter promise (S3)",
+        Mutation::IgnoreDisagreement => {
+            "a node goes on serving although its table differs from that of the majority (S13)"
+        }
     }
 }

@@ -27,6 +27,8 @@ pub struct AuditAct {
     pub what: &'static str,
     /// When, in cell time.
     pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    pub utc_ms: Option<u64>,
     /// How long ago, in cell time.
     pub ago_ms: u64,
     /// The lock that was freed.
@@ -50,6 +52,8 @@ pub struct AuditAct {
 pub struct LeaderChange {
     /// When, in cell time.
     pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    pub utc_ms: Option<u64>,
     /// How long ago, in cell time.
     pub ago_ms: u64,
     /// The term.
@@ -70,6 +74,7 @@ impl Look<'_> {
                 .take(limit)
                 .map(|leader| LeaderChange {
                     at_ms: leader.at.0 / 1_000,
+                    utc_ms: leader.utc_ms,
                     ago_ms: self.now.ms_since(leader.at),
                     term: leader.term,
                     node_id: leader.node,
@@ -83,6 +88,7 @@ impl Look<'_> {
             number: act.number,
             what: act.deed.as_str(),
             at_ms: act.at.0 / 1_000,
+            utc_ms: act.utc_ms,
             ago_ms: self.now.ms_since(act.at),
             lock: None,
             reason: None,
@@ -122,6 +128,7 @@ impl From<Audit> for v1::Audit {
             number: act.number,
             what: act.what.to_owned(),
             at_ms: act.at_ms,
+            utc_ms: act.utc_ms,
             ago_ms: act.ago_ms,
             lock: act.lock.unwrap_or_default(),
             reason: act.reason.unwrap_or_default(),
@@ -133,6 +140,7 @@ impl From<Audit> for v1::Audit {
         });
         let leaders = audit.leaders.into_iter().map(|leader| v1::LeaderChange {
             at_ms: leader.at_ms,
+            utc_ms: leader.utc_ms,
             ago_ms: leader.ago_ms,
             term: leader.term,
             node_id: leader.node_id,

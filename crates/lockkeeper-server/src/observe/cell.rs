@@ -6,6 +6,7 @@ use super::audit::LeaderChange;
 use super::disk::Disk;
 use super::top::Top;
 use crate::calls::Calls;
+use crate::wire;
 
 /// Elections shown.
 const ELECTIONS: usize = 50;
@@ -29,6 +30,11 @@ pub struct CellHealth {
     values: u64,
     last_token: u64,
     uptime_s: u64,
+    /// What the cell holds, in logical bytes, and the most that it may hold.
+    state_bytes: u64,
+    state_bytes_max: u64,
+    /// This node's lock table differs from that of the majority.
+    disagreement: Option<String>,
     /// Commands in front of the log.
     queued: u64,
     /// Why nothing new is taken in, if so.
@@ -46,6 +52,7 @@ struct Member {
     voter: bool,
     lag: Option<u64>,
     silent_ms: Option<u64>,
+    disagreement: Option<String>,
 }
 
 impl Calls {
@@ -67,6 +74,7 @@ impl Calls {
                     voter: member.voter,
                     lag: member.lag,
                     silent_ms: member.silent_ms,
+                    disagreement: member.disagreement.as_ref().map(wire::disagreement_text),
                 })
                 .collect(),
             last_log_index: status.last_log_index,
@@ -79,6 +87,9 @@ impl Calls {
             values: status.values,
             last_token: status.last_token,
             uptime_s: status.uptime_ms / 1_000,
+            state_bytes: status.state_bytes,
+            state_bytes_max: status.state_bytes_max,
+            disagreement: status.disagreement.as_ref().map(wire::disagreement_text),
             queued: shared.proposer.queued() as u64,
             trouble: shared.proposer.trouble(),
             disk,

@@ -18,6 +18,8 @@ impl Calls {
                 oldest_wait_ms: look.table.oldest_wait_ms(now),
                 oldest_hold_ms: look.table.longest_held(now, 1).0.first().map_or(0, |held| held.held_ms),
                 history_events: look.table.history_len() as u64,
+                state_bytes: look.table.state_bytes(),
+                state_bytes_max: look.table.state_bytes_max(),
                 ..Reading::default()
             }
         };
@@ -28,6 +30,7 @@ impl Calls {
             watchers: (WATCHERS_MAX - shared.watchers.available_permits().min(WATCHERS_MAX)) as u64,
             leads: shared.office.term().is_some(),
             raft: self.consensus().status(),
+            table_differs: self.consensus().stopped_by_disagreement().is_some(),
             disk: folder.and_then(|folder| Disk::of(&folder).ok()),
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             ..reading

@@ -24,6 +24,8 @@ pub struct Event {
     pub what: &'static str,
     /// When, in cell time.
     pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC.
+    pub utc_ms: u64,
     /// How long ago, in cell time.
     pub ago_ms: u64,
     /// The token of the grant.
@@ -56,6 +58,7 @@ impl Look<'_> {
         Event {
             what: event.what.as_str(),
             at_ms: event.at.0 / 1_000,
+            utc_ms: event.utc_ms,
             ago_ms: self.now.ms_since(event.at),
             token: event.token.0,
             mode: event.mode.map(lockkeeper_core::Mode::as_str),
@@ -73,6 +76,7 @@ impl From<LockHistory> for v1::LockHistory {
         let events = history.events.into_iter().map(|event| v1::LockEvent {
             what: event.what.to_owned(),
             at_ms: event.at_ms,
+            utc_ms: event.utc_ms,
             ago_ms: event.ago_ms,
             token: event.token,
             mode: event.mode.unwrap_or_default().to_owned(),

@@ -11,6 +11,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, RaftSnapshotBuilder};
 use tokio::time::Instant;
 
+use super::agreement::{Agreement, TableHash};
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, Member, Membership, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::blocking;
@@ -23,6 +24,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Machine {
     shared: Arc<Shared>,
+    agreement: Arc<Agreement>,
     snapshots: SnapshotStore,
     applied: Option<LogId>,
     membership: StoredMembership,
@@ -30,12 +32,19 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// On the table that is in `shared`, as of the snapshot it was read from.
-    pub(crate) fn new(shared: Arc<Shared>, snapshots: SnapshotStore, meta: Option<SnapshotMeta>) -> Machine {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        agreement: Arc<Agreement>,
+        snapshots: SnapshotStore,
+        meta: Option<SnapshotMeta>,
+    ) -> Machine {
         let (applied, membership) = match meta {
             Some(meta) => (meta.last_log_id, meta.last_membership),
             None => (None, StoredMembership::default()),
         };
-        Machine { shared, snapshots, applied, membership }
+        agreement.replaced(hash_of(&shared.table()));
+        agreement.set_voters(membership.membership().get_joint_config());
+        Machine { shared, agreement, snapshots, applied, membership }
     }
 
     fn apply_one(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
@@ -47,15 +56,19 @@ impl Machine {
                 table.skip(number).map_err(io::Error::other)?;
                 // The first entry of every leader.
                 table.note_leader(entry.log_id.leader_id.term, entry.log_id.leader_id.node_id);
+                self.agreement.applied(hash_of(&table));
             }
             EntryPayload::Membership(membership) => {
                 table.skip(number).map_err(io::Error::other)?;
                 table.note_members(in_words(membership));
                 self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
+                self.agreement.set_voters(membership.get_joint_config());
+                self.agreement.applied(hash_of(&table));
             }
             EntryPayload::Normal(proposal) => {
-                let wake_before = table.next_wake();
+                let wake_before = table.next_entry_due();
                 let applied = table.apply(number, &proposal.batch).map_err(io::Error::other)?;
+                self.agreement.applied(hash_of(&table));
                 drop(table);
                 let own = proposal.proposer == self.shared.proposer_id;
                 let sequence = own.then_some(proposal.sequence);
@@ -112,10 +125,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let store = self.snapshots.clone();
         let expected = meta.clone();
         let mut table = blocking::run(move || store.install(&expected, &snapshot)).await??;
-        let mut current = self.shared.table();
-        table.support(current.supported()).map_err(io::Error::other)?;
-        *current = table;
-        drop(current);
+        table.support(self.shared.table().supported()).map_err(io::Error::other)?;
+        self.agreement.replaced(hash_of(&table));
+        self.agreement.set_voters(meta.last_membership.membership().get_joint_config());
+        *self.shared.table() = table;
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         Ok(())
@@ -126,6 +139,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotImage>>, io::Error> {
         Ok(self.snapshots.current().map(|(meta, snapshot)| openraft::Snapshot { meta, snapshot }))
     }
+}
+
+fn hash_of(table: &LockTable) -> TableHash {
+    TableHash { index: table.applied(), hash: table.hash() }
 }
 
 /// The members for the audit trail, such as `1 at 10.0.0.1:7420, 2 at 10.0.0.2:7420 (learns)`.

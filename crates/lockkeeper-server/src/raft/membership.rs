@@ -132,6 +132,7 @@ impl Consensus {
             .members
             .iter()
             .filter(|member| member.voter && member.node_id != self.node_id && self.is_there(member))
+            .filter(|member| self.disagreement_of(member.node_id).is_none())
             .max_by_key(|member| member.matched)
             .map(|member| member.node_id)
     }

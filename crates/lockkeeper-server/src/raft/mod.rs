@@ -2,6 +2,7 @@
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
 pub(crate) mod acks;
+pub(crate) mod agreement;
 pub(crate) mod heard;
 mod keeping;
 pub(crate) mod lease;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
+use lockkeeper_proto::utc;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
@@ -32,6 +34,8 @@ use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 use tokio::task::JoinHandle;
 
 use self::acks::Acks;
+pub use self::agreement::Disagreement;
+use self::agreement::{Agreement, Verdict};
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
@@ -65,6 +69,7 @@ pub struct Consensus {
     node_id: u64,
     lease: Arc<Lease>,
     heard: Arc<Heard>,
+    agreement: Arc<Agreement>,
     dialer: Dialer,
     timing: Timing,
     links: Arc<Links>,
@@ -136,7 +141,8 @@ impl Consensus {
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
         let counters = shared.metrics.members.clone();
-        let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
+        let agreement = Arc::new(Agreement::new(node_id));
+        let machine = Machine::new(shared, agreement.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
         let links = Arc::new(Links::new(network::Shared {
             home: home.clone(),
@@ -145,6 +151,7 @@ impl Consensus {
             timing,
             counters: counters.clone(),
             versions,
+            agreement: agreement.clone(),
         }));
         let longest_promise = promise::prepare(&home, timing.promise())
             .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
@@ -156,8 +163,17 @@ impl Consensus {
         let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
         let keeping = Arc::new(AbortOnDrop(tokio::spawn(keeping)));
         let (heard_too, links) = (heard.clone(), links.clone());
-        let consensus =
-            Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, _keeping: keeping };
+        let consensus = Consensus {
+            raft,
+            node_id,
+            lease,
+            heard: heard_too,
+            agreement: agreement.clone(),
+            dialer,
+            timing,
+            links,
+            _keeping: keeping,
+        };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = home.cell().is_some() && !consensus.is_alone();
@@ -176,6 +192,7 @@ impl Consensus {
             counters,
             timing,
             versions,
+            agreement,
         });
         Ok((consensus, service))
     }
@@ -256,7 +273,7 @@ impl Consensus {
     /// Commits an entry that changes nothing, and waits until it is applied here. Everything that was in the log when it
     /// was proposed, committed or not, is applied before it.
     pub(crate) async fn commit_barrier(&self, proposer: u64, now: CellTime) -> Result<(), Failure> {
-        let batch = Arc::new(Packed::new(Batch { now, commands: Vec::new() }));
+        let batch = Arc::new(Packed::new(Batch { now, utc_ms: utc::now_ms(), commands: Vec::new() }));
         self.propose(Proposal { proposer, sequence: BARRIER, batch }).await?.await
     }
 
@@ -277,6 +294,40 @@ impl Consensus {
     /// The right to answer without asking.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    /// Whether this node may serve if it leads, by what is known about the members' tables (S13). In the minority it
+    /// stops serving for good.
+    pub(crate) fn check_agreement(&self) -> Result<(), Disagreement> {
+        match self.agreement.verdict() {
+            Verdict::Serve => Ok(()),
+            Verdict::Undecided(found) => Err(found),
+            Verdict::Minority(found) => {
+                self.agreement.stop(found);
+                Err(found)
+            }
+        }
+    }
+
+    /// Whether this node may lead: otherwise it stands for no election, and sends no heartbeats if it leads.
+    pub(crate) fn set_eligible(&self, is_eligible: bool) {
+        self.raft.runtime_config().elect(is_eligible);
+        self.speak(is_eligible);
+    }
+
+    /// This node has just been elected: what members reported before may be outdated.
+    pub(crate) fn forget_reports(&self) {
+        self.agreement.forget_reports();
+    }
+
+    /// Why this node has stopped serving: its table differs from that of the majority.
+    pub fn stopped_by_disagreement(&self) -> Option<Disagreement> {
+        self.agreement.stopped()
+    }
+
+    /// On a leader: how a member's table differs, if it does.
+    pub fn disagreement_of(&self, member: u64) -> Option<Disagreement> {
+        self.agreement.differs(member)
     }
 
     /// Has a snapshot taken, so that the log can be cut.

@@ -148,7 +148,11 @@ mod tests {
                 ..Acquire::new(SessionId(number << 100), lock)
             })
         };
-        Batch { now: CellTime(123_456), commands: (0..40).map(acquire).chain([Command::Tick]).collect() }
+        Batch {
+            now: CellTime(123_456),
+            utc_ms: 0,
+            commands: (0..40).map(acquire).chain([Command::Tick]).collect(),
+        }
     }
 
     fn request(packed: impl Fn(Batch) -> Packed) -> AppendEntriesRequest {

@@ -16,3 +16,6 @@ mod log;
 mod metrics;
 mod node;
 mod observe;
+mod quiet;
+mod state_bound;
+mod table_hash;

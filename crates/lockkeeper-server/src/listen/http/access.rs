@@ -38,6 +38,7 @@ struct Quota {
     waiters_used: u64,
     values_used: u64,
     sessions_used: u32,
+    state_bytes_used: u64,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -50,6 +51,7 @@ pub(super) struct QuotaWish {
     values: Option<u64>,
     requests_per_s: Option<u32>,
     sessions: Option<u32>,
+    state_bytes: Option<u64>,
 }
 
 pub(super) async fn list(OnBehalf(calls): OnBehalf) -> Result<Json<State>, Error> {
@@ -67,11 +69,13 @@ pub(super) async fn list(OnBehalf(calls): OnBehalf) -> Result<Json<State>, Error
             values: quota.values,
             requests_per_s: quota.requests_per_s,
             sessions: quota.sessions,
+            state_bytes: quota.state_bytes,
         },
         locks_used: quota.locks_used,
         waiters_used: quota.waiters_used,
         values_used: quota.values_used,
         sessions_used: quota.sessions_used,
+        state_bytes_used: quota.state_bytes_used,
     };
     Ok(Json(State {
         rules: state.rules.into_iter().map(rule).collect(),
@@ -152,6 +156,7 @@ pub(super) async fn quota(
             values: asked.values,
             requests_per_s: asked.requests_per_s,
             sessions: asked.sessions,
+            state_bytes: asked.state_bytes,
             ..v1::Quota::default()
         })
         .await?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::error::Error;
 use super::on_behalf::OnBehalf;
 use crate::failure::Failure;
+use crate::wire;
 
 #[derive(Serialize)]
 pub(super) struct Status {
@@ -35,6 +36,12 @@ pub(super) struct Status {
     election_timeout_ms: u64,
     /// The longest round trip between members that this timing is made for.
     round_trip_max_ms: u64,
+    /// As text: JSON numbers are not exact above 2^53.
+    table_hash: String,
+    table_hash_index: u64,
+    disagreement: Option<String>,
+    state_bytes: u64,
+    state_bytes_max: u64,
 }
 
 #[derive(Serialize)]
@@ -49,6 +56,7 @@ pub(super) struct Member {
     silent_ms: Option<u64>,
     /// Measured from this node.
     round_trip_us: Option<u64>,
+    disagreement: Option<String>,
 }
 
 impl From<lockkeeper_proto::v1::Member> for Member {
@@ -62,6 +70,7 @@ impl From<lockkeeper_proto::v1::Member> for Member {
             lag: member.lag,
             silent_ms: member.silent_ms,
             round_trip_us: member.round_trip_us,
+            disagreement: member.disagreement.as_ref().map(wire::disagreement_text),
         }
     }
 }
@@ -92,6 +101,11 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         heartbeat_ms: status.heartbeat_ms,
         election_timeout_ms: status.election_timeout_ms,
         round_trip_max_ms: status.round_trip_max_ms,
+        table_hash: format!("{:016x}", status.table_hash),
+        table_hash_index: status.table_hash_index,
+        disagreement: status.disagreement.as_ref().map(wire::disagreement_text),
+        state_bytes: status.state_bytes,
+        state_bytes_max: status.state_bytes_max,
     }))
 }
 

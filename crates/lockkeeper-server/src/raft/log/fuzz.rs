@@ -66,7 +66,7 @@ pub(crate) fn recover(disk: &FaultyDisk) {
 /// Records of every kind.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
-    let batch = Batch { now: CellTime(5), commands: vec![Command::Tick] };
+    let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };
     let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(Packed::new(batch)) };
     let entry = Entry::new(id, openraft::EntryPayload::Normal(proposal));
     let written = |records: &[Record]| {

@@ -11,6 +11,7 @@ use super::client::{PeerClient, Result};
 use super::codec;
 use super::link::{Answered, AppendResult, AppendStream};
 use super::withhold::Withhold;
+use crate::raft::agreement::TableHash;
 use crate::raft::types::{LogId, TypeConfig};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -129,7 +130,7 @@ where
         }
         if let Some(stream) = &mut self.stream {
             let reserved = stream.reserve().await?;
-            stream.send(reserved, body, request.vote);
+            stream.send(reserved, body, request.vote, majority(self.client));
         }
         Ok(())
     }
@@ -142,11 +143,16 @@ async fn heartbeat(
     request: &AppendEntriesRequest,
 ) -> std::result::Result<AppendResult, Status> {
     let body = codec::encode_append(request).map_err(Status::internal)?;
-    let kind = Kind::Heartbeat(peer::AppendRequest { body, stream: 0 });
+    let kind = Kind::Heartbeat(peer::AppendRequest { body, stream: 0, majority: majority(client) });
     match client.link.call(kind, Some(request.vote)).await? {
         Answered::Append(result) => Ok(result),
         _ => Err(Status::internal("the answer is not that to an append")),
     }
+}
+
+/// What the leader knows about the lock table of a majority.
+fn majority(client: &PeerClient) -> Option<peer::TableHash> {
+    client.links.shared.agreement.of_majority().map(TableHash::to_wire)
 }
 
 fn stuck() -> Status {

@@ -39,7 +39,7 @@ fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
 /// Messages of every kind.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
-    let batch = Batch { now: CellTime(5), commands: vec![Command::Tick] };
+    let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };
     let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(Packed::new(batch)) };
     let append = openraft::raft::AppendEntriesRequest::<TypeConfig> {
         vote: Vote::new_committed(3, 1),

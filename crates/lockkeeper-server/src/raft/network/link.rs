@@ -23,6 +23,7 @@ use super::direct::{Direct, Incoming, Outgoing};
 use super::round_trip::RoundTrip;
 use super::{Shared, codec, format};
 use crate::listen::Seldom;
+use crate::raft::agreement::TableHash;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
 /// Calls that wait for the connection.
@@ -218,10 +219,16 @@ impl AppendStream {
         permit.map(Reserved).map_err(|_| Status::unavailable("the link is closed"))
     }
 
-    pub(super) fn send(&mut self, reserved: Reserved, body: Bytes, vote: Vote) {
+    pub(super) fn send(
+        &mut self,
+        reserved: Reserved,
+        body: Bytes,
+        vote: Vote,
+        majority: Option<peer::TableHash>,
+    ) {
         self.unanswered.push_back(body.len());
         self.unanswered_bytes += body.len();
-        let kind = Kind::Append(peer::AppendRequest { body, stream: self.number });
+        let kind = Kind::Append(peer::AppendRequest { body, stream: self.number, majority });
         let reply = Reply::Stream(self.reply.clone());
         reserved.0.send(Outbound { connection: Some(self.connection), kind, vote: Some(vote), reply });
     }
@@ -451,6 +458,9 @@ impl Worker {
     ) -> Result<Answered, Status> {
         match kind {
             Some(AnswerKind::Append(answer)) => {
+                if let Some(theirs) = TableHash::from_wire(answer.table.as_ref()) {
+                    self.shared.agreement.report(self.target, theirs);
+                }
                 let result: AppendResult = codec::decode(&answer.body).map_err(Status::internal)?;
                 if let (Ok(_), Some(vote)) = (&result, vote) {
                     let promise = Duration::from_millis(answer.promise_ms);

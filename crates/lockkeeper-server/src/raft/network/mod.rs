@@ -34,6 +34,7 @@ pub(crate) use self::links::Links;
 pub(crate) use self::service::Answering;
 pub use self::service::PeerService;
 use super::acks::Acks;
+use super::agreement::Agreement;
 use super::timing::Timing;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) timing: Timing,
     pub(crate) counters: MemberCounters,
     pub(crate) versions: Versions,
+    pub(crate) agreement: Arc<Agreement>,
 }
 
 /// Makes the clients that openraft speaks with other members by.

@@ -24,6 +24,7 @@ use super::link::{AppendResult, WINDOW_BYTES, WINDOW_REQUESTS};
 use super::service::{Inner, TransferLeaderRequest, VoteRequest};
 use super::{MESSAGE_BYTES_MAX, codec, format};
 use crate::listen::FIRST_BYTES_WITHIN;
+use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::types::{TypeConfig, Vote};
 use crate::versions::Versions;
 
@@ -148,7 +149,7 @@ impl Connection {
             return Ok(());
         }
         let bytes = append.body.len();
-        let request = self.inner.open_append(&append.body)?;
+        let request = self.inner.open_append(&append)?;
         self.inner.heard.now();
         if append.stream > current {
             self.stream = Some(InboundStream::new(&self.inner, append.stream));
@@ -193,11 +194,12 @@ impl InboundStream {
                 request
             })
         };
-        let promise_ms = inner.promise_ms();
+        let (promise_ms, agreement) = (inner.promise_ms(), inner.agreement.clone());
         let answers = inner.raft.stream_append(taken).map(move |result| {
             let tag: Tag =
                 tags.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or_default();
-            let result = result.map_err(stopped).and_then(|result| append_answer(&result, promise_ms));
+            let result =
+                result.map_err(stopped).and_then(|result| append_answer(&result, promise_ms, &agreement));
             match result {
                 Ok(kind) => answer(tag, kind),
                 Err(status) => refusal(tag.id, &status),
@@ -227,7 +229,7 @@ impl InboundStream {
 }
 
 async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<AnswerKind, Status> {
-    let request = inner.open_append(&append.body)?;
+    let request = inner.open_append(&append)?;
     inner.heard.now();
     let previous = request.prev_log_id;
     let last = request.entries.last().map(|entry| entry.log_id).or(previous);
@@ -240,7 +242,7 @@ async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<Ans
             None => return Err(Status::internal("nothing cannot conflict")),
         },
     };
-    append_answer(&result, inner.promise_ms())
+    append_answer(&result, inner.promise_ms(), &inner.agreement)
 }
 
 async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
@@ -265,11 +267,16 @@ fn encoded<T: Serialize>(message: &T) -> Result<AnswerKind, Status> {
     codec::encode(message).map(AnswerKind::Body).map_err(Status::internal)
 }
 
-fn append_answer(result: &AppendResult, promise_ms: u64) -> Result<AnswerKind, Status> {
+fn append_answer(
+    result: &AppendResult,
+    promise_ms: u64,
+    agreement: &Agreement,
+) -> Result<AnswerKind, Status> {
     let body = codec::encode(result).map_err(Status::internal)?;
     // A refused leader is promised nothing.
     let promise_ms = if result.is_ok() { promise_ms } else { 0 };
-    Ok(AnswerKind::Append(peer::AppendAnswer { body, promise_ms }))
+    let table = agreement.latest().map(TableHash::to_wire);
+    Ok(AnswerKind::Append(peer::AppendAnswer { body, promise_ms, table }))
 }
 
 fn answer(tag: Tag, mut kind: AnswerKind) -> peer::PeerAnswer {

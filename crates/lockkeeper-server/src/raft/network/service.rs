@@ -14,6 +14,7 @@ use crate::data_dir::{DataDir, Identity};
 use crate::listen::Seldom;
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
+use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
@@ -49,6 +50,7 @@ pub(super) struct Inner {
     pub(super) counters: MemberCounters,
     timing: Timing,
     pub(super) versions: Versions,
+    pub(super) agreement: Arc<Agreement>,
     seldom: Seldom,
 }
 
@@ -64,16 +66,29 @@ pub(crate) struct Answering<'a> {
     pub(crate) counters: MemberCounters,
     pub(crate) timing: Timing,
     pub(crate) versions: Versions,
+    pub(crate) agreement: Arc<Agreement>,
 }
 
 impl PeerService {
     pub(crate) fn new(answering: Answering<'_>) -> PeerService {
-        let Answering { raft, home, own, given, snapshots, heard, succession, counters, timing, versions } =
-            answering;
+        let Answering { raft, home, own, given, snapshots, heard, succession, .. } = answering;
+        let Answering { counters, timing, versions, agreement, .. } = answering;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let seldom = Seldom::default();
-        let inner =
-            Inner { raft, home, own, given, incoming, heard, succession, counters, timing, versions, seldom };
+        let inner = Inner {
+            raft,
+            home,
+            own,
+            given,
+            incoming,
+            heard,
+            succession,
+            counters,
+            timing,
+            versions,
+            agreement,
+            seldom,
+        };
         PeerService { inner: Arc::new(inner) }
     }
 
@@ -270,9 +285,12 @@ impl Inner {
     }
 
     /// A leader's request, if it can be true.
-    pub(super) fn open_append(&self, body: &[u8]) -> Result<AppendEntriesRequest, Status> {
-        let request = codec::decode_append(body).map_err(Status::invalid_argument)?;
+    pub(super) fn open_append(&self, append: &peer::AppendRequest) -> Result<AppendEntriesRequest, Status> {
+        let request = codec::decode_append(&append.body).map_err(Status::invalid_argument)?;
         self.believe_append(&request)?;
+        if let Some(majority) = TableHash::from_wire(append.majority.as_ref()) {
+            self.agreement.announce(majority);
+        }
         Ok(request)
     }
 

@@ -27,7 +27,8 @@ const LOOKS: &[&str] = &[
     "/v1/access",
 ];
 /// What changes while one looks.
-const MOVING: &[&str] = &["held_ms", "waited_ms", "ago_ms", "closed_ms", "remaining_ms", "age_ms"];
+const MOVING: &[&str] =
+    &["held_ms", "waited_ms", "ago_ms", "closed_ms", "remaining_ms", "age_ms", "state_bytes_used"];
 
 /// All that is shown and does not depend on when one looks.
 pub(crate) async fn look(client: &Caller) -> Value {

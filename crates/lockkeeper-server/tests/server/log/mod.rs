@@ -33,7 +33,7 @@ pub(super) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
         fence: None,
         if_version: None,
     };
-    let batch = Arc::new(Packed::new(Batch { now: CellTime(index), commands: vec![put] }));
+    let batch = Arc::new(Packed::new(Batch { now: CellTime(index), utc_ms: 0, commands: vec![put] }));
     Entry::new(log_id(term, index), EntryPayload::Normal(Proposal { proposer: 7, sequence: index, batch }))
 }
 

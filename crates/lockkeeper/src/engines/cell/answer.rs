@@ -147,6 +147,11 @@ pub(super) fn findings(status: &Status) -> Vec<Finding> {
     status.too_far().map(too_far).collect()
 }
 
+fn disagreement(found: &v1::Disagreement) -> String {
+    let v1::Disagreement { index, own_hash, other_hash } = found;
+    format!("after entry {index} the lock table has hash {own_hash:016x} here and {other_hash:016x} there")
+}
+
 pub(super) fn status(status: v1::StatusResponse) -> Status {
     Status {
         node_id: status.node_id,
@@ -165,6 +170,7 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
                 lag: member.lag,
                 silent_ms: member.silent_ms,
                 round_trip_us: member.round_trip_us,
+                disagreement: member.disagreement.as_ref().map(disagreement),
             })
             .collect(),
         last_log_index: status.last_log_index,
@@ -184,5 +190,10 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         election_timeout_ms: status.election_timeout_ms,
         round_trip_max_ms: status.round_trip_max_ms,
         unix_ms: status.unix_ms,
+        table_hash: format!("{:016x}", status.table_hash),
+        table_hash_index: status.table_hash_index,
+        disagreement: status.disagreement.as_ref().map(disagreement),
+        state_bytes: status.state_bytes,
+        state_bytes_max: status.state_bytes_max,
     }
 }

@@ -14,6 +14,7 @@ pub(super) fn events(history: v1::LockHistory) -> Vec<LockEvent> {
     let event = |event: v1::LockEvent| LockEvent {
         what: event.what,
         ago: Duration::from_millis(event.ago_ms),
+        utc_ms: event.utc_ms,
         token: event.token,
         mode: some(event.mode),
         owner: event.owner,
@@ -30,6 +31,7 @@ pub(super) fn acts(audit: v1::Audit) -> Vec<AuditAct> {
         number: act.number,
         what: act.what,
         ago: Duration::from_millis(act.ago_ms),
+        utc_ms: act.utc_ms,
         lock: some(act.lock),
         reason: some(act.reason),
         released: act.released,

@@ -139,7 +139,7 @@ impl Transport for Peer {
 
 impl State {
     fn apply(&mut self, command: Command) -> lockkeeper_core::Answer {
-        let batch = Batch { now: self.table.now(), commands: vec![command] };
+        let batch = Batch { now: self.table.now(), utc_ms: 0, commands: vec![command] };
         let mut applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
         for effect in applied.effects {
             self.effect(effect);
@@ -148,7 +148,7 @@ impl State {
     }
 
     fn tick(&mut self, now: CellTime) {
-        let batch = Batch { now, commands: vec![Command::Tick] };
+        let batch = Batch { now, utc_ms: 0, commands: vec![Command::Tick] };
         let applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
         for effect in applied.effects {
             self.effect(effect);

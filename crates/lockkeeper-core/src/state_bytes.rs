@@ -1,0 +1,106 @@
+//! The bound on the total size of the table (S11). It is a replicated setting: an administrator changes it by an entry of the
+//! log, and it never depends on the memory of a node, so that all nodes decide alike.
+//!
+//! At the bound whatever asks for something new is refused. Whatever frees or ends something still works, and may add a
+//! little: the remembered answer of a released request, an event of the history.
+
+use crate::command::{Acquire, Locks};
+use crate::history::History;
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::table::LockTable;
+use crate::weighed::{RECORD, Weigh};
+
+impl LockTable {
+    /// What the table holds, in logical bytes.
+    pub fn state_bytes(&self) -> u64 {
+        self.sessions.bytes()
+            + self.locks.bytes()
+            + self.grants.bytes()
+            + self.waiters.bytes()
+            + self.requests.bytes()
+            + self.settled.bytes()
+            + self.values.bytes()
+            + self.limiters.bytes()
+            + self.scopes.all.bytes()
+            + self.access.bytes()
+            + self.history.bytes()
+    }
+
+    /// The most that it may hold.
+    pub fn state_bytes_max(&self) -> u64 {
+        self.state_bytes_max.unwrap_or(limits::STATE_BYTES_MAX)
+    }
+
+    /// The same as [`LockTable::state_bytes`], counted anew.
+    pub fn count_state_bytes(&self) -> u64 {
+        self.sessions.count_bytes()
+            + self.locks.count_bytes()
+            + self.grants.count_bytes()
+            + self.waiters.count_bytes()
+            + self.requests.count_bytes()
+            + self.settled.count_bytes()
+            + self.values.count_bytes()
+            + self.limiters.count_bytes()
+            + self.scopes.all.count_bytes()
+            + self.access.count_bytes()
+            + self.history.count_bytes()
+    }
+
+    /// Whether nothing new is accepted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state_bytes() >= self.state_bytes_max()
+    }
+
+    /// Whether so many bytes more may be held.
+    pub(crate) fn check_state_bytes(&self, more: u64) -> Result<(), Refusal> {
+        let (used, max) = (self.state_bytes(), self.state_bytes_max());
+        match used.saturating_add(more) <= max {
+            true => Ok(()),
+            false => Err(Refusal::limit(format!(
+                "the cell holds {used} bytes of state, and its limit is {max}: release locks, delete values or close \
+                 sessions, or raise the limit with lockkeeper access quota set --cell --state-bytes N"
+            ))),
+        }
+    }
+
+    /// Changes the bound. It may be set below what is held: then nothing new is accepted until enough is gone.
+    pub(crate) fn set_state_bytes_max(&mut self, bytes: Option<u64>) -> Result<(), Refusal> {
+        if let Some(bytes) = bytes {
+            let (min, max) = (limits::STATE_BYTES_SETTING_MIN, limits::STATE_BYTES_SETTING_MAX);
+            limits::check_range("state_bytes", bytes, min, max)?;
+        }
+        self.state_bytes_max = bytes;
+        Ok(())
+    }
+}
+
+/// What a request adds at most: its locks, its grant or its place in the queue, its scope and its remembered answer.
+pub(crate) fn growth(request: &Acquire) -> u64 {
+    let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.weigh()).sum::<u64>();
+    3 * names(&request.locks)
+        + 2 * request.request.weigh()
+        + request.scope.weigh()
+        + request.value.weigh()
+        + RECORD
+}
+
+impl History {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.recent.bytes()
+            + self.rings.bytes()
+            + self.acts_bytes
+            + self.leaving.bytes()
+            + self.leaders_bytes()
+    }
+
+    fn count_bytes(&self) -> u64 {
+        let recent: u64 = self.recent.iter().map(Weigh::weigh).sum();
+        let acts: u64 = self.acts.iter().map(Weigh::weigh).sum();
+        recent + self.rings.count_bytes() + acts + self.leaving.count_bytes() + self.leaders_bytes()
+    }
+
+    fn leaders_bytes(&self) -> u64 {
+        self.leaders.len() as u64 * RECORD
+    }
+}

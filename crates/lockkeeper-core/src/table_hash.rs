@@ -1,0 +1,293 @@
+//! The rolling hash of the table, by which nodes notice that they disagree (S13).
+//!
+//! After each entry the hash is made of the hash before, of what the entry brought about (its answers and effects), of
+//! every counter of the table and the number of its records, and of the next few records of the table itself. So a
+//! difference shows at once when an answer differs, when a record is missing, or when a counter is wrong, and a record that
+//! is wrong without being used shows when its turn comes. The chain never meets again: tables that differed once have
+//! different hashes from then on.
+//!
+//! What is hashed is a rule of `apply`, as everything here: it changes only with the version of the cell.
+
+use std::ops::Bound;
+
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::effect::{Answer, Effect};
+use crate::id::{LockName, RequestId, SessionId, Ticket, Token};
+use crate::scope::ScopeNo;
+use crate::table::LockTable;
+
+/// The version of the rules by which the hash is made. Part of every hash.
+pub const TABLE_HASH_RULES: u64 = 1;
+/// Records of the table that are looked at with each entry.
+const RECORDS_PER_ENTRY: usize = 8;
+/// No more are looked at with an entry once they had this many bytes: a value may be large.
+const BYTES_PER_ENTRY: usize = 8 * 1024;
+
+/// The place in the table up to which records have been looked at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Cursor {
+    Sessions(Option<SessionId>),
+    Locks(Option<LockName>),
+    Grants(Option<(SessionId, Token)>),
+    Waiters(Option<Ticket>),
+    Requests(Option<(SessionId, RequestId)>),
+    Values(Option<SmolStr>),
+    Scopes(Option<ScopeNo>),
+    Limiters(Option<SmolStr>),
+    Rules(Option<(SmolStr, SmolStr)>),
+    AccessTokens(Option<SmolStr>),
+}
+
+/// How many kinds of records there are.
+const KINDS: usize = 10;
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        Cursor::Sessions(None)
+    }
+}
+
+impl Cursor {
+    /// The beginning of the next kind.
+    fn next_kind(&self) -> Cursor {
+        match self {
+            Cursor::Sessions(_) => Cursor::Locks(None),
+            Cursor::Locks(_) => Cursor::Grants(None),
+            Cursor::Grants(_) => Cursor::Waiters(None),
+            Cursor::Waiters(_) => Cursor::Requests(None),
+            Cursor::Requests(_) => Cursor::Values(None),
+            Cursor::Values(_) => Cursor::Scopes(None),
+            Cursor::Scopes(_) => Cursor::Limiters(None),
+            Cursor::Limiters(_) => Cursor::Rules(None),
+            Cursor::Rules(_) => Cursor::AccessTokens(None),
+            Cursor::AccessTokens(_) => Cursor::Sessions(None),
+        }
+    }
+}
+
+#[cfg(feature = "mutations")]
+impl LockTable {
+    /// Makes this table differ from that of other nodes in something that harms nobody. For tests.
+    pub fn make_different(&mut self) {
+        self.free_next += 1;
+    }
+
+    /// Changes the first byte of a value, as a flipped bit in memory would.
+    pub fn make_value_different(&mut self, key: &str) {
+        let Some(value) = self.values.get_mut(key) else { return };
+        let mut bytes = value.bytes.to_vec();
+        bytes.iter_mut().take(1).for_each(|byte| *byte ^= 1);
+        value.bytes = bytes.into();
+    }
+}
+
+impl LockTable {
+    /// The hash of the table after its last entry: equal on all nodes that have applied the same entries.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Makes the next hash of the chain, after an entry is applied.
+    pub(crate) fn chain_hash(&mut self, answers: &[Answer], effects: &[Effect]) {
+        let mut digest = Digest::new(self.hash);
+        digest.put_words(&[TABLE_HASH_RULES, self.applied, self.now.0]);
+        digest.put_words(&[self.last_token.0, self.last_ticket.0, self.forgotten.0, self.removed_version]);
+        digest.put_words(&[self.ending_next, self.free_next, self.scopes.next, self.scopes.idle_next]);
+        digest.put_words(&[self.state_bytes(), self.state_bytes_max()]);
+        let lengths = [
+            self.sessions.len(),
+            self.locks.len(),
+            self.grants.len(),
+            self.waiters.len(),
+            self.queues.len(),
+            self.waits.len(),
+            self.requests.len(),
+            self.settled.len(),
+            self.timers.len(),
+            self.ending.len(),
+            self.free.len(),
+            self.values.len(),
+            self.scopes.all.len(),
+            self.limiters.len(),
+        ];
+        digest.put_words(&lengths.map(|length| length as u64));
+        let mut digest = digest.put(answers).put(effects);
+        let mut budget = Budget { records: RECORDS_PER_ENTRY, bytes: BYTES_PER_ENTRY };
+        let mut cursor = std::mem::take(&mut self.cursor);
+        for _ in 0..KINDS {
+            (digest, cursor) = self.look_at(cursor, digest, &mut budget);
+            if budget.is_spent() {
+                break;
+            }
+        }
+        self.cursor = cursor;
+        self.hash = digest.finish();
+    }
+
+    /// Looks at records from the cursor on, and says where to go on.
+    fn look_at(&self, cursor: Cursor, mut digest: Digest, budget: &mut Budget) -> (Digest, Cursor) {
+        let next_kind = cursor.next_kind();
+        let last = match cursor {
+            Cursor::Sessions(after) => budget
+                .walk(&self.sessions, after, &mut digest, |digest, id, session| {
+                    digest.put(&(id, session, session.grants, session.waits))
+                })
+                .map(Cursor::Sessions),
+            Cursor::Locks(after) => budget
+                .walk(&self.locks, after, &mut digest, |digest, name, lock| {
+                    let state = (lock.capacity, lock.used, lock.waiting, lock.closed_until, lock.freed);
+                    let digest = digest.put(&(name, state, lock.last_token));
+                    lock.holders.iter().fold(digest, |digest, holder| digest.put(&holder))
+                })
+                .map(Cursor::Locks),
+            Cursor::Grants(after) => {
+                budget.walk(&self.grants, after, &mut digest, put_both).map(Cursor::Grants)
+            }
+            Cursor::Waiters(after) => {
+                budget.walk(&self.waiters, after, &mut digest, put_both).map(Cursor::Waiters)
+            }
+            Cursor::Requests(after) => {
+                budget.walk(&self.requests, after, &mut digest, put_both).map(Cursor::Requests)
+            }
+            Cursor::Values(after) => {
+                budget.walk(&self.values, after, &mut digest, put_both).map(Cursor::Values)
+            }
+            Cursor::Scopes(after) => {
+                budget.walk(&self.scopes.all, after, &mut digest, put_both).map(Cursor::Scopes)
+            }
+            Cursor::Limiters(after) => {
+                budget.walk(&self.limiters, after, &mut digest, put_both).map(Cursor::Limiters)
+            }
+            Cursor::Rules(after) => {
+                budget.walk(&self.access.rules, after, &mut digest, put_both).map(Cursor::Rules)
+            }
+            Cursor::AccessTokens(after) => {
+                budget.walk(&self.access.tokens, after, &mut digest, put_both).map(Cursor::AccessTokens)
+            }
+        };
+        (digest, last.unwrap_or(next_kind))
+    }
+}
+
+fn put_both<K: Serialize, V: Serialize>(digest: Digest, key: &K, value: &V) -> Digest {
+    digest.put(key).put(value)
+}
+
+/// How much is looked at with an entry.
+struct Budget {
+    records: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.records == 0 || self.bytes == 0
+    }
+
+    /// Digests the records behind a key until the budget is spent. The last key, wrapped for the cursor; `None` at the end
+    /// of the map.
+    fn walk<K: Ord + Clone, V>(
+        &mut self,
+        map: &OrdMap<K, V>,
+        after: Option<K>,
+        digest: &mut Digest,
+        put: impl Fn(Digest, &K, &V) -> Digest,
+    ) -> Option<Option<K>> {
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, value) in map.range::<_, K>((from, Bound::Unbounded)) {
+            let before = digest.length;
+            *digest = put(std::mem::take(digest), key, value);
+            self.records -= 1;
+            self.bytes = self.bytes.saturating_sub((digest.length - before) as usize);
+            if self.is_spent() {
+                return Some(Some(key.clone()));
+            }
+        }
+        None
+    }
+}
+
+/// A 64-bit hash of whatever can be serialized, over the bytes that postcard makes of it: they are the same on every
+/// platform and with every compiler. It withstands accidents, not attacks: nobody who could choose these bytes gains by it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Digest {
+    state: u64,
+    /// Bytes that are not mixed in yet.
+    tail: u64,
+    tail_bytes: u32,
+    length: u64,
+}
+
+impl Digest {
+    pub(crate) fn new(seed: u64) -> Digest {
+        let mut digest = Digest::default();
+        digest.mix(seed);
+        digest
+    }
+
+    fn put_words(&mut self, words: &[u64]) {
+        words.iter().for_each(|word| self.mix(*word));
+    }
+
+    fn put<T: Serialize + ?Sized>(self, value: &T) -> Digest {
+        // Nothing in the table is beyond what postcard can write; if it were, all nodes would begin anew alike.
+        postcard::serialize_with_flavor(value, self).unwrap_or_default()
+    }
+
+    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
+        while self.tail_bytes != 0 && !bytes.is_empty() {
+            self.put_byte(bytes[0]);
+            bytes = &bytes[1..];
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        self.length += 8 * words.len() as u64;
+        words.iter().for_each(|word| self.mix(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|byte| self.put_byte(*byte));
+    }
+
+    fn put_byte(&mut self, byte: u8) {
+        self.tail |= u64::from(byte) << (8 * self.tail_bytes);
+        self.tail_bytes += 1;
+        self.length += 1;
+        if self.tail_bytes == 8 {
+            let word = std::mem::take(&mut self.tail);
+            self.tail_bytes = 0;
+            self.mix(word);
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.state = (self.state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.state ^= self.state >> 29;
+    }
+
+    pub(crate) fn finish(mut self) -> u64 {
+        let (tail, length) = (self.tail, self.length);
+        self.mix(tail);
+        self.mix(length);
+        self.state = self.state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.state ^ (self.state >> 32)
+    }
+}
+
+impl postcard::ser_flavors::Flavor for Digest {
+    type Output = Digest;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.put_byte(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.put_bytes(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Digest> {
+        Ok(self)
+    }
+}

@@ -1,0 +1,137 @@
+//! The bound on the total size of the table (S11): at it nothing new is accepted, whatever frees still works, and the count
+//! is right at every moment. The model's histories check the count after every entry too (`check_invariants`).
+
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
+use lockkeeper_core::limits::{STATE_BYTES_MAX, STATE_BYTES_SETTING_MIN};
+use lockkeeper_core::{
+    AccessChange, Acquire, Answer, Batch, CellTime, Command, LockTable, Locks, Refusal, Reply, Restore,
+    SessionId, TakeRate, Token, Wait,
+};
+
+const ANNA: SessionId = SessionId(1);
+const BERT: SessionId = SessionId(2);
+
+fn run(table: &mut LockTable, command: Command) -> Answer {
+    let next = table.applied() + 1;
+    let batch = Batch { now: CellTime(next * 1_000), utc_ms: 0, commands: vec![command] };
+    let answer = table.apply(next, &batch).unwrap().answers.remove(0);
+    assert_eq!(table.state_bytes(), table.count_state_bytes(), "the count is right");
+    answer
+}
+
+fn open(session: SessionId, owner: &str) -> Command {
+    Command::OpenSession { session, ttl_ms: 10_000, owner: owner.into(), identity: Some("ci".into()) }
+}
+
+fn acquire(session: SessionId, lock: &str, request: &str, wait: Wait) -> Command {
+    let request = Some(request.into());
+    Command::Acquire(Acquire { request, wait, ..Acquire::new(session, Locks::One(lock.into())) })
+}
+
+fn put(key: &str, bytes: usize) -> Command {
+    Command::PutValue { key: key.into(), value: vec![1; bytes].into(), fence: None, if_version: None }
+}
+
+fn set_bound(bytes: Option<u64>) -> Command {
+    Command::ChangeAccess { by: "ada".into(), change: AccessChange::SetStateBytes { bytes } }
+}
+
+fn is_limit(answer: &Answer) -> bool {
+    matches!(answer, Err(Refusal::Limit(why)) if why.contains("bytes of state"))
+}
+
+/// A table of a MiB that is full of values, in which both sessions hold a lock and Bert waits for Anna's.
+fn full_table() -> LockTable {
+    let mut table = LockTable::new();
+    assert_eq!(table.state_bytes_max(), STATE_BYTES_MAX);
+    run(&mut table, open(ANNA, "anna")).unwrap();
+    run(&mut table, open(BERT, "bert")).unwrap();
+    run(&mut table, set_bound(Some(STATE_BYTES_SETTING_MIN))).unwrap();
+    run(&mut table, acquire(ANNA, "a", "r1", Wait::No)).unwrap();
+    run(&mut table, acquire(BERT, "b", "r1", Wait::No)).unwrap();
+    run(&mut table, acquire(BERT, "a", "r2", Wait::Forever)).unwrap();
+    for bytes in [50_000, 1_000, 10] {
+        let mut number = 0;
+        while run(&mut table, put(&format!("{bytes}/{number}"), bytes)).is_ok() {
+            number += 1;
+        }
+    }
+    assert!(table.state_bytes() <= table.state_bytes_max());
+    table
+}
+
+fn restored(table: &LockTable) -> LockTable {
+    let mut restore = Restore::new();
+    table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
+    restore.finish().unwrap()
+}
+
+#[test]
+fn at_the_bound_nothing_new_is_accepted() {
+    let mut table = full_table();
+    let rate = TakeRate { limiter: "r".repeat(100).into(), permits: 1, interval_ns: 1_000, burst: 1 };
+    for new in [
+        open(SessionId(3), &"c".repeat(100)),
+        acquire(ANNA, "c", "r9", Wait::No),
+        acquire(ANNA, "b", "r10", Wait::Forever),
+        put("new", 100),
+        put("50000/0", 50_200),
+        Command::TakeRate(rate),
+    ] {
+        let answer = run(&mut table, new.clone());
+        assert!(is_limit(&answer), "{new:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn at_the_bound_retries_are_answered_and_whatever_frees_works() {
+    let mut table = full_table();
+    let again = run(&mut table, acquire(ANNA, "a", "r1", Wait::No));
+    assert!(matches!(again, Ok(Reply::Granted(_))), "{again:?}");
+    run(&mut table, put("50000/0", 50_000)).expect("a value of the same size");
+    run(&mut table, put("50000/0", 10)).expect("a smaller value");
+    let release = |session, lock: &str, token| Command::Release {
+        session,
+        lock: lock.into(),
+        token: Token(token),
+        forget: false,
+    };
+    run(&mut table, release(ANNA, "a", 1)).expect("a release lets the next one in");
+    assert!(table.holds(&"a".into(), Token(3)));
+    let force = Command::ForceRelease { lock: "a".into(), reason: "it hangs".into(), by: "ada".into() };
+    run(&mut table, force).expect("a force-release");
+    let delete = |key: &str| Command::DeleteValue { key: key.into(), fence: None, if_version: None };
+    run(&mut table, delete("50000/1")).expect("a deletion");
+    run(&mut table, Command::CloseSession { session: BERT }).expect("a close");
+    run(&mut table, acquire(ANNA, "c", "r9", Wait::No)).expect("there is room again");
+}
+
+#[test]
+fn refused_requests_do_not_grow_a_full_table_without_end() {
+    let mut table = full_table();
+    let before = table.state_bytes();
+    for number in 0..2_000 {
+        let request = format!("poll-{number}");
+        let answer = run(&mut table, acquire(ANNA, "b", &request, Wait::No));
+        assert!(is_limit(&answer), "{answer:?}");
+    }
+    let grown = table.state_bytes() - before;
+    assert!(grown < 4_096 + 200 * 2, "{grown} bytes more");
+}
+
+#[test]
+fn the_bound_is_part_of_the_state_and_can_be_changed() {
+    let mut table = full_table();
+    let copy = restored(&table);
+    assert_eq!(copy, table);
+    assert_eq!(copy.state_bytes(), table.state_bytes());
+    assert_eq!((copy.state_bytes(), copy.state_bytes_max()), (copy.count_state_bytes(), 1 << 20));
+    assert!(matches!(run(&mut table, set_bound(Some(1))), Err(Refusal::Invalid(_))), "too small");
+    run(&mut table, set_bound(Some(2 << 20))).unwrap();
+    run(&mut table, put("new", 1_000)).expect("there is room");
+    run(&mut table, set_bound(Some(1 << 20))).unwrap();
+    assert!(is_limit(&run(&mut table, put("newer", 1_000))), "it holds more than it may, and grows no more");
+    run(&mut table, set_bound(None)).unwrap();
+    assert_eq!(table.state_bytes_max(), STATE_BYTES_MAX);
+}

@@ -1,0 +1,105 @@
+//! The rolling hash (S13): equal tables have equal hashes, also after a snapshot, and a table that differs in anything shows it.
+
+#![cfg(feature = "mutations")]
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
+use lockkeeper_core::{
+    Acquire, Batch, CellTime, Command, LockTable, Locks, Restore, SessionId, SnapshotError,
+};
+
+fn apply(table: &mut LockTable, commands: Vec<Command>) {
+    let next = table.applied() + 1;
+    table.apply(next, &Batch { now: CellTime(next * 1_000), utc_ms: next, commands }).unwrap();
+}
+
+fn put(key: &str, value: &[u8]) -> Command {
+    Command::PutValue { key: key.into(), value: value.into(), fence: None, if_version: None }
+}
+
+/// A table with a few of everything.
+fn table(values: u32) -> LockTable {
+    let mut table = LockTable::new();
+    let open = |id| Command::OpenSession {
+        session: SessionId(id),
+        ttl_ms: 10_000,
+        owner: "test".into(),
+        identity: None,
+    };
+    apply(&mut table, (1..=20).map(open).collect());
+    let acquire = |id: u128| {
+        let request = Some(format!("r{id}").into());
+        let lock = Locks::One(format!("lock/{id}").into());
+        Command::Acquire(Acquire { request, ..Acquire::new(SessionId(id), lock) })
+    };
+    apply(&mut table, (1..=20).map(acquire).collect());
+    apply(&mut table, (0..values).map(|number| put(&format!("k{number}"), b"v")).collect());
+    table
+}
+
+fn bytes(table: &LockTable) -> Vec<u8> {
+    table.snapshot().flatten().collect()
+}
+
+fn restored(bytes: &[u8]) -> Result<LockTable, SnapshotError> {
+    let mut restore = Restore::new();
+    restore.push(bytes)?;
+    restore.finish()
+}
+
+#[test]
+fn equal_tables_have_equal_hashes_also_after_a_snapshot() {
+    let (mut one, mut other) = (table(10), table(10));
+    assert_eq!(one.hash(), other.hash());
+    other = restored(&bytes(&other)).unwrap();
+    for number in 0..200 {
+        apply(&mut one, vec![put("k", &[number])]);
+        apply(&mut other, vec![put("k", &[number])]);
+        assert_eq!(one.hash(), other.hash());
+    }
+}
+
+#[test]
+fn every_entry_makes_another_hash() {
+    let mut table = table(0);
+    let mut seen = std::collections::BTreeSet::from([table.hash()]);
+    for _ in 0..1_000 {
+        apply(&mut table, vec![]);
+        assert!(seen.insert(table.hash()), "a hash came twice");
+    }
+}
+
+#[test]
+fn a_counter_that_differs_shows_with_the_next_entry_and_for_ever() {
+    let (mut one, mut other) = (table(10), table(10));
+    other.make_different();
+    for _ in 0..100 {
+        apply(&mut one, vec![Command::Tick]);
+        apply(&mut other, vec![Command::Tick]);
+        assert_ne!(one.hash(), other.hash());
+    }
+}
+
+#[test]
+fn a_record_that_differs_and_is_never_used_shows_when_its_turn_comes() {
+    let (mut one, mut other) = (table(300), table(300));
+    other.make_value_different("k137");
+    let mut entries = 0;
+    while one.hash() == other.hash() {
+        apply(&mut one, vec![Command::Tick]);
+        apply(&mut other, vec![Command::Tick]);
+        entries += 1;
+        assert!(entries < 100, "nobody looked at it");
+    }
+    println!("noticed after {entries} entries");
+}
+
+#[test]
+fn a_snapshot_whose_hash_does_not_fit_is_refused() {
+    // The CRC of each chunk is right; the records are those of another table.
+    let good = bytes(&table(10));
+    assert!(restored(&good).is_ok());
+    let end = good.len() - 8;
+    let mut bad = good.clone();
+    bad[end] ^= 1;
+    assert!(restored(&bad).is_err());
+}

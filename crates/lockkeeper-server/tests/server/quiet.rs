@@ -1,0 +1,80 @@
+//! A cell in which nobody asks for anything: its time goes on in the log while something depends on it (S2), and not
+//! otherwise.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::{Acquire, Command, Locks};
+use lockkeeper_server::{Node, NodeConfig};
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(thing) = look() {
+            return thing;
+        }
+        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn ready(node: &Node) {
+    until("the node to lead", || node.calls().ready().ok()).await;
+}
+
+/// Waits until cell time has gone on by so much, and says how many entries the log has got meanwhile.
+async fn entries_in(node: &Node, ms: u64) -> u64 {
+    let before = node.calls().status();
+    until("time to go on", || (node.calls().status().cell_time_ms >= before.cell_time_ms + ms).then_some(()))
+        .await;
+    node.calls().status().last_log_index - before.last_log_index
+}
+
+fn held_ms(node: &Node) -> Option<u64> {
+    let view = node.calls().lock("kept").ok()?;
+    view.holders.first().map(|holder| holder.held_ms)
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_quiet_cell_keeps_its_time_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = || NodeConfig::durable(folder.path());
+    let node = Node::open(config()).await.unwrap();
+    ready(&node).await;
+    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
+    node.calls().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
+    let entries = entries_in(&node, 3_500).await;
+    assert!((3..=4).contains(&entries), "{entries} entries in 3.5 s");
+    let before = until("a holder", || held_ms(&node)).await;
+    assert!(before >= 3_500, "held for {before} ms");
+    node.stop().await;
+
+    let node = Node::open(config()).await.unwrap();
+    ready(&node).await;
+    let after = until("a holder", || held_ms(&node)).await;
+    assert!(after + 1_000 >= before, "held for {before} ms before, for {after} ms after the restart");
+
+    node.calls().command(Command::CloseSession { session }).await.unwrap();
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_cell_without_state_that_depends_on_time_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::open(NodeConfig::durable(folder.path())).await.unwrap();
+    ready(&node).await;
+    let put = |value: &'static [u8]| Command::PutValue {
+        key: "k".into(),
+        value: value.into(),
+        fence: None,
+        if_version: None,
+    };
+    node.calls().command(put(b"v")).await.unwrap();
+    assert_eq!(entries_in(&node, 2_500).await, 0, "nothing depends on time");
+    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
+    assert!(entries_in(&node, 2_500).await >= 2, "the age of a session does");
+    node.calls().command(Command::CloseSession { session }).await.unwrap();
+    assert_eq!(entries_in(&node, 2_500).await, 0, "nothing depends on time again");
+    node.stop().await;
+}
