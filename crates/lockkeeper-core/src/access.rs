@@ -199,6 +199,11 @@ impl Access {
         self.has_rule(identity, right, |given| common.starts_with(given))
     }
 
+    /// Whether there is any rule for an identity, of its own or for everybody.
+    pub fn has_rights(&self, identity: &str) -> bool {
+        Right::ALL.into_iter().any(|right| self.has_rule(identity, right, |_| true))
+    }
+
     fn has_rule(&self, identity: &str, right: Right, fits: impl Fn(&str) -> bool) -> bool {
         [identity, EVERYBODY].into_iter().any(|who| {
             let first = (SmolStr::new(who), SmolStr::default());

@@ -1,8 +1,9 @@
 //! Every operation of the contract as one call, for HTTP and unary gRPC alike; the stream uses the parts
 //! that do not wait.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{
@@ -47,6 +48,25 @@ pub struct Calls {
     who: Who,
 }
 
+/// The same without keeping the node alive, for what the node itself keeps.
+#[derive(Clone)]
+pub(crate) struct WeakCalls {
+    inner: Weak<Inner>,
+    who: Who,
+}
+
+impl WeakCalls {
+    pub(crate) fn upgrade(&self) -> Option<Calls> {
+        Some(Calls { inner: self.inner.upgrade()?, who: self.who.clone() })
+    }
+}
+
+impl fmt::Debug for WeakCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakCalls").field("who", &self.who).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     shared: Arc<Shared>,
     consensus: Consensus,
@@ -73,6 +93,10 @@ impl Calls {
     /// The same operations in the name of somebody else.
     pub(crate) fn on_behalf_of(&self, who: Who) -> Calls {
         Calls { inner: self.inner.clone(), who }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakCalls {
+        WeakCalls { inner: Arc::downgrade(&self.inner), who: self.who.clone() }
     }
 
     /// The same in the name of whoever has this token.
@@ -154,7 +178,7 @@ impl Calls {
         let next_step = doubt::next_step(&command);
         self.submit(command, Caller::Call(sender));
         let outcome = answer.await.unwrap_or_else(|_| Err(Failure::unknown("the node is stopping")));
-        outcome.map_err(|failure| failure.in_doubt(next_step))
+        outcome.map_err(|failure| self.disclose(failure.in_doubt(next_step)))
     }
 
     /// Draws a session id and makes the command that opens it.
@@ -225,6 +249,7 @@ impl Calls {
     pub(crate) async fn acquire_for_answer(&self, mut request: Acquire) -> Result<UndeliveredGrant, Failure> {
         let mut leaves = None;
         let (session, gives_back) = (request.session, request.request.is_none());
+        let waits = request.wait != Wait::No;
         match &request.request {
             Some(id) if id.starts_with(OWN_REQUEST_PREFIX) => {
                 return Err(Failure::Invalid(format!(
@@ -254,9 +279,13 @@ impl Calls {
         if let Some(mut guard) = leaves {
             guard.request = None;
         }
-        match outcome.map_err(|failure| failure.in_doubt(next_step))? {
+        match outcome.map_err(|failure| self.disclose(failure.in_doubt(next_step)))? {
             Reply::Granted(grant) => {
                 let undelivered = UndeliveredGrant::new(self.inner.shared.clone(), session, grant);
+                if waits {
+                    // Its rights may be gone since it asked: then the grant goes back.
+                    self.may_receive(&undelivered)?;
+                }
                 if !gives_back {
                     undelivered.delivered();
                 }

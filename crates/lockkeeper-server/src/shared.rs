@@ -8,7 +8,7 @@ use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTabl
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::callers::{Caller, Callers};
+use crate::callers::{Caller, Callers, Told};
 use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::lately::Lately;
@@ -201,8 +201,10 @@ impl Shared {
                 }
                 self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
-                if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
-                    self.give_back(session, &given);
+                match self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) {
+                    Told::Refused => self.give_back(session, &given),
+                    Told::Gone if request.is_none() => self.give_back(session, &given),
+                    Told::Gone | Told::Yes => {}
                 }
             }
             Effect::Ended { ticket, refusal, mode, waited_ms, .. } => {

@@ -61,10 +61,15 @@ pub(crate) fn held_by(lock: &LockState) -> String {
 }
 
 fn position(lock: &LockState, ours: &[String]) -> String {
-    match lock.queue.iter().find(|waiter| ours.contains(&waiter.session)) {
+    match lock.queue.iter().find(|waiter| is_ours(&waiter.session, ours)) {
         Some(waiter) => format!(", position {} of {}", waiter.position, lock.waiting),
         None => String::new(),
     }
+}
+
+/// Whether one of our sessions is meant: a cell shows the first digits of an id.
+fn is_ours(shown: &str, ours: &[String]) -> bool {
+    !shown.is_empty() && ours.iter().any(|id| id.starts_with(shown))
 }
 
 /// Writes to stderr from a thread of its own: a terminal that was stopped with Ctrl-S, or a full pipe, must not keep us

@@ -5,11 +5,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use lockkeeper_core::{LockName, SessionEnd, SessionId, Token};
+use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
 use lockkeeper_proto::v1;
 use prost::Message;
 
+use crate::calls::{Calls, WeakCalls};
 use crate::failure::{Failure, Outcome};
+use crate::security::disclosure;
 use crate::wire::{self, About};
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
@@ -27,6 +29,9 @@ const OPERATIONS_OPEN_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct Connection {
     inner: Mutex<Inner>,
+    /// Whose stream it is: what is pushed is checked against the rights of that moment. None: nobody is known, and
+    /// nothing is disclosed.
+    viewer: Mutex<Option<WeakCalls>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,9 +69,30 @@ impl Connection {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is known who the client is, or nobody asks.
+    /// Authenticated, or authentication is off.
     pub fn recognise(&self) {
         self.inner().known = true;
+    }
+
+    /// From now on the client's rights are those of this caller.
+    pub(crate) fn set_viewer(&self, calls: &Calls) {
+        *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(calls.downgrade());
+    }
+
+    fn viewer(&self) -> Option<Calls> {
+        self.viewer.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    fn disclose(&self, failure: Failure) -> Failure {
+        match self.viewer() {
+            Some(viewer) => viewer.disclose(failure),
+            None => disclosure::disclose_nothing(failure),
+        }
+    }
+
+    /// Whether the client may still have this grant, for which it has waited.
+    pub(crate) fn may_receive(&self, grant: &Grant) -> Result<(), Failure> {
+        self.viewer().map_or(Ok(()), |viewer| viewer.may_receive(grant))
     }
 
     /// Whether it is known who the client is, or nobody asks.
@@ -83,12 +109,12 @@ impl Connection {
 
     /// Answers an operation.
     pub fn answer(&self, id: u64, about: &About, outcome: Outcome) {
-        self.send(id, wire::answer(about, outcome));
+        self.send(id, wire::answer(about, outcome.map_err(|failure| self.disclose(failure))));
     }
 
     /// Answers an operation with a failure.
-    pub fn fail(&self, id: u64, failure: &Failure) {
-        self.send(id, v1::answer::Kind::Error(failure.to_wire()));
+    pub fn fail(&self, id: u64, failure: Failure) {
+        self.send(id, v1::answer::Kind::Error(self.disclose(failure).to_wire()));
     }
 
     /// Answers an operation with this.
@@ -144,6 +170,10 @@ impl Connection {
     }
 
     fn push(&self, kind: v1::event::Kind) {
+        // Whoever may no longer be here is told so with its next operation, and of nothing else.
+        if self.viewer().is_some_and(|viewer| !viewer.is_known()) {
+            return self.end();
+        }
         let mut inner = self.inner();
         if !inner.closed {
             inner.events.push(v1::Event { kind: Some(kind) });

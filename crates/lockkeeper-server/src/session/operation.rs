@@ -26,7 +26,7 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operati
             why: "too many operations of this stream wait for their answer".into(),
             retry_after_ms: calls.shared().proposer.retry_after_ms(),
         };
-        return connection.fail(id, &overload);
+        return connection.fail(id, overload);
     }
     let done = match operation.kind {
         None => {
@@ -35,12 +35,13 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operati
         Some(operation::Kind::Authenticate(request)) => calls.with_token(&request.token).map(|known| {
             *calls = known;
             connection.recognise();
+            connection.set_viewer(calls);
             connection.send(id, answer::Kind::Done(v1::Done {}));
         }),
         Some(kind) => run(calls, connection, id, kind),
     };
     if let Err(failure) = done {
-        connection.fail(id, &failure);
+        connection.fail(id, failure);
     }
 }
 
@@ -153,7 +154,7 @@ fn observe(
         let Some(connection) = connection.upgrade() else { return };
         match seen.unwrap_or_else(|_| calls.election(&request.election)) {
             Ok(seen) => connection.send(id, answer::Kind::Election(seen)),
-            Err(failure) => connection.fail(id, &failure),
+            Err(failure) => connection.fail(id, failure),
         }
     });
     Ok(())

@@ -60,6 +60,7 @@ impl<Inbound> ClientStream<Inbound> {
         if *calls.who() != Who::Nobody || !calls.guard().is_strict() {
             connection.recognise();
         }
+        connection.set_viewer(&calls);
         connection.welcome(calls.home().identity().node_id);
         let pending = Vec::new().into_iter();
         ClientStream { inbound, pending, connection, calls, turn: Turn::default() }
