@@ -19,6 +19,7 @@ mod blocking;
 pub mod callers;
 pub mod calls;
 pub mod config;
+pub mod console_seats;
 pub mod data_dir;
 mod doubt;
 pub mod election;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockkeeper::{Error, Fencing, Guard, Keeper, Lock, LockState};
 
 use crate::duration::words;
+use crate::escape;
 
 /// Whoever waits for less is not told.
 const FIRST_WORD: Duration = Duration::from_secs(1);
@@ -108,7 +109,7 @@ impl Voice {
     /// Says it, unless it is still busy with the last text.
     fn say(&self, text: String) {
         if let Some(texts) = &self.texts {
-            let _ = texts.try_send(text);
+            let _ = texts.try_send(escape::line(&text).into_owned());
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, Rea
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
-use super::FIRST_BYTES_WITHIN;
+use super::{FIRST_BYTES_WITHIN, LogThrottle};
 use crate::calls::Calls;
 use crate::session::connection::Connection;
 use crate::session::stream::ClientStream;
@@ -120,7 +120,10 @@ impl<R> Inbound<R> {
         }
         let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
         ready!(late.as_mut().poll(context));
-        tracing::info!("a client sent no frame, half of one, or not who it is, and was cut off");
+        static THROTTLE: LogThrottle = LogThrottle::new();
+        if let Some(suppressed) = THROTTLE.allow() {
+            tracing::info!(suppressed, "closed a connection: no whole frame or no authentication in time");
+        }
         Poll::Ready(io::ErrorKind::TimedOut.into())
     }
 }
@@ -164,6 +167,9 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
 }
 
 fn not_a_frame(error: NotAFrame) -> io::Error {
-    tracing::warn!(%error, "a client sent something that is no frame and was cut off");
+    static THROTTLE: LogThrottle = LogThrottle::new();
+    if let Some(suppressed) = THROTTLE.allow() {
+        tracing::warn!(%error, suppressed, "closed a connection: malformed frame");
+    }
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -19,8 +19,7 @@ use super::delivery::Unsent;
 use super::gate::{self, Protocol};
 use super::prompt::Prompt;
 use super::requests::Place;
-use super::seldom::Seldom;
-use super::{grpc, http};
+use super::{LogThrottle, grpc, http};
 use lockkeeper_core::Right;
 
 use crate::calls::Calls;
@@ -53,7 +52,6 @@ pub(super) struct Reception {
     pub(super) members: Members,
     pub(super) hosts: Arc<AllowedHosts>,
     pub(super) place: Arc<Place>,
-    pub(super) seldom: Arc<Seldom>,
     pub(super) unsent: Unsent,
 }
 
@@ -63,7 +61,7 @@ impl Reception {
             return match self.members.include(&self.visitor) {
                 true => Ok(Who::Nobody),
                 false => {
-                    turn_away_stranger(&self.calls, &self.seldom);
+                    turn_away_stranger(&self.calls);
                     Err(Failure::Forbidden(
                         "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
                          names"
@@ -122,10 +120,11 @@ impl Reception {
 }
 
 /// Somebody who is no member wants to be heard as one.
-pub(super) fn turn_away_stranger(calls: &Calls, seldom: &Seldom) {
+pub(super) fn turn_away_stranger(calls: &Calls) {
+    static THROTTLE: LogThrottle = LogThrottle::new();
     calls.shared().metrics.turned_away("not_a_member");
-    if seldom.now() {
-        tracing::warn!("somebody without a member's certificate asks as if it were one");
+    if let Some(suppressed) = THROTTLE.allow() {
+        tracing::warn!(suppressed, "refused a member's request from a caller that is not a member");
     }
 }
 

@@ -90,13 +90,12 @@ pub(super) async fn serve(stream: Stream, port: Port, visitor: Visitor, mut seat
         .max_frame_size(FRAME_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let Port { router, calls, members, hosts, seldom, .. } = port;
+    let Port { router, calls, members, hosts, .. } = port;
     let place = Arc::new(Place::new(seat));
     let visitor = Arc::new(visitor);
     let unsent = Unsent::default();
     let stream = Sending::new(stream, unsent.clone());
-    let reception =
-        Reception { router, calls, visitor, members, hosts, seldom, place: place.clone(), unsent };
+    let reception = Reception { router, calls, visitor, members, hosts, place: place.clone(), unsent };
     let service = TowerToHyperService::new(reception);
     tokio::select! {
         served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service) => {

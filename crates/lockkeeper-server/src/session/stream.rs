@@ -10,6 +10,7 @@ use lockkeeper_proto::v1;
 
 use super::connection::{Connection, Intake};
 use crate::calls::Calls;
+use crate::listen::LogThrottle;
 use crate::security::Who;
 
 /// Most operations in one frame; our library sends a thousand at most.
@@ -113,7 +114,10 @@ where
         self.turn.frames += 1;
         let operations = frame.operations.len();
         if operations > OPERATIONS_PER_FRAME_MAX {
-            tracing::warn!(operations, "a client sent too much in one frame and was cut off");
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.allow() {
+                tracing::warn!(operations, suppressed, "closed a stream: too many operations in one frame");
+            }
             return self.connection.close();
         }
         self.pending = frame.operations.into_iter();

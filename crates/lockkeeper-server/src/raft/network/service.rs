@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
-use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
+use crate::listen::{FIRST_BYTES_WITHIN, LogThrottle};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
@@ -51,7 +51,7 @@ struct Inner {
     heard: Arc<Heard>,
     /// Until then this node does not vote: before it was restarted it may have promised a leader not to.
     votes_from: Instant,
-    seldom: Seldom,
+    implausible_terms: LogThrottle,
 }
 
 impl PeerService {
@@ -66,8 +66,9 @@ impl PeerService {
     ) -> PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
-        let seldom = Seldom::default();
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom }) }
+        let implausible_terms = LogThrottle::new();
+        let inner = Inner { raft, home, own, given, incoming, heard, votes_from, implausible_terms };
+        PeerService { inner: Arc::new(inner) }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -152,8 +153,13 @@ impl Inner {
         if term <= highest {
             return Ok(());
         }
-        if self.seldom.now() {
-            tracing::warn!(term, highest, "refused a message of a term that no election can have reached");
+        if let Some(suppressed) = self.implausible_terms.allow() {
+            tracing::warn!(
+                term,
+                highest,
+                suppressed,
+                "refused a message of a term that no election can have reached"
+            );
         }
         Err(Status::failed_precondition(format!(
             "the message is of term {term}, this node believes terms up to {highest}: if the sender is a member, remove \
