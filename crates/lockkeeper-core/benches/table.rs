@@ -63,7 +63,12 @@ fn apply(table: &mut LockTable, commands: Vec<Command>) -> Applied {
 }
 
 fn open(session: u128) -> Command {
-    Command::OpenSession { session: SessionId(session), ttl_ms: 10_000, owner: "web-17/worker-3".into() }
+    Command::OpenSession {
+        session: SessionId(session),
+        ttl_ms: 10_000,
+        owner: "web-17/worker-3".into(),
+        identity: None,
+    }
 }
 
 fn acquire(session: u128, name: &LockName, wait: Wait) -> Acquire {

@@ -23,8 +23,12 @@ fn spread(number: u64) -> SessionId {
 }
 
 fn open(table: &mut LockTable, number: u64) {
-    let command =
-        Command::OpenSession { session: spread(number), ttl_ms: 10_000, owner: "web-17/worker-3".into() };
+    let command = Command::OpenSession {
+        session: spread(number),
+        ttl_ms: 10_000,
+        owner: "web-17/worker-3".into(),
+        identity: None,
+    };
     apply(table, command);
 }
 

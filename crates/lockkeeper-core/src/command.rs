@@ -31,6 +31,9 @@ pub enum Command {
         ttl_ms: u64,
         /// Who it is, for people: host, process, label.
         owner: SmolStr,
+        /// The authenticated caller. Nobody else can act for the session. The node has verified it before the command
+        /// was queued.
+        identity: Option<SmolStr>,
     },
     /// End a session on its client's own wish: its locks are free at once, without lock-delay.
     CloseSession {
@@ -70,6 +73,8 @@ pub enum Command {
         lock: LockName,
         /// Why, in the operator's words.
         reason: SmolStr,
+        /// The authenticated caller; empty if unknown.
+        by: SmolStr,
     },
     /// Write a value.
     PutValue {
@@ -106,54 +111,120 @@ pub enum Command {
     TakeRate(TakeRate),
     /// Nothing but time: ends waits and lock-delays that are due, and takes back what ended sessions held.
     Tick,
-    /// What is done in somebody's name.
-    Signed(Box<Signed>),
-}
-
-/// Something that an identity does.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Signed {
-    /// Who. The node has made sure of it before the command was queued; empty if nobody is known.
-    pub by: SmolStr,
-    /// What.
-    pub what: SignedWhat,
-}
-
-/// What identities do that has to be remembered with their name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum SignedWhat {
-    /// Open a session that belongs to the identity: nobody else can speak for it.
-    OpenSession {
-        /// The new session's id.
-        session: SessionId,
-        /// How long it lives without a renewal.
-        ttl_ms: u64,
-        /// Who it is, for people.
-        owner: SmolStr,
-    },
-    /// As [`Command::ForceRelease`].
-    ForceRelease {
-        /// The lock.
-        lock: LockName,
-        /// Why, in the operator's words.
-        reason: SmolStr,
-    },
     /// Change rules, tokens or quotas.
-    Access(AccessChange),
-    /// Something that was done elsewhere, for the audit trail.
-    Note(SmolStr),
+    ChangeAccess {
+        /// The authenticated caller; empty if unknown.
+        by: SmolStr,
+        /// What to change.
+        change: AccessChange,
+    },
+    /// Record in the audit trail something that is done outside the table.
+    AuditNote {
+        /// The authenticated caller; empty if unknown.
+        by: SmolStr,
+        /// What is done, in one line.
+        text: SmolStr,
+    },
 }
 
 impl Command {
+    /// The word used in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::OpenSession { .. } => "open_session",
+            Command::CloseSession { .. } => "close_session",
+            Command::ExpireSession { .. } => "expire_session",
+            Command::Acquire(_) => "acquire",
+            Command::Release { .. } => "release",
+            Command::Cancel { .. } => "cancel",
+            Command::ForceRelease { .. } => "force_release",
+            Command::PutValue { .. } => "put_value",
+            Command::DeleteValue { .. } => "delete_value",
+            Command::HandOver { .. } => "hand_over",
+            Command::TakeRate(_) => "take_rate",
+            Command::ChangeAccess { .. } => "change_access",
+            Command::AuditNote { .. } => "audit_note",
+            Command::Tick => "tick",
+        }
+    }
+
+    /// The lock that it names, or the first of several.
+    pub fn lock(&self) -> Option<&str> {
+        match self {
+            Command::Acquire(request) => request.locks.as_slice().first().map(|name| name.as_str()),
+            Command::Release { lock, .. }
+            | Command::ForceRelease { lock, .. }
+            | Command::HandOver { lock, .. } => Some(lock),
+            _ => None,
+        }
+    }
+
+    /// The session that it names.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Command::Acquire(request) => Some(request.session),
+            Command::OpenSession { session, .. }
+            | Command::CloseSession { session }
+            | Command::ExpireSession { session, .. }
+            | Command::Release { session, .. }
+            | Command::HandOver { session, .. }
+            | Command::Cancel { session, .. } => Some(*session),
+            _ => None,
+        }
+    }
+
     /// The session that it opens.
     pub fn opens(&self) -> Option<SessionId> {
         match self {
             Command::OpenSession { session, .. } => Some(*session),
-            Command::Signed(signed) => match &signed.what {
-                SignedWhat::OpenSession { session, .. } => Some(*session),
-                _ => None,
-            },
             _ => None,
+        }
+    }
+
+    /// Approximate size in bytes, in memory and in the log.
+    pub fn size(&self) -> usize {
+        const FIXED: usize = 96;
+        let length = |text: &Option<SmolStr>| text.as_ref().map_or(0, |text| text.len());
+        FIXED
+            + match self {
+                Command::PutValue { key, value, .. } => key.len() + value.len(),
+                Command::OpenSession { owner, identity, .. } => owner.len() + length(identity),
+                Command::Acquire(request) => {
+                    let locks: usize = request.locks.as_slice().iter().map(|name| name.len()).sum();
+                    locks + length(&request.scope) + length(&request.value)
+                }
+                Command::Release { lock, .. } => lock.len(),
+                Command::ForceRelease { lock, reason, by } => lock.len() + reason.len() + by.len(),
+                Command::DeleteValue { key, .. } => key.len(),
+                Command::HandOver { lock, to, .. } => lock.len() + to.len(),
+                Command::TakeRate(take) => take.limiter.len(),
+                Command::ChangeAccess { by, change } => by.len() + change.bytes(),
+                Command::AuditNote { by, text } => by.len() + text.len(),
+                Command::CloseSession { .. }
+                | Command::ExpireSession { .. }
+                | Command::Cancel { .. }
+                | Command::Tick => 0,
+            }
+    }
+
+    /// Whether it frees or ends something, or is an administrator's. Such commands are accepted for as long as the
+    /// log can take anything (S11).
+    pub fn frees(&self) -> bool {
+        match self {
+            Command::Release { .. }
+            | Command::Cancel { .. }
+            | Command::CloseSession { .. }
+            | Command::ExpireSession { .. }
+            | Command::ForceRelease { .. }
+            | Command::DeleteValue { .. }
+            | Command::HandOver { .. }
+            | Command::ChangeAccess { .. }
+            | Command::AuditNote { .. }
+            | Command::Tick => true,
+            Command::OpenSession { .. }
+            | Command::Acquire(_)
+            | Command::PutValue { .. }
+            | Command::TakeRate(_) => false,
         }
     }
 }

@@ -12,7 +12,7 @@
 //! let applied = table.apply(1, &Batch {
 //!     now: CellTime(0),
 //!     commands: vec![
-//!         Command::OpenSession { session, ttl_ms: 10_000, owner: "docs".into() },
+//!         Command::OpenSession { session, ttl_ms: 10_000, owner: "docs".into(), identity: None },
 //!         Command::Acquire(Acquire::new(session, Locks::One("orders/4472".into()))),
 //!     ],
 //! })?;
@@ -49,7 +49,7 @@ pub mod value;
 pub mod view;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
-pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Signed, SignedWhat, Wait, Waiting};
+pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
 pub use deadlock::CycleStep;
 pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
 pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};

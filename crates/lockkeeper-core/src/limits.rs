@@ -1,7 +1,7 @@
 //! Every bound of the lock table in one place (S11). At a bound the answer is a clear refusal, and
 //! releases and keep-alives still work.
 
-use crate::command::{Command, Fence, SignedWhat, Waiting};
+use crate::command::{Command, Fence, Waiting};
 use crate::refusal::Refusal;
 
 /// Longest name of a lock or key of a value, in bytes.
@@ -78,7 +78,11 @@ pub const QUOTAS_MAX: usize = 10_000;
 /// oversized reaches the log; the table asks again when it applies it.
 pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
     match command {
-        Command::OpenSession { owner, .. } => check_length("owner", owner.len(), OWNER_BYTES_MAX),
+        Command::OpenSession { owner, identity, .. } => {
+            let identity_bytes = identity.as_ref().map_or(0, |identity| identity.len());
+            check_length("identity", identity_bytes, IDENTITY_BYTES_MAX)?;
+            check_length("owner", owner.len(), OWNER_BYTES_MAX)
+        }
         Command::Acquire(request) => {
             if request.locks.as_slice().len() > LOCKS_PER_REQUEST_MAX {
                 return Err(Refusal::limit(format!(
@@ -101,7 +105,8 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
             check_length("request id", id.len(), REQUEST_BYTES_MAX)
         }
         Command::Release { lock, .. } => check_length("name of the lock", lock.len(), NAME_BYTES_MAX),
-        Command::ForceRelease { lock, reason } => {
+        Command::ForceRelease { lock, reason, by } => {
+            check_length("identity", by.len(), IDENTITY_BYTES_MAX)?;
             check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
             check_length("reason", reason.len(), REASON_BYTES_MAX)
         }
@@ -118,17 +123,13 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
             check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
             check_length("candidate", to.len(), CANDIDATE_BYTES_MAX)
         }
-        Command::Signed(signed) => {
-            check_length("identity", signed.by.len(), IDENTITY_BYTES_MAX)?;
-            match &signed.what {
-                SignedWhat::OpenSession { owner, .. } => check_length("owner", owner.len(), OWNER_BYTES_MAX),
-                SignedWhat::ForceRelease { lock, reason } => {
-                    check_length("name of the lock", lock.len(), NAME_BYTES_MAX)?;
-                    check_length("reason", reason.len(), REASON_BYTES_MAX)
-                }
-                SignedWhat::Access(change) => check_length("change", change.bytes(), CHANGE_BYTES_MAX),
-                SignedWhat::Note(text) => check_length("note", text.len(), REASON_BYTES_MAX),
-            }
+        Command::ChangeAccess { by, change } => {
+            check_length("identity", by.len(), IDENTITY_BYTES_MAX)?;
+            check_length("change", change.bytes(), CHANGE_BYTES_MAX)
+        }
+        Command::AuditNote { by, text } => {
+            check_length("identity", by.len(), IDENTITY_BYTES_MAX)?;
+            check_length("note", text.len(), REASON_BYTES_MAX)
         }
         Command::TakeRate(take) => check_length("name of the limiter", take.limiter.len(), NAME_BYTES_MAX),
         Command::Cancel { what: Waiting::Ticket(_), .. }

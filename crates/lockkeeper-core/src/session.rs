@@ -27,9 +27,7 @@ pub struct Session {
     // Its settled requests are numbered from `settled_first` (still remembered) to `settled_next`.
     pub(crate) settled_first: u64,
     pub(crate) settled_next: u64,
-    /// Whose it is; nobody else can speak for it. In a snapshot it is a record of its own, so that older ones can be
-    /// read.
-    #[serde(skip)]
+    /// Whose it is; nobody else can act for it.
     pub identity: Option<SmolStr>,
 }
 

@@ -89,20 +89,14 @@ struct Head {
     records: u64,
 }
 
-/// New kinds come last, and none is ever taken away or changed: its place is its number in the file. What an
-/// older version would misread, instead of not knowing it, needs the next `FORMAT`. Files of older versions are
-/// kept as test data: see lockkeeper-server/tests/server/formats.
+/// From the first release on, new kinds come last, and none is ever taken away or changed: its place is its number
+/// in the file. What an older version would misread, instead of not knowing it, needs the next `FORMAT`. Files of
+/// released versions are kept as test data: see lockkeeper-server/tests/server/formats.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
     Head(Head),
     Session(SessionId, Session),
-    Lock {
-        name: LockName,
-        capacity: u32,
-        last_token: Token,
-        closed_until: CellTime,
-        freed: Option<u64>,
-    },
+    Lock { name: LockName, capacity: u32, last_token: Token, closed_until: CellTime, freed: Option<u64> },
     Grant(SessionId, Token, Held),
     Waiter(Ticket, Waiter),
     Request(SessionId, RequestId, Remembered),
@@ -111,12 +105,8 @@ enum Record {
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
-    End {
-        records: u64,
-    },
+    End { records: u64 },
     History(HistoryRecord),
-    /// Whose a session is.
-    Identity(SessionId, SmolStr),
     Access(AccessRecord),
 }
 
@@ -134,7 +124,6 @@ impl LockTable {
             + self.scopes.all.len()
             + self.limiters.len()
             + self.history.records_len()
-            + self.access.sessions.values().map(|count| *count as usize).sum::<usize>()
             + self.access.records_len()) as u64;
         let head = Record::Head(Head {
             applied: self.applied,
@@ -173,10 +162,6 @@ impl LockTable {
         let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
         let scopes = self.scopes.all.iter().map(|(no, scope)| Record::Scope(*no, scope.clone()));
         let limiters = self.limiters.iter().map(|(name, full)| Record::Limiter(name.clone(), *full));
-        let identities = self
-            .sessions
-            .iter()
-            .filter_map(|(id, session)| Some(Record::Identity(*id, session.identity.clone()?)));
         let all = std::iter::once(head)
             .chain(sessions)
             .chain(locks)
@@ -189,7 +174,6 @@ impl LockTable {
             .chain(scopes)
             .chain(limiters)
             .chain(self.history.records().map(Record::History))
-            .chain(identities)
             .chain(self.access.records().map(Record::Access))
             .chain(std::iter::once(Record::End { records }));
         Chunks { records: all, started: false, crc: 0 }
@@ -338,7 +322,12 @@ impl Restore {
                 self.expected = Some(head.records);
                 return Ok(());
             }
-            Record::Session(id, session) => table.sessions.insert(id, session).is_some(),
+            Record::Session(id, session) => {
+                if let Some(identity) = &session.identity {
+                    table.access.session_opened(identity);
+                }
+                table.sessions.insert(id, session).is_some()
+            }
             Record::Lock { name, capacity, last_token, closed_until, freed } => {
                 let listed = freed.is_some_and(|number| table.free.insert(number, name.clone()).is_some());
                 if closed_until != CellTime::default() {
@@ -367,13 +356,6 @@ impl Restore {
                 table.limiters.insert(name, full).is_some()
             }
             Record::History(record) => table.history.take(record),
-            Record::Identity(id, identity) => {
-                let Some(session) = table.sessions.get_mut(&id) else {
-                    return Err(self.damaged("an identity belongs to a session that is not there"));
-                };
-                table.access.session_opened(&identity);
-                session.identity.replace(identity).is_some()
-            }
             Record::Access(record) => table.access.take(record),
             Record::End { records } => {
                 if Some(records) != self.expected {

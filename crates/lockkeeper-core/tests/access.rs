@@ -5,7 +5,7 @@
 use lockkeeper_core::history::Deed;
 use lockkeeper_core::{
     AccessChange, Acquire, Answer, Batch, CellTime, Command, LockTable, Locks, Quota, Refusal, Reply,
-    Restore, Right, Rights, SessionId, Signed, SignedWhat, Usage, Wait, Waiting,
+    Restore, Right, Rights, SessionId, Usage, Wait, Waiting,
 };
 use proptest::prelude::*;
 
@@ -14,16 +14,13 @@ fn run(table: &mut LockTable, command: Command) -> Answer {
     table.apply(table.applied() + 1, &batch).unwrap().answers.remove(0)
 }
 
-fn signed(by: &str, what: SignedWhat) -> Command {
-    Command::Signed(Box::new(Signed { by: by.into(), what }))
-}
-
 fn open(by: &str, session: u128) -> Command {
-    signed(by, SignedWhat::OpenSession { session: SessionId(session), ttl_ms: 10_000, owner: "o".into() })
+    let (session, identity) = (SessionId(session), Some(by.into()));
+    Command::OpenSession { session, ttl_ms: 10_000, owner: "o".into(), identity }
 }
 
 fn change(change: AccessChange) -> Command {
-    signed("root", SignedWhat::Access(change))
+    Command::ChangeAccess { by: "root".into(), change }
 }
 
 fn quota(namespace: &str, quota: Quota) -> Command {
@@ -48,7 +45,8 @@ fn again(table: &LockTable) -> LockTable {
 fn a_session_belongs_to_who_opened_it_also_after_a_restore() {
     let mut table = LockTable::new();
     run(&mut table, open("ada", 1)).unwrap();
-    let plain = Command::OpenSession { session: SessionId(2), ttl_ms: 10_000, owner: "o".into() };
+    let plain =
+        Command::OpenSession { session: SessionId(2), ttl_ms: 10_000, owner: "o".into(), identity: None };
     run(&mut table, plain).unwrap();
     for table in [&table, &again(&table)] {
         assert!(table.belongs_to(SessionId(1), Some("ada")));
@@ -82,8 +80,8 @@ fn an_identity_opens_no_more_sessions_than_it_may() {
 #[test]
 fn acts_have_names_and_no_secrets() {
     let mut table = LockTable::new();
-    let force = SignedWhat::ForceRelease { lock: "a".into(), reason: "stuck".into() };
-    assert!(matches!(run(&mut table, signed("ada", force)), Ok(Reply::Forced { .. })));
+    let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into(), by: "ada".into() };
+    assert!(matches!(run(&mut table, force), Ok(Reply::Forced { .. })));
     let token =
         AccessChange::AddToken { id: "0a".into(), identity: "ci".into(), salt: [1; 16], hash: [0xab; 32] };
     run(&mut table, change(token)).unwrap();
@@ -91,7 +89,7 @@ fn acts_have_names_and_no_secrets() {
     let Deed::Access { by, change } = &acts[0] else { panic!("{acts:?}") };
     assert_eq!((by.as_str(), change.as_str()), ("root", "token 0a made for ci"));
     assert!(
-        matches!(&acts[1], Deed::ForceReleaseBy { by, lock, .. } if by == "ada" && lock == "a"),
+        matches!(&acts[1], Deed::ForceRelease { by, lock, .. } if by == "ada" && lock == "a"),
         "{acts:?}"
     );
     assert_eq!(again(&table), table);
@@ -170,7 +168,7 @@ proptest! {
                 }
                 Step::Close(session) => Command::CloseSession { session: SessionId(session) },
                 Step::Force(lock) => {
-                    signed("ada", SignedWhat::ForceRelease { lock: NAMES[lock].into(), reason: "r".into() })
+                    Command::ForceRelease { lock: NAMES[lock].into(), reason: "r".into(), by: "ada".into() }
                 }
                 Step::Put(key) => {
                     Command::PutValue { key: NAMES[key].into(), value: vec![1].into(), fence: None, if_version: None }

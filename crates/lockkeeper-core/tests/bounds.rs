@@ -43,7 +43,12 @@ impl Stage {
     }
 
     fn open(&mut self, session: u128) -> Answer {
-        self.run(Command::OpenSession { session: SessionId(session), ttl_ms: 1_000, owner: "test".into() })
+        self.run(Command::OpenSession {
+            session: SessionId(session),
+            ttl_ms: 1_000,
+            owner: "test".into(),
+            identity: None,
+        })
     }
 
     fn acquire(&mut self, session: u128, lock: &str, wait: Wait) -> Answer {
@@ -181,7 +186,7 @@ fn tokens() {
     let all_given = "has given its tokens up to 9007199254740991, its limit";
     at_the_bound(stage.acquire(3, "c", Wait::No), all_given);
     at_the_bound(stage.acquire(3, "a", Wait::Forever), all_given);
-    let force = Command::ForceRelease { lock: "b".into(), reason: "stuck".into() };
+    let force = Command::ForceRelease { lock: "b".into(), reason: "stuck".into(), by: "".into() };
     at_the_bound(stage.run(force), all_given);
     stage.release(1, "a", held);
     let granted = stage.effects.iter().find_map(|effect| match effect {

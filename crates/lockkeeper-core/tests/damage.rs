@@ -11,7 +11,12 @@ fn apply(table: &mut LockTable, commands: Vec<Command>) {
 }
 
 fn open(session: u128) -> Command {
-    Command::OpenSession { session: SessionId(session), ttl_ms: 10_000, owner: "somebody".into() }
+    Command::OpenSession {
+        session: SessionId(session),
+        ttl_ms: 10_000,
+        owner: "somebody".into(),
+        identity: None,
+    }
 }
 
 fn acquire(session: u128, names: &[&str], request: &str, wait: Wait) -> Command {

@@ -60,6 +60,7 @@ impl World {
                         session,
                         ttl_ms: 10_000,
                         owner: format!("o{number}").into(),
+                        identity: None,
                     })
                     .unwrap();
             }

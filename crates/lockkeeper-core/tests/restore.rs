@@ -15,7 +15,13 @@ struct Cell {
 impl Cell {
     fn new() -> Cell {
         let mut cell = Cell { table: LockTable::new() };
-        cell.run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into() }).unwrap();
+        cell.run(Command::OpenSession {
+            session: ANNA,
+            ttl_ms: 60_000,
+            owner: "anna".into(),
+            identity: None,
+        })
+        .unwrap();
         cell
     }
 
@@ -67,12 +73,15 @@ fn numbers_differ() -> Result<(), String> {
     let mut given = old.work(10);
     let backup = old.restored(old.table.highest_number());
     old.run(Command::CloseSession { session: ANNA }).unwrap();
-    old.run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into() }).unwrap();
+    old.run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into(), identity: None })
+        .unwrap();
     given.extend(old.work(50));
     for floor in [1_000, 2_000] {
         let mut restored = backup.restored(floor);
         restored.run(Command::CloseSession { session: ANNA }).unwrap();
-        restored.run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into() }).unwrap();
+        restored
+            .run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into(), identity: None })
+            .unwrap();
         let highest = given.iter().copied().max().unwrap_or(0);
         let new = restored.work(50);
         if let Some(twice) = new.iter().find(|number| **number <= highest || **number > Token::MAX.0) {

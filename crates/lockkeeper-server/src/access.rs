@@ -1,6 +1,6 @@
 //! Rules, tokens and quotas as calls, for HTTP and gRPC alike.
 
-use lockkeeper_core::{AccessChange, Command, Quota, Right, Rights, Signed, SignedWhat};
+use lockkeeper_core::{AccessChange, Command, Quota, Right, Rights};
 use lockkeeper_proto::v1;
 
 use crate::calls::Calls;
@@ -110,8 +110,7 @@ impl Calls {
     }
 
     async fn change_access(&self, change: AccessChange) -> Result<(), Failure> {
-        let signed = Signed { by: self.signature(), what: SignedWhat::Access(change) };
-        self.command(Command::Signed(Box::new(signed))).await.map(|_| ())
+        self.command(Command::ChangeAccess { by: self.signature(), change }).await.map(|_| ())
     }
 }
 

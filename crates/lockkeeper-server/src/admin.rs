@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::{Command, Right, Signed, SignedWhat};
+use lockkeeper_core::{Command, Right};
 use lockkeeper_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -82,10 +82,7 @@ impl Calls {
     async fn note(&self, text: String) -> Result<(), Failure> {
         match self.signature() {
             by if by.is_empty() => Ok(()),
-            by => {
-                let signed = Signed { by, what: SignedWhat::Note(text.into()) };
-                self.command(Command::Signed(Box::new(signed))).await.map(|_| ())
-            }
+            by => self.command(Command::AuditNote { by, text: text.into() }).await.map(|_| ()),
         }
     }
 

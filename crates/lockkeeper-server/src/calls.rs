@@ -191,7 +191,7 @@ impl Calls {
         lockkeeper_proto::chance::fill(&mut bytes)
             .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
         let session = SessionId(u128::from_le_bytes(bytes));
-        Ok((session, Command::OpenSession { session, ttl_ms, owner }))
+        Ok((session, Command::OpenSession { session, ttl_ms, owner, identity: None }))
     }
 
     /// Opens a session; the time to live comes back with it.

@@ -1,16 +1,12 @@
 //! What to do about a request of which nobody knows whether it has happened (S12): not everything can be repeated.
 
-use lockkeeper_core::{Acquire, Command, SignedWhat};
+use lockkeeper_core::{Acquire, Command};
 
 use crate::calls::OWN_REQUEST_PREFIX;
 
 /// For whoever does not know what it was.
 pub(crate) const ANYTHING: &str =
     "with a request id, repeat it with the same one; without, look what has become of it first";
-
-const LOOK_AT_THE_LOCK: &str = "look who holds the lock before you repeat it";
-const OPEN_ANOTHER: &str = "open another session; this one, if it was opened, ends by itself";
-const FORCE: &str = "look who holds the lock before you repeat it: by now it may be the next one";
 
 /// The next step for a command.
 pub(crate) fn next_step(command: &Command) -> &'static str {
@@ -23,17 +19,15 @@ pub(crate) fn next_step(command: &Command) -> &'static str {
         Command::Release { .. } => "repeat it: not_held means that it has happened",
         Command::CloseSession { .. } => "repeat it: session_lost means that it has happened",
         Command::Cancel { .. } => "repeat it",
-        Command::OpenSession { .. } => OPEN_ANOTHER,
+        Command::OpenSession { .. } => "open another session; this one, if it was opened, ends by itself",
         Command::PutValue { .. } | Command::DeleteValue { .. } => "read the value before you repeat it",
-        Command::ForceRelease { .. } => FORCE,
-        Command::HandOver { .. } => LOOK_AT_THE_LOCK,
+        Command::ForceRelease { .. } => {
+            "look who holds the lock before you repeat it: by now it may be the next one"
+        }
+        Command::HandOver { .. } => "look who holds the lock before you repeat it",
         Command::TakeRate(_) => "the permits may be gone: repeat it only if it may take them twice",
-        Command::Signed(signed) => match &signed.what {
-            SignedWhat::OpenSession { .. } => OPEN_ANOTHER,
-            SignedWhat::ForceRelease { .. } => FORCE,
-            SignedWhat::Access(_) => "look at the rules, tokens and quotas before you repeat it",
-            SignedWhat::Note(_) => "look at the members before you repeat it",
-        },
+        Command::ChangeAccess { .. } => "look at the rules, tokens and quotas before you repeat it",
+        Command::AuditNote { .. } => "look at the members before you repeat it",
         // The node asks for these itself, and asks again.
         Command::ExpireSession { .. } | Command::Tick => ANYTHING,
     }
@@ -62,8 +56,8 @@ mod tests {
         let with = |id: &str| Command::Acquire(Acquire { request: Some(id.into()), ..acquire.clone() });
         assert!(words(&with("r1")).ends_with("repeat it with the same request id"));
         let put = Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
-        let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into() };
-        let open = Command::OpenSession { session, ttl_ms: 1_000, owner: "me".into() };
+        let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into(), by: "".into() };
+        let open = Command::OpenSession { session, ttl_ms: 1_000, owner: "me".into(), identity: None };
         let release = Command::Release { session, lock: "a".into(), token: Token(1), forget: false };
         for (command, next) in [
             (with("~1-1"), "look who holds the lock"),

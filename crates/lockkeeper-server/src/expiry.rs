@@ -250,7 +250,12 @@ mod tests {
 
     fn table_with(sessions: u128, ttl_ms: u64) -> LockTable {
         let mut table = LockTable::new();
-        let open = |id| Command::OpenSession { session: SessionId(id), ttl_ms, owner: "test".into() };
+        let open = |id| Command::OpenSession {
+            session: SessionId(id),
+            ttl_ms,
+            owner: "test".into(),
+            identity: None,
+        };
         let batch = Batch { now: CellTime(1), commands: (1..=sessions).map(open).collect() };
         let applied = table.apply(1, &batch).unwrap();
         assert!(applied.answers.iter().all(Result::is_ok), "all were opened");

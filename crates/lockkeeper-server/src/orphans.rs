@@ -72,7 +72,10 @@ mod tests {
     #[test]
     fn waits_of_former_callers_are_cancelled_in_slices_and_later_ones_are_not() {
         let mut table = LockTable::new();
-        apply(&mut table, vec![Command::OpenSession { session: SESSION, ttl_ms: 1_000, owner: "o".into() }]);
+        apply(
+            &mut table,
+            vec![Command::OpenSession { session: SESSION, ttl_ms: 1_000, owner: "o".into(), identity: None }],
+        );
         apply(&mut table, vec![Command::Acquire(Acquire::new(SESSION, Locks::One("a".into())))]);
         // Each third is a call without an id, each third has the client's id, each third is of a stream.
         let id = |number: usize| match number % 3 {

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{Batch, Command, SignedWhat};
-use smol_str::SmolStr;
+use lockkeeper_core::{Batch, Command};
 use tokio::sync::Notify;
 
 use crate::callers::Caller;
@@ -134,7 +133,7 @@ impl Proposer {
         // The clock is read once for each command.
         let since = Instant::now();
         let mut queue = self.queue();
-        let frees = frees(&command);
+        let frees = command.frees();
         if !frees && let Some(why) = self.refuses_new() {
             drop(queue);
             caller.deliver(Err(Failure::Unavailable(why)));
@@ -158,7 +157,7 @@ impl Proposer {
             caller.deliver(Err(Failure::Overload { why: why.into(), retry_after_ms }));
             return;
         }
-        queue.bytes += bytes_of(&command);
+        queue.bytes += command.size();
         queue.commands.push_back(Queued { command, caller, since });
         if queue.commands.len() == 1 {
             self.wake.notify_one();
@@ -201,7 +200,7 @@ impl Proposer {
             if count > 0 && bytes >= ENTRY_BYTES_MAX {
                 break;
             }
-            bytes += bytes_of(command);
+            bytes += command.size();
             count += 1;
         }
         queue.bytes -= bytes;
@@ -219,7 +218,7 @@ impl Proposer {
             let Some(why) = self.refuses_new() else { return Some((commands, callers)) };
             let mut kept = Vec::with_capacity(commands.len());
             for (command, caller) in commands.into_iter().zip(callers) {
-                if frees(&command) {
+                if command.frees() {
                     kept.push((command, caller));
                 } else {
                     caller.deliver(Err(Failure::Unavailable(why.clone())));
@@ -309,58 +308,6 @@ fn answer_too_early(shared: &Shared, batch: &Batch, callers: Vec<Caller>) -> Vec
         }
     }
     Vec::new()
-}
-
-/// About what a command weighs, in memory and in the log.
-fn bytes_of(command: &Command) -> usize {
-    const FIXED: usize = 96;
-    FIXED
-        + match command {
-            Command::PutValue { key, value, .. } => key.len() + value.len(),
-            Command::OpenSession { owner, .. } => owner.len(),
-            Command::Acquire(request) => {
-                let locks: usize = request.locks.as_slice().iter().map(|name| name.len()).sum();
-                let length = |text: &Option<SmolStr>| text.as_ref().map_or(0, |text| text.len());
-                locks + length(&request.scope) + length(&request.value)
-            }
-            Command::Release { lock, .. } => lock.len(),
-            Command::ForceRelease { lock, reason } => lock.len() + reason.len(),
-            Command::DeleteValue { key, .. } => key.len(),
-            Command::HandOver { lock, to, .. } => lock.len() + to.len(),
-            Command::TakeRate(take) => take.limiter.len(),
-            Command::Signed(signed) => {
-                signed.by.len()
-                    + match &signed.what {
-                        SignedWhat::OpenSession { owner, .. } => owner.len(),
-                        SignedWhat::ForceRelease { lock, reason } => lock.len() + reason.len(),
-                        SignedWhat::Access(change) => change.bytes(),
-                        SignedWhat::Note(text) => text.len(),
-                    }
-            }
-            Command::CloseSession { .. }
-            | Command::ExpireSession { .. }
-            | Command::Cancel { .. }
-            | Command::Tick => 0,
-        }
-}
-
-/// What frees or ends something is carried out for as long as anything can be (S11).
-fn frees(command: &Command) -> bool {
-    match command {
-        Command::Release { .. }
-        | Command::Cancel { .. }
-        | Command::CloseSession { .. }
-        | Command::ExpireSession { .. }
-        | Command::ForceRelease { .. }
-        | Command::DeleteValue { .. }
-        | Command::HandOver { .. }
-        | Command::Tick => true,
-        Command::Signed(signed) => !matches!(signed.what, SignedWhat::OpenSession { .. }),
-        Command::OpenSession { .. }
-        | Command::Acquire(_)
-        | Command::PutValue { .. }
-        | Command::TakeRate(_) => false,
-    }
 }
 
 /// An entry that was proposed and is not applied yet.

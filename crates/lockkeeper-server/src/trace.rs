@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use lockkeeper_core::history::ShortSession;
-use lockkeeper_core::{Acquire, CellTime, Command, LockTable, SessionId};
+use lockkeeper_core::{Acquire, CellTime, Command, LockTable};
 use tracing::Span;
 use tracing::field::{Empty, display};
 
@@ -44,9 +44,9 @@ pub fn follow(command: &Command, caller: Caller) -> Caller {
     let span = tracing::debug_span!(
         target: "lockkeeper::trace",
         "request",
-        otel.name = name(command),
-        lock = lock(command),
-        session = session(command).map(ShortSession::from).map(display),
+        otel.name = command.name(),
+        lock = command.lock(),
+        session = command.session().map(ShortSession::from).map(display),
         token = Empty,
         outcome = Empty,
     );
@@ -129,44 +129,5 @@ impl Traced {
             }
         }
         self.caller.deliver(outcome)
-    }
-}
-
-fn name(command: &Command) -> &'static str {
-    match command {
-        Command::OpenSession { .. } => "open_session",
-        Command::CloseSession { .. } => "close_session",
-        Command::ExpireSession { .. } => "expire_session",
-        Command::Acquire(_) => "acquire",
-        Command::Release { .. } => "release",
-        Command::Cancel { .. } => "cancel",
-        Command::ForceRelease { .. } => "force_release",
-        Command::PutValue { .. } => "put_value",
-        Command::DeleteValue { .. } => "delete_value",
-        Command::HandOver { .. } => "hand_over",
-        Command::TakeRate(_) => "take_rate",
-        Command::Signed(_) => "signed",
-        Command::Tick => "tick",
-    }
-}
-
-fn lock(command: &Command) -> Option<&str> {
-    match command {
-        Command::Acquire(request) => request.locks.as_slice().first().map(|name| name.as_str()),
-        Command::Release { lock, .. }
-        | Command::ForceRelease { lock, .. }
-        | Command::HandOver { lock, .. } => Some(lock),
-        _ => None,
-    }
-}
-
-fn session(command: &Command) -> Option<SessionId> {
-    match command {
-        Command::Acquire(request) => Some(request.session),
-        Command::OpenSession { session, .. }
-        | Command::CloseSession { session }
-        | Command::Release { session, .. }
-        | Command::Cancel { session, .. } => Some(*session),
-        _ => None,
     }
 }

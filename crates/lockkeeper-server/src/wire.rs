@@ -142,7 +142,7 @@ pub fn cancel_command(request: v1::CancelRequest) -> Result<Command, Failure> {
 
 /// A force-release.
 pub fn force_release_command(request: v1::ForceReleaseRequest) -> Command {
-    Command::ForceRelease { lock: request.lock.into(), reason: request.reason.into() }
+    Command::ForceRelease { lock: request.lock.into(), reason: request.reason.into(), by: SmolStr::default() }
 }
 
 /// A candidate, whose election is still to be named.

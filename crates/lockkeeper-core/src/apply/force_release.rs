@@ -10,9 +10,10 @@ use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
 
 impl LockTable {
-    pub(crate) fn force_release(&mut self, name: &LockName, reason: &SmolStr) -> Answer {
+    pub(crate) fn force_release(&mut self, name: &LockName, reason: &SmolStr, by: &SmolStr) -> Answer {
         limits::check_name("name of the lock", name)?;
         limits::check_length("reason", reason.len(), limits::REASON_BYTES_MAX)?;
+        limits::check_length("identity", by.len(), limits::IDENTITY_BYTES_MAX)?;
         self.check_token_left()?;
         // The token rises first: whoever is let in below gets a still higher one.
         self.last_token.0 += 1;

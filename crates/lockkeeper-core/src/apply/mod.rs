@@ -1,11 +1,11 @@
 //! One file for each kind of command, and one switch.
 
+mod access;
 mod acquire;
 mod force_release;
 mod hand_over;
 mod release;
 mod session;
-mod signed;
 mod tick;
 mod value;
 
@@ -13,11 +13,15 @@ use crate::command::Command;
 use crate::effect::Answer;
 use crate::table::LockTable;
 
+use self::access::audit_note;
+
 impl LockTable {
     /// The one switch: every command, no default arm.
     pub(crate) fn run(&mut self, command: &Command) -> Answer {
         match command {
-            Command::OpenSession { session, ttl_ms, owner } => self.open_session(*session, *ttl_ms, owner),
+            Command::OpenSession { session, ttl_ms, owner, identity } => {
+                self.open_session(*session, *ttl_ms, owner, identity.as_ref())
+            }
             Command::CloseSession { session } => self.close_session(*session),
             Command::ExpireSession { session, version } => self.expire_session(*session, *version),
             Command::Acquire(request) => self.acquire(request),
@@ -25,7 +29,7 @@ impl LockTable {
             Command::Release { session, lock, token, forget } => {
                 self.release(*session, lock, *token, *forget)
             }
-            Command::ForceRelease { lock, reason } => self.force_release(lock, reason),
+            Command::ForceRelease { lock, reason, by } => self.force_release(lock, reason, by),
             Command::PutValue { key, value, fence, if_version } => {
                 self.put_value(key, value, fence.as_ref(), *if_version)
             }
@@ -34,7 +38,8 @@ impl LockTable {
             }
             Command::HandOver { session, lock, token, to } => self.hand_over(*session, lock, *token, to),
             Command::TakeRate(take) => self.take_rate(take),
-            Command::Signed(signed) => self.signed(signed),
+            Command::ChangeAccess { by, change } => self.change_access(by, change),
+            Command::AuditNote { by, text } => audit_note(by, text),
             Command::Tick => Ok(crate::effect::Reply::Done),
         }
     }

@@ -12,7 +12,17 @@ use crate::session::Session;
 use crate::table::LockTable;
 
 impl LockTable {
-    pub(crate) fn open_session(&mut self, session: SessionId, ttl_ms: u64, owner: &SmolStr) -> Answer {
+    pub(crate) fn open_session(
+        &mut self,
+        session: SessionId,
+        ttl_ms: u64,
+        owner: &SmolStr,
+        identity: Option<&SmolStr>,
+    ) -> Answer {
+        if let Some(identity) = identity {
+            limits::check_length("identity", identity.len(), limits::IDENTITY_BYTES_MAX)?;
+            self.access.check_session(identity)?;
+        }
         limits::check_range("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         limits::check_length("owner", owner.len(), limits::OWNER_BYTES_MAX)?;
         // What is left of an ended session would be taken for the new one's.
@@ -26,9 +36,12 @@ impl LockTable {
             )));
         }
         self.speaker = None;
-        let opened = Session::new(ttl_ms, owner.clone(), self.now);
+        let opened = Session { identity: identity.cloned(), ..Session::new(ttl_ms, owner.clone(), self.now) };
         let version = opened.version;
         self.sessions.insert(session, opened);
+        if let Some(identity) = identity {
+            self.access.session_opened(identity);
+        }
         Ok(Reply::SessionOpened { ttl_ms, version })
     }
 

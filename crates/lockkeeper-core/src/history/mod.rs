@@ -123,6 +123,8 @@ pub struct Act {
 pub enum Deed {
     /// A lock was freed by force.
     ForceRelease {
+        /// Who did it; empty if nobody is known.
+        by: SmolStr,
         /// The lock.
         lock: LockName,
         /// Why, in the operator's words.
@@ -156,26 +158,13 @@ pub enum Deed {
         /// What, in a line.
         text: SmolStr,
     },
-    /// A lock was freed by force, by somebody who is known.
-    ForceReleaseBy {
-        /// Who did it.
-        by: SmolStr,
-        /// The lock.
-        lock: LockName,
-        /// Why, in the operator's words.
-        reason: SmolStr,
-        /// How many grants were taken away.
-        released: u32,
-        /// The lock's last token afterwards.
-        last_token: Token,
-    },
 }
 
 impl Deed {
     /// The word used in the API.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Deed::ForceRelease { .. } | Deed::ForceReleaseBy { .. } => "force_release",
+            Deed::ForceRelease { .. } => "force_release",
             Deed::Members { .. } => "members",
             Deed::Restored { .. } => "restored",
             Deed::Access { .. } => "access",

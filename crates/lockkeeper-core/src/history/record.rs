@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use smol_str::SmolStr;
 
 use super::{Deed, LEFT_MAX, Leader, LockEvent, ShortSession, What};
-use crate::command::{Command, Signed, SignedWhat};
+use crate::command::Command;
 use crate::effect::{Answer, Effect, Freed, Grant, Reply};
 use crate::id::{SessionId, Token};
 use crate::table::LockTable;
@@ -35,10 +35,6 @@ impl LockTable {
         let no_reason = SmolStr::default();
         let reason = match command {
             Command::ForceRelease { reason, .. } => reason,
-            Command::Signed(signed) => match &signed.what {
-                SignedWhat::ForceRelease { reason, .. } => reason,
-                _ => &no_reason,
-            },
             _ => &no_reason,
         };
         self.remember_effects(before.effects, reason);
@@ -47,28 +43,20 @@ impl LockTable {
             (Command::Acquire(request), Ok(Reply::Granted(grant))) if grant.token > before.token => {
                 self.remember_grant(request.session, grant, 0);
             }
-            (Command::ForceRelease { lock, reason }, Ok(Reply::Forced { released, last_token })) => {
-                let (lock, reason) = (lock.clone(), reason.clone());
-                let deed = Deed::ForceRelease { lock, reason, released: *released, last_token: *last_token };
+            (Command::ForceRelease { lock, reason, by }, Ok(Reply::Forced { released, last_token })) => {
+                let (by, lock, reason) = (by.clone(), lock.clone(), reason.clone());
+                let deed =
+                    Deed::ForceRelease { by, lock, reason, released: *released, last_token: *last_token };
                 self.history.act(self.now, deed);
             }
-            (Command::Signed(signed), Ok(reply)) => self.remember_signed(signed, reply),
+            (Command::ChangeAccess { by, change }, Ok(_)) => {
+                self.history.act(self.now, Deed::Access { by: by.clone(), change: change.in_words() });
+            }
+            (Command::AuditNote { by, text }, Ok(_)) => {
+                self.history.act(self.now, Deed::Note { by: by.clone(), text: text.clone() });
+            }
             _ => {}
         }
-    }
-
-    fn remember_signed(&mut self, signed: &Signed, reply: &Reply) {
-        let by = signed.by.clone();
-        let deed = match (&signed.what, reply) {
-            (SignedWhat::ForceRelease { lock, reason }, Reply::Forced { released, last_token }) => {
-                let (lock, reason) = (lock.clone(), reason.clone());
-                Deed::ForceReleaseBy { by, lock, reason, released: *released, last_token: *last_token }
-            }
-            (SignedWhat::Access(change), _) => Deed::Access { by, change: change.in_words() },
-            (SignedWhat::Note(text), _) => Deed::Note { by, text: text.clone() },
-            _ => return,
-        };
-        self.history.act(self.now, deed);
     }
 
     /// Remembers what time alone has brought about.

@@ -8,7 +8,12 @@ const BERT: SessionId = SessionId(0xb << 124);
 
 fn table() -> LockTable {
     let mut table = LockTable::new();
-    let open = |session, owner: &str| Command::OpenSession { session, ttl_ms: 10_000, owner: owner.into() };
+    let open = |session, owner: &str| Command::OpenSession {
+        session,
+        ttl_ms: 10_000,
+        owner: owner.into(),
+        identity: None,
+    };
     apply(&mut table, vec![open(ANNA, "anna"), open(BERT, "bert")]);
     table
 }
@@ -46,7 +51,12 @@ fn told(table: &LockTable, lock: &str) -> Vec<String> {
 #[test]
 fn within_one_entry_each_event_has_the_owner_of_its_time() {
     let mut table = table();
-    let open = |owner: &str| Command::OpenSession { session: ANNA, ttl_ms: 10_000, owner: owner.into() };
+    let open = |owner: &str| Command::OpenSession {
+        session: ANNA,
+        ttl_ms: 10_000,
+        owner: owner.into(),
+        identity: None,
+    };
     // Whoever takes the id over within the entry is another one. (Nothing of the first is left, or it would be refused.)
     let commands = vec![
         acquire(ANNA, "job", Wait::No),
@@ -109,11 +119,13 @@ fn a_repeated_request_is_no_second_grant() {
 #[test]
 fn force_is_remembered_with_its_reason_twice() {
     let mut table = table();
-    let force = |reason: &str| Command::ForceRelease { lock: "job".into(), reason: reason.into() };
+    let force =
+        |reason: &str| Command::ForceRelease { lock: "job".into(), reason: reason.into(), by: "".into() };
     apply(&mut table, vec![acquire(ANNA, "job", Wait::No), force("it hangs"), force("again")]);
     assert_eq!(told(&table, "job"), ["1 granted anna 1 after 0 ms", "1 forced anna 1 after 0 ms (it hangs)"]);
     let acts: Vec<(u64, &Deed)> = table.acts().map(|act| (act.number, &act.deed)).collect();
     let deed = |reason: &str, released, token| Deed::ForceRelease {
+        by: "".into(),
         lock: "job".into(),
         reason: reason.into(),
         released,
@@ -209,7 +221,12 @@ fn the_graph_shows_rings_and_chains() {
     apply(
         &mut table,
         more.iter()
-            .map(|&session| Command::OpenSession { session, ttl_ms: 10_000, owner: "more".into() })
+            .map(|&session| Command::OpenSession {
+                session,
+                ttl_ms: 10_000,
+                owner: "more".into(),
+                identity: None,
+            })
             .collect(),
     );
     apply(&mut table, vec![acquire(ANNA, "a", Wait::No), acquire(BERT, "b", Wait::No)]);

@@ -171,6 +171,7 @@ impl CommandWish {
                 session: SessionId(*session),
                 ttl_ms: 10_000,
                 owner: format!("client-{session}").into(),
+                identity: None,
             },
             CommandWish::Close(session) => Command::CloseSession { session: SessionId(*session) },
             CommandWish::Expire { session, stale } => {
@@ -207,7 +208,7 @@ impl CommandWish {
                 forget: false,
             },
             CommandWish::ForceRelease(lock) => {
-                Command::ForceRelease { lock: LOCKS[*lock].into(), reason: "by chance".into() }
+                Command::ForceRelease { lock: LOCKS[*lock].into(), reason: "by chance".into(), by: "".into() }
             }
             CommandWish::Put { key, fence, version } => Command::PutValue {
                 key: KEYS[*key].into(),

@@ -116,7 +116,7 @@ impl Naive {
 
     fn run(&mut self, command: &Command) -> Answer {
         match command {
-            Command::OpenSession { session, ttl_ms, owner } => self.open(*session, *ttl_ms, owner),
+            Command::OpenSession { session, ttl_ms, owner, .. } => self.open(*session, *ttl_ms, owner),
             Command::CloseSession { session } => {
                 if !self.alive(*session) {
                     return Err(Refusal::SessionLost);
@@ -152,9 +152,11 @@ impl Naive {
                 }
                 Ok(Reply::Done)
             }
-            // Scopes, hand-overs and rates have models of their own.
-            Command::HandOver { .. } | Command::TakeRate(_) => unreachable!("no history has them"),
-            Command::Signed(_) => unreachable!("no history has them"),
+            // Scopes, hand-overs, rates and access rules have models of their own.
+            Command::HandOver { .. }
+            | Command::TakeRate(_)
+            | Command::ChangeAccess { .. }
+            | Command::AuditNote { .. } => unreachable!("no history has them"),
             Command::Tick => Ok(Reply::Done),
         }
     }

@@ -112,6 +112,7 @@ impl Words {
                 session: self.session()?,
                 ttl_ms: self.milliseconds("ttl")?.unwrap_or(10_000),
                 owner: self.named("owner").unwrap_or_default().into(),
+                identity: None,
             },
             "close" => Command::CloseSession { session: self.session()? },
             "expire" => {
@@ -140,6 +141,7 @@ impl Words {
             "force-release" => Command::ForceRelease {
                 lock: self.lock(1)?,
                 reason: self.named("reason").unwrap_or_default().into(),
+                by: "".into(),
             },
             "put" => Command::PutValue {
                 key: self.plain(1)?.into(),

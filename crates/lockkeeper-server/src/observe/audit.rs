@@ -94,13 +94,7 @@ impl Look<'_> {
         };
         let known = |by: &str| (!by.is_empty()).then(|| by.to_owned());
         match &act.deed {
-            Deed::ForceRelease { lock, reason, released, last_token } => {
-                shown.lock = Some(lock.to_string());
-                shown.reason = Some(reason.to_string());
-                shown.released = Some(*released);
-                shown.last_token = Some(last_token.0);
-            }
-            Deed::ForceReleaseBy { by, lock, reason, released, last_token } => {
+            Deed::ForceRelease { by, lock, reason, released, last_token } => {
                 shown.by = known(by);
                 shown.lock = Some(lock.to_string());
                 shown.reason = Some(reason.to_string());

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use lockkeeper_core::quota::namespace;
-use lockkeeper_core::{Access, Command, Fence, Grant, Refusal, Right, SessionId, Signed, SignedWhat};
+use lockkeeper_core::{Access, Command, Fence, Grant, Refusal, Right, SessionId};
 use smol_str::SmolStr;
 
 use super::Who;
@@ -149,7 +149,7 @@ impl Calls {
                 self.may(Right::Acquire, &take.limiter)?;
                 self.must_be_slow(&take.limiter)?;
             }
-            Command::Signed(_) => self.may_all(Right::Admin, "")?,
+            Command::ChangeAccess { .. } | Command::AuditNote { .. } => self.may_all(Right::Admin, "")?,
             Command::ExpireSession { .. } | Command::Tick => {
                 return Err(Failure::Invalid("only the node itself asks for this".to_owned()));
             }
@@ -175,17 +175,14 @@ impl Calls {
         }
     }
 
-    /// Puts the caller's name on what is remembered with it.
-    fn sign(&self, command: Command) -> Command {
-        let Some(by) = self.who().identity() else { return command };
-        let what = match command {
-            Command::OpenSession { session, ttl_ms, owner } => {
-                SignedWhat::OpenSession { session, ttl_ms, owner }
-            }
-            Command::ForceRelease { lock, reason } => SignedWhat::ForceRelease { lock, reason },
-            other => return other,
-        };
-        Command::Signed(Box::new(Signed { by, what }))
+    /// Adds the caller's identity to commands that record it.
+    fn sign(&self, mut command: Command) -> Command {
+        match &mut command {
+            Command::OpenSession { identity, .. } => *identity = self.who().identity(),
+            Command::ForceRelease { by, .. } => *by = self.signature(),
+            _ => {}
+        }
+        command
     }
 
     /// Who the caller is, for the audit trail.

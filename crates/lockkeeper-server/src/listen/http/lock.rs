@@ -265,7 +265,8 @@ pub(super) async fn force_release(
     OnBehalf(calls): OnBehalf,
     Body(asked): Body<ForceRelease>,
 ) -> Result<Json<Forced>, Error> {
-    let command = Command::ForceRelease { lock: asked.lock.into(), reason: asked.reason.into() };
+    let command =
+        Command::ForceRelease { lock: asked.lock.into(), reason: asked.reason.into(), by: "".into() };
     match calls.command(command).await? {
         Reply::Forced { released, last_token } => {
             Ok(Json(Forced { released: released > 0, last_token: last_token.0 }))

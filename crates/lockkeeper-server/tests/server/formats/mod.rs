@@ -5,15 +5,13 @@
 //! by these tests, so adding one is all that a new version has to do:
 //!
 //! ```sh
-//! LOCKKEEPER_WRITE_DATA=v3 cargo test -p lockkeeper-server --test server formats -- --ignored
-//! git add crates/lockkeeper-server/tests/data/v3
+//! LOCKKEEPER_WRITE_DATA=v2 cargo test -p lockkeeper-server --all-features --test server formats -- --ignored
+//! git add crates/lockkeeper-server/tests/data/v2
 //! ```
 //!
 //! Do that when something is added to what is written (a new command, a new record), after teaching `scene.rs` to
-//! use it. Never write an old folder anew: it is what real disks hold.
-//!
-//! v1 is from before a cell asked who its callers are; v2 has rules, tokens, quotas, and sessions that belong to
-//! identities.
+//! use it. Never write the folder of a released version anew: it is what real disks hold. Compatibility begins with
+//! 0.1.0: until then, remove `v1` and write it again whenever the format changes.
 
 mod caller;
 mod newer;
@@ -157,7 +155,7 @@ async fn backups_of_all_versions_can_be_restored() {
 #[tokio::test(flavor = "current_thread")]
 #[ignore = "writes the test data of a new version; see the head of this file"]
 async fn write() {
-    let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v3");
+    let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v2");
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     assert!(!target.exists(), "{} is there: old data is never written anew", target.display());
     scene::write(&target).await;

@@ -170,7 +170,8 @@ impl State {
 
     /// An operator takes a lock away.
     pub(super) fn force(&mut self, lock: &str) {
-        self.apply(Command::ForceRelease { lock: lock.into(), reason: "test".into() }).unwrap();
+        self.apply(Command::ForceRelease { lock: lock.into(), reason: "test".into(), by: "".into() })
+            .unwrap();
     }
 
     fn expire(&mut self, session: SessionId) {
@@ -260,7 +261,12 @@ impl State {
                 let session = SessionId(self.next_session);
                 let owner = request.owner.into();
                 return Some(
-                    match self.apply(Command::OpenSession { session, ttl_ms: request.ttl_ms, owner }) {
+                    match self.apply(Command::OpenSession {
+                        session,
+                        ttl_ms: request.ttl_ms,
+                        owner,
+                        identity: None,
+                    }) {
                         Ok(_) => {
                             self.attached.insert(session, stream);
                             let ttl_ms = self.renew(session);
@@ -368,9 +374,11 @@ impl State {
                 what: Waiting::Request(request.request.into()),
             },
             Asked::CloseSession(request) => Command::CloseSession { session: session(&request.session) },
-            Asked::ForceRelease(request) => {
-                Command::ForceRelease { lock: request.lock.into(), reason: request.reason.into() }
-            }
+            Asked::ForceRelease(request) => Command::ForceRelease {
+                lock: request.lock.into(),
+                reason: request.reason.into(),
+                by: "".into(),
+            },
             Asked::PutValue(request) => Command::PutValue {
                 key: request.key.into(),
                 value: request.value.into(),

@@ -1,0 +1,27 @@
+//! What administrators do: change rules, tokens and quotas, and leave notes in the audit trail.
+
+use smol_str::SmolStr;
+
+use crate::access::AccessChange;
+use crate::effect::{Answer, Reply};
+use crate::limits;
+use crate::table::LockTable;
+
+impl LockTable {
+    pub(crate) fn change_access(&mut self, by: &SmolStr, change: &AccessChange) -> Answer {
+        limits::check_length("identity", by.len(), limits::IDENTITY_BYTES_MAX)?;
+        let counted = self.access.counts();
+        self.access.change(self.now, change)?;
+        if counted != self.access.counts() {
+            self.count_usage();
+        }
+        Ok(Reply::Done)
+    }
+}
+
+/// The history records the note; the table itself does not change.
+pub(crate) fn audit_note(by: &SmolStr, text: &SmolStr) -> Answer {
+    limits::check_length("identity", by.len(), limits::IDENTITY_BYTES_MAX)?;
+    limits::check_length("note", text.len(), limits::REASON_BYTES_MAX)?;
+    Ok(Reply::Done)
+}
