@@ -337,6 +337,11 @@ impl Lockkeeper for Service {
         self.by(&request).access().map(Response::new).map_err(status)
     }
 
+    async fn enable_access(&self, request: Request<v1::EnableAccessRequest>) -> Answer<v1::NewAccessToken> {
+        let made = self.by(&request).enable_access(&request.into_inner().identity).await.map_err(status)?;
+        Ok(Response::new(made))
+    }
+
     async fn grant_access(&self, request: Request<v1::GrantAccessRequest>) -> Answer<v1::AccessDone> {
         self.by(&request).grant_access(request.into_inner()).await.map_err(status)?;
         Ok(Response::new(v1::AccessDone {}))

@@ -81,7 +81,7 @@ impl Calls {
         }
         let table = self.shared().table();
         let access = table.access();
-        if !self.guard().is_strict() && access.is_empty() {
+        if !self.guard().is_strict() && !access.is_enabled() {
             return Ok(());
         }
         match self.who() {
@@ -108,7 +108,7 @@ impl Calls {
         let identity = self.who().identity();
         if table.belongs_to(session, identity.as_deref())
             // Nobody is asked who they are: whoever knows a session speaks for it.
-            || identity.is_none() && !self.guard().is_strict() && table.access().is_empty()
+            || identity.is_none() && !self.guard().is_strict() && !table.access().is_enabled()
         {
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Calls {
             Who::Process => true,
             Who::Nobody if !self.guard().is_strict() => {
                 let table = self.shared().table();
-                table.access().is_empty() && table.access().quotas().next().is_none()
+                !table.access().is_enabled() && table.access().quotas().next().is_none()
             }
             _ => false,
         }
@@ -221,8 +221,9 @@ fn words(right: Right) -> &'static str {
 
 pub(crate) fn not_known() -> Failure {
     Failure::Unauthenticated(
-        "the cell does not know who asks: show an access token (LOCKKEEPER_AUTH_TOKEN_FILE, or the header \
-         Authorization: Bearer) or a client certificate"
+        "access control is on, and the caller is not authenticated: show an access token (LOCKKEEPER_AUTH_TOKEN_FILE, \
+         or the header Authorization: Bearer) or a client certificate; an administrator makes tokens with lockkeeper \
+         access token create"
             .to_owned(),
     )
 }
