@@ -377,7 +377,7 @@ impl Access {
         let sessions =
             self.session_quotas.iter().map(|(who, most)| AccessRecord::Sessions(who.clone(), *most));
         let enabled = self.enabled.then_some(AccessRecord::Enabled);
-        rules.chain(tokens).chain(quotas).chain(sessions).chain(enabled)
+        enabled.into_iter().chain(rules).chain(tokens).chain(quotas).chain(sessions)
     }
 
     /// Takes one record back in; true if it came twice.

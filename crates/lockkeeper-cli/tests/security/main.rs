@@ -9,6 +9,8 @@
 mod access;
 mod certificates;
 mod crowd;
+mod disclosure;
+mod enable;
 mod files;
 mod gate;
 mod greedy;
@@ -16,6 +18,7 @@ mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod listening;
+mod noise;
 mod peers;
 mod places;
 mod quota;
