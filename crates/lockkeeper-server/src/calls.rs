@@ -14,6 +14,7 @@ use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::oneshot;
 
+use crate::budget::{Budgets, ByteBudget, ConnectionBudget};
 use crate::callers::Caller;
 use crate::data_dir::DataDir;
 use crate::doubt;
@@ -75,6 +76,7 @@ struct Inner {
     requests: AtomicU64,
     guard: Arc<Guard>,
     rates: Rates,
+    budgets: Budgets,
 }
 
 impl Calls {
@@ -85,8 +87,8 @@ impl Calls {
         snapshots: SnapshotStore,
         guard: Arc<Guard>,
     ) -> Calls {
-        let (requests, rates) = (AtomicU64::new(0), Rates::default());
-        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates });
+        let (requests, rates, budgets) = (AtomicU64::new(0), Rates::default(), Budgets::default());
+        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates, budgets });
         Calls { inner, who: Who::Process }
     }
 
@@ -119,6 +121,11 @@ impl Calls {
 
     pub(crate) fn guard(&self) -> &Guard {
         &self.inner.guard
+    }
+
+    /// What the node keeps for the caller on this connection.
+    pub(crate) fn budget(&self, connection: &ConnectionBudget) -> ByteBudget {
+        self.inner.budgets.of(connection, self.who.identity())
     }
 
     pub(crate) fn rates(&self) -> &Rates {

@@ -16,6 +16,7 @@ mod addresses;
 mod admin;
 pub mod backup;
 mod blocking;
+mod budget;
 pub mod callers;
 pub mod calls;
 pub mod config;

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod adversary;
 mod certificates;
 mod crowd;
 mod disclosure;
@@ -26,3 +27,4 @@ mod slow;
 mod stage;
 mod strangers;
 mod tls;
+mod windows;

@@ -8,6 +8,7 @@ mod grpc;
 mod health;
 pub mod http;
 mod log_throttle;
+mod metered;
 mod opening;
 mod prompt;
 mod reception;

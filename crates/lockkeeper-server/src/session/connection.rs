@@ -9,6 +9,7 @@ use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
 use lockkeeper_proto::v1;
 use prost::Message;
 
+use crate::budget::{ByteBudget, Charge};
 use crate::calls::{Calls, WeakCalls};
 use crate::failure::{Failure, Outcome};
 use crate::security::disclosure;
@@ -32,6 +33,8 @@ pub struct Connection {
     /// Whose stream it is: what is pushed is checked against the rights of that moment. None: nobody is known, and
     /// nothing is disclosed.
     viewer: Mutex<Option<WeakCalls>>,
+    /// Where what it keeps is counted; the meter of its identity changes when the client authenticates.
+    budget: Mutex<Option<ByteBudget>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +42,8 @@ struct Inner {
     answers: Queue<v1::Answer>,
     events: Queue<v1::Event>,
     open: usize,
+    /// What the queues hold, counted in the budget.
+    charge: Option<Charge>,
     sessions: BTreeSet<SessionId>,
     closed: bool,
     /// Nothing more is read; when all that has gathered is written, it is closed.
@@ -77,6 +82,28 @@ impl Connection {
     /// From now on the client's rights are those of this caller.
     pub(crate) fn set_viewer(&self, calls: &Calls) {
         *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(calls.downgrade());
+    }
+
+    /// From now on what waits for the client is counted here.
+    pub(crate) fn set_budget(&self, budget: ByteBudget) {
+        let mut inner = self.inner();
+        inner.charge = Some(budget.charge(inner.answers.bytes + inner.events.bytes));
+        drop(inner);
+        *self.budget.lock().unwrap_or_else(PoisonError::into_inner) = Some(budget);
+    }
+
+    fn budget(&self) -> Option<ByteBudget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a read, whose answer may be large, may be carried out.
+    pub(crate) fn check_read(&self) -> Result<(), Failure> {
+        self.budget().map_or(Ok(()), |budget| budget.check_read())
+    }
+
+    /// Counts a frame that is being written.
+    pub(crate) fn charge(&self, bytes: usize) -> Option<Charge> {
+        self.budget().map(|budget| budget.charge(bytes))
     }
 
     fn viewer(&self) -> Option<Calls> {
@@ -122,7 +149,8 @@ impl Connection {
         let mut inner = self.inner();
         inner.open = inner.open.saturating_sub(1);
         if !inner.closed {
-            inner.answers.push(v1::Answer { id, kind: Some(kind) });
+            let bytes = inner.answers.push(v1::Answer { id, kind: Some(kind) });
+            inner.count(bytes);
             inner.wake();
         }
     }
@@ -176,7 +204,8 @@ impl Connection {
         }
         let mut inner = self.inner();
         if !inner.closed {
-            inner.events.push(v1::Event { kind: Some(kind) });
+            let bytes = inner.events.push(v1::Event { kind: Some(kind) });
+            inner.count(bytes);
             inner.wake();
         }
     }
@@ -197,6 +226,7 @@ impl Connection {
         inner.closed = true;
         inner.answers = Queue::default();
         inner.events = Queue::default();
+        inner.charge = None;
         inner.wake();
     }
 
@@ -229,6 +259,7 @@ impl Connection {
             }
             return Poll::Pending;
         }
+        let before = inner.answers.bytes + inner.events.bytes;
         let mut room = FRAME_BYTES_MAX;
         let answers = inner.answers.take_some(&mut room);
         // An event may be about an answer that is still behind, and must not overtake it.
@@ -236,11 +267,21 @@ impl Connection {
             true => inner.events.take_some(&mut room),
             false => Vec::new(),
         };
+        let taken = before - inner.answers.bytes - inner.events.bytes;
+        if let Some(charge) = &mut inner.charge {
+            charge.shrink(taken);
+        }
         Poll::Ready(Some(v1::ServerFrame { answers, events }))
     }
 }
 
 impl Inner {
+    fn count(&mut self, bytes: usize) {
+        if let Some(charge) = &mut self.charge {
+            charge.grow(bytes);
+        }
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -265,12 +306,14 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Message> Queue<T> {
-    fn push(&mut self, item: T) {
+    /// How large it is.
+    fn push(&mut self, item: T) -> usize {
         // With its tag and length.
         let size = item.encoded_len() + 8;
         self.bytes += size;
         self.sizes.push_back(size);
         self.items.push(item);
+        size
     }
 
     /// As many as fit into the frame, at least one if there is one.

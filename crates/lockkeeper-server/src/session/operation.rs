@@ -8,6 +8,7 @@ use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::{answer, operation};
 
 use super::connection::Connection;
+use crate::budget::ConnectionBudget;
 use crate::callers::Caller;
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -17,7 +18,12 @@ use crate::wire::{self, About};
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
 /// Carries out one operation.
-pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operation: v1::Operation) {
+pub(super) fn carry_out(
+    calls: &mut Calls,
+    connection: &Arc<Connection>,
+    budget: &ConnectionBudget,
+    operation: v1::Operation,
+) {
     let id = operation.id;
     let has_room = connection.begin();
     // What frees, ends or renews something is always taken in (S11).
@@ -36,6 +42,7 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operati
             *calls = known;
             connection.recognise();
             connection.set_viewer(calls);
+            connection.set_budget(calls.budget(budget));
             connection.send(id, answer::Kind::Done(v1::Done {}));
         }),
         Some(kind) => run(calls, connection, id, kind),
@@ -107,6 +114,9 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
             return Ok(());
         }
         other => {
+            if !matches!(other, Kind::KeepAlive(_) | Kind::Attach(_)) {
+                connection.check_read()?;
+            }
             connection.send(id, read(calls, connection, other)?);
             return Ok(());
         }
