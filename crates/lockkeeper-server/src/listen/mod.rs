@@ -62,6 +62,12 @@ pub enum ListenError {
     },
 }
 
+/// Heads of requests, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_gate(data: &[u8]) {
+    gate::fuzz(data);
+}
+
 /// An open port.
 pub(crate) struct Listener {
     listener: net::Listener,
