@@ -91,7 +91,7 @@ async fn names_and_owners_cannot_steer_a_terminal() {
         );
         seen += usize::from(text.contains("202e"));
     }
-    assert!(seen >= 7, "the names are shown, escaped: {seen}");
+    assert!(seen >= 5, "the names are shown, escaped: {seen}");
     waiting.await.unwrap().unwrap().ok();
     drop(held);
     plain.node.until_log("slow acquire").await;

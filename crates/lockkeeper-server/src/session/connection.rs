@@ -198,8 +198,8 @@ impl Connection {
     }
 
     fn push(&self, kind: v1::event::Kind) {
-        // Whoever may no longer be here is told so with its next operation, and of nothing else.
-        if self.viewer().is_some_and(|viewer| !viewer.is_known()) {
+        // Whoever was known and no longer is, is told so with its next operation, and of nothing else.
+        if self.is_known() && self.viewer().is_some_and(|viewer| !viewer.is_known()) {
             return self.end();
         }
         let mut inner = self.inner();
