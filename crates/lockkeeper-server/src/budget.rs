@@ -32,20 +32,29 @@ const IDENTITIES_KEPT: usize = 1_024;
 struct Meter {
     used: AtomicUsize,
     max: usize,
+    /// Bytes are no longer counted.
     freed: Notify,
+    /// The first byte is counted.
+    began: Notify,
 }
 
 impl Meter {
     fn new(max: usize) -> Arc<Meter> {
-        Arc::new(Meter { used: AtomicUsize::new(0), max, freed: Notify::new() })
+        Arc::new(Meter { used: AtomicUsize::new(0), max, freed: Notify::new(), began: Notify::new() })
     }
 
     fn has_room(&self) -> bool {
         self.used.load(Ordering::Relaxed) < self.max
     }
 
+    fn is_idle(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == 0
+    }
+
     fn add(&self, bytes: usize) {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
+        if bytes > 0 && self.used.fetch_add(bytes, Ordering::Relaxed) == 0 {
+            self.began.notify_one();
+        }
     }
 
     fn sub(&self, bytes: usize) {
@@ -105,8 +114,13 @@ impl ConnectionBudget {
     /// Ends when answers wait and the client has taken nothing for too long.
     pub(crate) async fn stalled(&self) {
         loop {
+            // An idle connection costs no timer.
+            while self.meter.is_idle() {
+                self.meter.began.notified().await;
+                self.note_progress();
+            }
             tokio::time::sleep(STALLED_FOR / 6).await;
-            if self.meter.used.load(Ordering::Relaxed) == 0 {
+            if self.meter.is_idle() {
                 self.note_progress();
             }
             let last = *self.progress.lock().unwrap_or_else(PoisonError::into_inner);
