@@ -181,10 +181,12 @@ where
         }
         Ok(collected)
     };
-    let (body, _charge) = match collected.await {
+    let (body, charge) = match collected.await {
         Ok(collected) => collected,
         Err(failure) => return grpc::status(failure).into_http(),
     };
+    // It is decoded at once, and the call may then wait for as long as its caller likes.
+    drop(charge);
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
     let response = grpc::blame_malformed_message(response);
     match is_streamed {
