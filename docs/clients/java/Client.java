@@ -59,7 +59,10 @@ public final class Client implements AutoCloseable {
     /** Token and authority may be null: then nothing is shown, and those are trusted that the JDK trusts. */
     public Client(List<String> urls, long ttlMs, String owner, String token, Path ca)
             throws IOException, InterruptedException, GeneralSecurityException {
-        HttpClient.Builder builder = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5));
+        // Not HTTP/2: a renewal must not share its connection with calls that wait.
+        HttpClient.Builder builder = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .connectTimeout(Duration.ofSeconds(5));
         http = ca == null ? builder.build() : builder.sslContext(trusting(ca)).build();
         this.token = token;
         this.urls = new ArrayList<>(urls);

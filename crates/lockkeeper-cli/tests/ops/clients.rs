@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use lockkeeper_proto::net::Stream;
 use lockkeeper_proto::tls::{ServerTls, ServerTlsFiles};
@@ -50,6 +51,9 @@ fn python_client() -> Command {
 
 /// Compiled into this folder.
 fn typescript_client(folder: &Path) -> Command {
+    // Tests at the same time must not install it at the same time.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = Command::new(root().join("scripts/typescript")).output().unwrap();
     assert!(compiler.status.success(), "TypeScript cannot be installed: {compiler:?}");
     let compiled = Command::new("node")
