@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::admin;
 use crate::client::{self, Client, Output};
+use crate::escape;
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -16,6 +17,7 @@ use crate::table::Table;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  lockkeeper access enable --to admin.token             turn access control on; the administrator's token is in the file
   lockkeeper access grant ci builds/ acquire            ci may take what begins with builds/
   lockkeeper access grant '*' '' read                   everybody who is known may look at all
   lockkeeper access token create ci --to ci.token       a token for ci, in a file of its own
@@ -41,6 +43,18 @@ pub(crate) struct AccessVerb {
 enum What {
     /// Show all rules, tokens and quotas
     List {
+        #[command(flatten)]
+        client: Client,
+    },
+    /// Turn access control on: from then on every client shows an access token or a certificate, and nothing is allowed that
+    /// no rule allows. Makes the token of the first administrator, which is shown once
+    Enable {
+        /// Who the first administrator is
+        #[arg(default_value = "admin")]
+        identity: String,
+        /// Writes the token to this new file, which only its owner may read, instead of stdout
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
         #[command(flatten)]
         client: Client,
     },
@@ -138,6 +152,7 @@ impl AccessVerb {
     fn client(&self) -> &Client {
         match &self.what {
             What::List { client }
+            | What::Enable { client, .. }
             | What::Grant { client, .. }
             | What::Revoke { client, .. }
             | What::Token(TokenWhat::Create { client, .. } | TokenWhat::Revoke { client, .. })
@@ -162,6 +177,7 @@ impl AccessVerb {
                     .await?;
                 return show(client.output, &state);
             }
+            What::Enable { identity, to, .. } => return enable(client, identity, to).await,
             What::Grant { identity, prefix, rights, .. } => {
                 let request = v1::GrantAccessRequest { identity, prefix, rights };
                 admin::call(client, |mut node| {
@@ -233,17 +249,59 @@ async fn create(client: &Client, identity: String, to: Option<PathBuf>) -> Resul
         async move { node.create_access_token(request).await }
     })
     .await?;
-    if let Some(mut file) = file {
-        file.write_all(format!("{}\n", made.token).as_bytes()).and_then(|()| file.sync_all()).map_err(
-            |error| {
-                Failure::other(format!(
-                    "the token cannot be written ({error}): revoke it with lockkeeper access token revoke {}",
-                    made.id
-                ))
-            },
-        )?;
+    if let Some(file) = file {
+        write_token(file, &made.token).map_err(|error| {
+            Failure::other(format!(
+                "the token cannot be written ({error}): revoke it with lockkeeper access token revoke {}",
+                made.id
+            ))
+        })?;
     }
-    match (client.output, to) {
+    hand_over(client.output, &made, to.as_deref())
+}
+
+/// Turns access control on. The token is the only way back in, so it is written before anything is lost: to stdout if the
+/// file fails.
+async fn enable(client: &Client, identity: String, to: Option<PathBuf>) -> Result<(), Failure> {
+    let file = to.as_deref().map(own_file).transpose()?;
+    let request = v1::EnableAccessRequest { identity };
+    let enabled = admin::call(client, |mut node| {
+        let request = request.clone();
+        async move { node.enable_access(request).await }
+    })
+    .await;
+    let made = match (enabled, &to) {
+        (Ok(made), _) => made,
+        (Err(failure), Some(path)) => {
+            // Nothing is in it; the same command must work when the reason is gone.
+            let _ = std::fs::remove_file(path);
+            return Err(failure);
+        }
+        (Err(failure), None) => return Err(failure),
+    };
+    let mut to = to;
+    if let Some(Err(error)) = file.map(|file| write_token(file, &made.token)) {
+        eprintln!("lockkeeper: the token cannot be written to the file ({error}); it follows");
+        to = None;
+    }
+    hand_over(client.output, &made, to.as_deref())?;
+    let whose = escape::line(&made.identity);
+    eprintln!(
+        "lockkeeper: access control is on, and {whose} is its administrator. Clients without a token or certificate are \
+         refused from now on.\nGive each one its own: lockkeeper access grant IDENTITY PREFIX acquire; lockkeeper access \
+         token create IDENTITY --to FILE"
+    );
+    Ok(())
+}
+
+fn write_token(mut file: std::fs::File, token: &str) -> std::io::Result<()> {
+    file.write_all(format!("{token}\n").as_bytes())?;
+    file.sync_all()
+}
+
+/// Says where the token is, or what it is: this once.
+fn hand_over(output: Output, made: &v1::NewAccessToken, to: Option<&Path>) -> Result<(), Failure> {
+    match (output, to) {
         (Output::Json, None) => {
             client::print_json(&json!({"id": made.id, "identity": made.identity, "token": made.token}))
         }
@@ -306,7 +364,7 @@ fn as_json(state: &v1::AccessState) -> serde_json::Value {
             })
         })
         .collect();
-    json!({"rules": rules, "tokens": tokens, "quotas": quotas})
+    json!({"enabled": state.enabled, "rules": rules, "tokens": tokens, "quotas": quotas})
 }
 
 fn as_tables(state: &v1::AccessState) -> String {
@@ -337,5 +395,11 @@ fn as_tables(state: &v1::AccessState) -> String {
             of(quota.state_bytes_used, quota.state_bytes),
         ]);
     }
-    [rules.to_string(), tokens.to_string(), quotas.to_string()].join("\n")
+    let state = match state.enabled {
+        true => "access control is on\n",
+        false => {
+            "access control is off: everybody who reaches the cell may do everything (lockkeeper access enable)\n"
+        }
+    };
+    [state.to_owned(), rules.to_string(), tokens.to_string(), quotas.to_string()].join("\n")
 }

@@ -9,6 +9,7 @@ use lockkeeper::{Keeper, KeeperBuilder, Unfenced};
 use serde::Serialize;
 
 use crate::duration;
+use crate::escape;
 use crate::failure::Failure;
 
 /// The variable that says the same as `--engine`, and that others do not see.
@@ -83,8 +84,13 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     result
 }
 
-/// Prints an answer. A reader that has gone away, such as `head`, is no error.
+/// Prints an answer, escaped: it may hold other people's text.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_raw(&escape::lines(text))
+}
+
+/// Prints text of our own as it is. A reader that has gone away, such as `head`, is no error.
+pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -97,7 +103,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 pub(crate) fn print_json(answer: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(answer)
         .map_err(|error| Failure::other(format!("the answer cannot be written as JSON: {error}")))?;
-    print(&format!("{text}\n"))
+    print_raw(&escape::json(&format!("{text}\n")))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ impl Completions {
     pub(crate) fn run(self, mut command: clap::Command) -> Result<u8, Failure> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut command, "lockkeeper", &mut text);
-        client::print(&String::from_utf8_lossy(&text))?;
+        client::print_raw(&String::from_utf8_lossy(&text))?;
         Ok(0)
     }
 }

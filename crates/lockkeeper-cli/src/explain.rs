@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::admin;
 use crate::client::{self, Client, Output};
 use crate::duration::words;
+use crate::escape;
 use crate::failure::{Failure, UNAVAILABLE};
-use crate::table::clean;
 
 /// Say in plain words why one has to wait for a lock
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ impl Explain {
         match self.client.output {
             Output::Json => client::print_json(&Explanation { lock, blocked, events, sentences })?,
             Output::Table => client::print(
-                &(sentences.iter().map(|one| clean(one)).collect::<Vec<_>>().join("\n") + "\n"),
+                &(sentences.iter().map(|one| escape::line(one)).collect::<Vec<_>>().join("\n") + "\n"),
             )?,
         }
         Ok(0)

@@ -4,6 +4,7 @@ use lockkeeper::Error;
 use serde_json::json;
 
 use crate::client::Output;
+use crate::escape;
 
 /// Wrong usage.
 pub(crate) const USAGE: u8 = 64;
@@ -43,8 +44,11 @@ impl Failure {
     /// On stderr: a line of text, or the error of the HTTP contract.
     pub(crate) fn print(&self, output: Output) {
         match output {
-            Output::Table => eprintln!("lockkeeper: {}", self.message),
-            Output::Json => eprintln!("{}", json!({"error": {"code": self.code, "message": self.message}})),
+            Output::Table => eprintln!("lockkeeper: {}", escape::lines(&self.message)),
+            Output::Json => {
+                let error = json!({"error": {"code": self.code, "message": self.message}});
+                eprintln!("{}", escape::json(&error.to_string()));
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::client::{self, Client, Output};
 use crate::duration::words;
+use crate::escape;
 use crate::failure::Failure;
 
 /// Free a lock, whoever holds it; its holder becomes stale at every gate
@@ -76,9 +77,9 @@ fn ask(lock: &LockState) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::other(format!("the terminal cannot be asked: {error}; use --yes"));
     let mut stderr = io::stderr().lock();
-    write!(stderr, "Release \"{}\" by force? It is {held}, and {} wait. [y/N] ", lock.lock, lock.waiting)
-        .and_then(|()| stderr.flush())
-        .map_err(failed)?;
+    let question =
+        format!("Release \"{}\" by force? It is {held}, and {} wait. [y/N] ", lock.lock, lock.waiting);
+    write!(stderr, "{}", escape::line(&question)).and_then(|()| stderr.flush()).map_err(failed)?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(failed)?;
     match answer.trim().to_lowercase().as_str() {

@@ -6,6 +6,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
+use crate::escape::LogWriter;
+
 /// What is logged if nobody says anything else.
 pub(crate) const FILTER: &str = "info,openraft=error";
 
@@ -36,9 +38,11 @@ pub(crate) fn filter(text: &str) -> Result<String, String> {
 /// Logs from now on. `filter` was read by [`filter`] before.
 pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(FILTER));
+    let has_colours = std::io::stderr().is_terminal();
+    let is_json = matches!(format, LogFormat::Json);
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(move || LogWriter { is_json, has_colours })
+        .with_ansi(has_colours);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().boxed(),

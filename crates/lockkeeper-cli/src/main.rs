@@ -15,6 +15,7 @@ mod config;
 mod doctor;
 mod duration;
 mod elect;
+mod escape;
 mod explain;
 mod failure;
 mod force_release;

@@ -24,7 +24,7 @@ impl ManVerb {
         let mut command = command;
         command.build();
         let Some(folder) = self.folder else {
-            client::print(&page(&command)?)?;
+            client::print_raw(&page(&command)?)?;
             return Ok(0);
         };
         let failed = |error: std::io::Error| {

@@ -7,6 +7,7 @@ use lockkeeper::{Error, Leader};
 use serde_json::json;
 
 use crate::client::{self, Client, Output};
+use crate::escape;
 use crate::failure::Failure;
 
 /// How long to rest when nobody could be asked.
@@ -59,7 +60,7 @@ impl Observe {
 
     fn show(&self, leader: Option<&Leader>) -> Result<(), Failure> {
         let line = match (self.client.output, leader) {
-            (Output::Json, leader) => json!({"leader": leader}).to_string(),
+            (Output::Json, leader) => escape::json(&json!({"leader": leader}).to_string()).into_owned(),
             (Output::Table, None) => format!("nobody leads \"{}\"", self.name),
             (Output::Table, Some(leader)) => {
                 let value = if leader.value.is_empty() { "-" } else { leader.value.as_str() };

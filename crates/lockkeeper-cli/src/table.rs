@@ -1,5 +1,7 @@
 //! Tables as plain text: columns two spaces apart, nothing after the last.
 
+use crate::escape;
+
 /// Rows under a head.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -11,13 +13,8 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| clean(&cell)).collect());
+        self.rows.push(cells.into_iter().map(|cell| escape::line(&cell).into_owned()).collect());
     }
-}
-
-/// Names and owners are other people's text: it must not steer the terminal.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl std::fmt::Display for Table {

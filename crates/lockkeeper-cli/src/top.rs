@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::{self, Client, Output};
 use crate::duration::{self, words};
+use crate::escape;
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -106,7 +107,7 @@ struct Screen;
 
 impl Screen {
     fn enter() -> Result<Screen, Failure> {
-        client::print(ENTER)?;
+        client::print_raw(ENTER)?;
         Ok(Screen)
     }
 }
@@ -114,7 +115,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // Nobody is left to be told.
-        let _ = client::print(LEAVE);
+        let _ = client::print_raw(LEAVE);
     }
 }
 
@@ -126,11 +127,11 @@ fn draw(text: &str) -> Result<(), Failure> {
     };
     let mut frame = HOME.to_owned();
     let shown: Vec<String> =
-        text.lines().take(lines).map(|line| line.chars().take(columns).collect()).collect();
+        text.lines().take(lines).map(|line| escape::line(line).chars().take(columns).collect()).collect();
     frame.push_str(&shown.join(&format!("{CLEAR_LINE}\r\n")));
     frame.push_str(CLEAR_LINE);
     frame.push_str(CLEAR_BELOW);
-    client::print(&frame)?;
+    client::print_raw(&frame)?;
     std::io::stdout()
         .flush()
         .map_err(|error| Failure::other(format!("the terminal cannot be written: {error}")))

@@ -158,11 +158,24 @@ pub enum AccessChange {
         /// `None` for the default.
         bytes: Option<u64>,
     },
+    /// Turns access control on, with its first administrator: a rule for everything, and a token as in `AddToken`.
+    Enable {
+        /// The token's public part.
+        id: SmolStr,
+        /// Who the administrator is.
+        identity: SmolStr,
+        /// Drawn for the token.
+        salt: [u8; 16],
+        /// SHA-256 of salt and secret.
+        hash: [u8; 32],
+    },
 }
 
 /// All rules, tokens and quotas.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Access {
+    // Invariant: true if there is a rule or a token, and true for ever after: without rules nothing is allowed.
+    pub(crate) enabled: bool,
     pub(crate) rules: Weighed<(SmolStr, SmolStr), Rights>,
     pub(crate) tokens: Weighed<SmolStr, AccessToken>,
     pub(crate) quotas: Weighed<SmolStr, Quota>,
@@ -180,6 +193,7 @@ pub(crate) enum AccessRecord {
     Token(SmolStr, AccessToken),
     Quota(SmolStr, Quota),
     Sessions(SmolStr, u32),
+    Enabled,
 }
 
 /// The name that rules and quotas know it by.
@@ -188,9 +202,16 @@ pub fn subject(name: &str) -> &str {
 }
 
 impl Access {
-    /// Whether nobody has set anything: then everything is as before there were rules.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.tokens.is_empty()
+    /// Whether rules are in force: then nothing is allowed that no rule allows.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether anybody but the one named by this rule may administer everything.
+    pub fn has_other_administrator(&self, identity: &str, prefix: &str) -> bool {
+        self.rules().any(|(other, of, rights)| {
+            of.is_empty() && rights.has(Right::Admin) && (other != identity || of != prefix)
+        })
     }
 
     /// Whether an identity may do this with this name.
@@ -203,6 +224,11 @@ impl Access {
         // A beginning of "election/" takes in elections of any name.
         let common = if ELECTION_PREFIX.starts_with(prefix) { "" } else { subject(prefix) };
         self.has_rule(identity, right, |given| common.starts_with(given))
+    }
+
+    /// Whether there is any rule for an identity, of its own or for everybody.
+    pub fn has_rights(&self, identity: &str) -> bool {
+        Right::ALL.into_iter().any(|right| self.has_rule(identity, right, |_| true))
     }
 
     fn has_rule(&self, identity: &str, right: Right, fits: impl Fn(&str) -> bool) -> bool {
@@ -260,6 +286,7 @@ impl Access {
                     check_room("rules", self.rules.len(), limits::RULES_MAX)?;
                 }
                 self.rules.insert(key, *rights);
+                self.enabled = true;
             }
             AccessChange::Revoke { identity, prefix } => {
                 if self.rules.remove(&(identity.clone(), prefix.clone())).is_none() {
@@ -269,17 +296,19 @@ impl Access {
                 }
             }
             AccessChange::AddToken { id, identity, salt, hash } => {
-                check_identity(identity)?;
-                limits::check_name("id of the token", id)?;
-                if identity == EVERYBODY {
-                    return Err(Refusal::invalid("a token is for one identity: name it"));
+                self.add_token(now, id, identity, *salt, *hash)?;
+                self.enabled = true;
+            }
+            AccessChange::Enable { id, identity, salt, hash } => {
+                if self.enabled {
+                    return Err(Refusal::invalid(
+                        "access control is on already: an administrator makes further tokens with lockkeeper access token \
+                         create",
+                    ));
                 }
-                if self.tokens.contains_key(id) {
-                    return Err(Refusal::invalid("there is a token with this id already: make another"));
-                }
-                check_room("tokens", self.tokens.len(), limits::TOKENS_MAX)?;
-                let token = AccessToken { identity: identity.clone(), salt: *salt, hash: *hash, made: now };
-                self.tokens.insert(id.clone(), token);
+                self.add_token(now, id, identity, *salt, *hash)?;
+                self.rules.insert((identity.clone(), SmolStr::default()), Rights::of([Right::Admin]));
+                self.enabled = true;
             }
             AccessChange::RevokeToken { id } => {
                 if self.tokens.remove(id).is_none() {
@@ -328,8 +357,33 @@ impl Access {
             + self.session_quotas.count_bytes()
     }
 
+    fn add_token(
+        &mut self,
+        now: CellTime,
+        id: &SmolStr,
+        identity: &SmolStr,
+        salt: [u8; 16],
+        hash: [u8; 32],
+    ) -> Result<(), Refusal> {
+        check_identity(identity)?;
+        limits::check_name("id of the token", id)?;
+        if identity == EVERYBODY {
+            return Err(Refusal::invalid("a token is for one identity: name it"));
+        }
+        if self.tokens.contains_key(id) {
+            return Err(Refusal::invalid("there is a token with this id already: make another"));
+        }
+        check_room("tokens", self.tokens.len(), limits::TOKENS_MAX)?;
+        self.tokens.insert(id.clone(), AccessToken { identity: identity.clone(), salt, hash, made: now });
+        Ok(())
+    }
+
     pub(crate) fn records_len(&self) -> usize {
-        self.rules.len() + self.tokens.len() + self.quotas.len() + self.session_quotas.len()
+        usize::from(self.enabled)
+            + self.rules.len()
+            + self.tokens.len()
+            + self.quotas.len()
+            + self.session_quotas.len()
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = AccessRecord> + '_ {
@@ -341,12 +395,14 @@ impl Access {
         let quotas = self.quotas.iter().map(|(name, quota)| AccessRecord::Quota(name.clone(), *quota));
         let sessions =
             self.session_quotas.iter().map(|(who, most)| AccessRecord::Sessions(who.clone(), *most));
-        rules.chain(tokens).chain(quotas).chain(sessions)
+        let enabled = self.enabled.then_some(AccessRecord::Enabled);
+        enabled.into_iter().chain(rules).chain(tokens).chain(quotas).chain(sessions)
     }
 
     /// Takes one record back in; true if it came twice.
     pub(crate) fn take(&mut self, record: AccessRecord) -> bool {
         match record {
+            AccessRecord::Enabled => std::mem::replace(&mut self.enabled, true),
             AccessRecord::Rule(who, prefix, rights) => self.rules.insert((who, prefix), rights).is_some(),
             AccessRecord::Token(id, token) => self.tokens.insert(id, token).is_some(),
             AccessRecord::Quota(name, quota) => self.quotas.insert(name, quota).is_some(),
@@ -369,6 +425,9 @@ impl AccessChange {
             AccessChange::SetQuota { namespace, quota } => format!("quota of {namespace}: {quota}"),
             AccessChange::SetStateBytes { bytes: None } => "default limit of state bytes".to_owned(),
             AccessChange::SetStateBytes { bytes: Some(most) } => format!("at most {most} bytes of state"),
+            AccessChange::Enable { id, identity, .. } => {
+                format!("access control turned on; token {id} made for the administrator {identity}")
+            }
             AccessChange::SetSessions { identity, sessions: None } => {
                 format!("no quota of sessions for {identity}")
             }
@@ -385,7 +444,9 @@ impl AccessChange {
             AccessChange::Grant { identity, prefix, .. } | AccessChange::Revoke { identity, prefix } => {
                 identity.len() + prefix.len()
             }
-            AccessChange::AddToken { id, identity, .. } => id.len() + identity.len() + 48,
+            AccessChange::AddToken { id, identity, .. } | AccessChange::Enable { id, identity, .. } => {
+                id.len() + identity.len() + 48
+            }
             AccessChange::RevokeToken { id } => id.len(),
             AccessChange::SetQuota { namespace, .. } => namespace.len() + 32,
             AccessChange::SetSessions { identity, .. } => identity.len(),
@@ -453,6 +514,30 @@ mod tests {
         assert!(access.allows_all("ci", Right::Read, "builds/7"));
         assert!(!access.allows_all("ci", Right::Read, "build"));
         assert!(!access.allows_all("ci", Right::Read, ""));
+    }
+
+    #[test]
+    fn access_control_is_turned_on_once_and_stays_on() {
+        let mut access = Access::default();
+        assert!(!access.is_enabled());
+        let enable = |id: &str, identity: &str| AccessChange::Enable {
+            id: id.into(),
+            identity: identity.into(),
+            salt: [1; 16],
+            hash: [2; 32],
+        };
+        access.change(CellTime(0), &enable("one", "ada")).unwrap();
+        assert!(access.is_enabled() && access.allows_all("ada", Right::Admin, ""));
+        assert_eq!(access.token("one").unwrap().identity, "ada");
+        assert!(access.change(CellTime(0), &enable("two", "eve")).is_err(), "nobody else becomes the first");
+        assert!(!access.has_other_administrator("ada", ""));
+        let revoke = AccessChange::Revoke { identity: "ada".into(), prefix: "".into() };
+        access.change(CellTime(0), &revoke).unwrap();
+        access.change(CellTime(0), &AccessChange::RevokeToken { id: "one".into() }).unwrap();
+        assert!(access.is_enabled(), "without rules nothing is allowed");
+        let mut restored = Access::default();
+        access.records().for_each(|record| assert!(!restored.take(record)));
+        assert_eq!(restored, access);
     }
 
     #[test]

@@ -48,6 +48,8 @@ async function read(body, onView, isEnded) {
     const events = (text + value).split("\n\n");
     text = events.pop();
     for (const event of events) {
+      // The last one: the node ends the stream, and says why when it is asked again.
+      if (event.startsWith("event: error")) return;
       const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
       if (data.length > 0 && !isEnded()) onView(JSON.parse(data.join("\n")));
     }

@@ -54,7 +54,58 @@ impl Calls {
             rules: rules.collect(),
             tokens: tokens.collect(),
             quotas: [cell].into_iter().chain(namespaces).chain(identities).collect(),
+            enabled: self.guard().is_strict() || access.is_enabled(),
         })
+    }
+
+    /// Turns access control on. The token of its first administrator is shown once.
+    pub async fn enable_access(&self, identity: &str) -> Result<v1::NewAccessToken, Failure> {
+        not_root(identity)?;
+        if self.guard().is_strict() {
+            return Err(Failure::Invalid(
+                "access control is on already: this node was started with --root-token-file or --root-name, and root \
+                 makes further tokens with lockkeeper access token create"
+                    .to_owned(),
+            ));
+        }
+        let made = tokens::draw(identity)?;
+        let change = match made.change {
+            AccessChange::AddToken { id, identity, salt, hash } => {
+                AccessChange::Enable { id, identity, salt, hash }
+            }
+            other => other,
+        };
+        self.change_access(change).await?;
+        Ok(v1::NewAccessToken { id: made.id.to_string(), identity: identity.to_owned(), token: made.text })
+    }
+
+    /// A first rule or token would shut out everybody who has none, so that is a decision of its own.
+    fn must_be_enabled(&self) -> Result<(), Failure> {
+        match self.guard().is_strict() || self.shared().table().access().is_enabled() {
+            true => Ok(()),
+            false => Err(Failure::Invalid(
+                "access control is off, and the first rule or token would shut out every client that shows no access \
+                 token: turn it on with lockkeeper access enable, which makes the first administrator's token"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Refuses a change that leaves nobody who could change anything again, unless there is a root.
+    fn must_keep_administrator(&self, identity: &str, prefix: &str) -> Result<(), Failure> {
+        let table = self.shared().table();
+        let access = table.access();
+        let is_administrators = access.allows_all(identity, Right::Admin, "") && prefix.is_empty();
+        match self.guard().is_strict()
+            || !is_administrators
+            || access.has_other_administrator(identity, prefix)
+        {
+            true => Ok(()),
+            false => Err(Failure::Invalid(format!(
+                "\"{identity}\" is the last administrator, and nobody could change rules again: grant admin on \"\" to \
+                 another identity first"
+            ))),
+        }
     }
 
     /// Allows an identity something.
@@ -68,12 +119,19 @@ impl Calls {
             })?);
         }
         not_root(&asked.identity)?;
+        self.may_all(Right::Admin, "")?;
+        self.must_be_enabled()?;
+        if !rights.contains(&Right::Admin) {
+            self.must_keep_administrator(&asked.identity, &asked.prefix)?;
+        }
         let (identity, prefix) = (asked.identity.into(), asked.prefix.into());
         self.change_access(AccessChange::Grant { identity, prefix, rights: Rights::of(rights) }).await
     }
 
     /// Takes a rule away.
     pub async fn revoke_access(&self, asked: v1::RevokeAccessRequest) -> Result<(), Failure> {
+        self.may_all(Right::Admin, "")?;
+        self.must_keep_administrator(&asked.identity, &asked.prefix)?;
         let change = AccessChange::Revoke { identity: asked.identity.into(), prefix: asked.prefix.into() };
         self.change_access(change).await
     }
@@ -82,6 +140,7 @@ impl Calls {
     pub async fn create_token(&self, identity: &str) -> Result<v1::NewAccessToken, Failure> {
         self.may_all(Right::Admin, "")?;
         not_root(identity)?;
+        self.must_be_enabled()?;
         let made = tokens::draw(identity)?;
         self.change_access(made.change).await?;
         Ok(v1::NewAccessToken { id: made.id.to_string(), identity: identity.to_owned(), token: made.text })

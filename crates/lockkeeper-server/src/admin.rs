@@ -151,10 +151,13 @@ impl Calls {
         // Once it is open it can be read to its end, also if a newer one takes its place.
         let mut file = image.open_at(0).map_err(unreadable)?;
         let (chunks, outgoing) = mpsc::channel(CHUNKS_AHEAD);
+        let calls = self.clone();
         tokio::task::spawn_blocking(move || {
             loop {
                 let mut data = vec![0; CHUNK_BYTES];
-                let chunk = match file.read(&mut data) {
+                // It may take long, and the caller's rights may end meanwhile.
+                let allowed = calls.may_all(Right::Admin, "").map_err(std::io::Error::other);
+                let chunk = match allowed.and_then(|()| file.read(&mut data)) {
                     Ok(0) => return,
                     Ok(count) => {
                         data.truncate(count);

@@ -49,6 +49,29 @@ impl Caller {
         }
     }
 
+    /// Hands over the outcome of a wait. The caller's rights are checked again: they may be gone since it asked.
+    fn deliver_late(self, outcome: Outcome) -> Told {
+        let stream = match &self {
+            Caller::Stream { connection, id, .. } => Some((connection, *id)),
+            Caller::Traced(traced) => match &traced.caller {
+                Caller::Stream { connection, id, .. } => Some((connection, *id)),
+                _ => None,
+            },
+            // A call checks for itself, and gives its grant back.
+            Caller::Call(_) | Caller::Nobody => None,
+        };
+        if let (Some((connection, id)), Ok(Reply::Granted(grant))) = (stream, &outcome)
+            && let Err(failure) = connection.may_receive(grant)
+        {
+            connection.fail(id, failure);
+            return Told::Refused;
+        }
+        match self.deliver(outcome) {
+            true => Told::Yes,
+            false => Told::Gone,
+        }
+    }
+
     /// The stream and the session that it opens, if it opens one.
     pub(crate) fn opens(&self) -> Option<(&Arc<Connection>, SessionId)> {
         match self {
@@ -69,6 +92,17 @@ impl Caller {
             Caller::Nobody => false,
         }
     }
+}
+
+/// Who has heard of the end of a wait; of several callers, the one who has heard most counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// Somebody waited for it here, and all of them have gone.
+    Gone,
+    /// The caller no longer has the right to what it waited for.
+    Refused,
+    /// The caller, or whoever it is on another node.
+    Yes,
 }
 
 /// Hashed the same way in every process, so that a simulation can be repeated: the keys are numbers of ours.
@@ -130,14 +164,11 @@ impl Callers {
         }
     }
 
-    /// The wait with this ticket is over. False if somebody waited for it here and all of them have gone.
-    pub fn wait_over(&self, ticket: Ticket, outcome: Outcome) -> bool {
-        let Some(callers) = self.inner().queued.remove(&ticket) else { return true };
-        let mut told = false;
-        for caller in callers {
-            told |= caller.deliver(outcome.clone());
-        }
-        told
+    /// The wait with this ticket is over.
+    pub fn wait_over(&self, ticket: Ticket, outcome: Outcome) -> Told {
+        let Some(callers) = self.inner().queued.remove(&ticket) else { return Told::Yes };
+        let told = callers.into_iter().map(|caller| caller.deliver_late(outcome.clone()));
+        told.max().unwrap_or(Told::Gone)
     }
 
     /// This stream now speaks for the session; an older one is closed, so that nothing that it still has in

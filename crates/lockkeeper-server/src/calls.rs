@@ -1,8 +1,9 @@
 //! Every operation of the contract as one call, for HTTP and unary gRPC alike; the stream uses the parts
 //! that do not wait.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{
@@ -13,6 +14,7 @@ use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::oneshot;
 
+use crate::budget::{Budgets, ByteBudget, ConnectionBudget};
 use crate::callers::Caller;
 use crate::data_dir::DataDir;
 use crate::doubt;
@@ -47,6 +49,25 @@ pub struct Calls {
     who: Who,
 }
 
+/// The same without keeping the node alive, for what the node itself keeps.
+#[derive(Clone)]
+pub(crate) struct WeakCalls {
+    inner: Weak<Inner>,
+    who: Who,
+}
+
+impl WeakCalls {
+    pub(crate) fn upgrade(&self) -> Option<Calls> {
+        Some(Calls { inner: self.inner.upgrade()?, who: self.who.clone() })
+    }
+}
+
+impl fmt::Debug for WeakCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakCalls").field("who", &self.who).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     shared: Arc<Shared>,
     consensus: Consensus,
@@ -55,6 +76,7 @@ struct Inner {
     requests: AtomicU64,
     guard: Arc<Guard>,
     rates: Rates,
+    budgets: Budgets,
 }
 
 impl Calls {
@@ -65,14 +87,18 @@ impl Calls {
         snapshots: SnapshotStore,
         guard: Arc<Guard>,
     ) -> Calls {
-        let (requests, rates) = (AtomicU64::new(0), Rates::default());
-        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates });
+        let (requests, rates, budgets) = (AtomicU64::new(0), Rates::default(), Budgets::default());
+        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates, budgets });
         Calls { inner, who: Who::Process }
     }
 
     /// The same operations in the name of somebody else.
     pub(crate) fn on_behalf_of(&self, who: Who) -> Calls {
         Calls { inner: self.inner.clone(), who }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakCalls {
+        WeakCalls { inner: Arc::downgrade(&self.inner), who: self.who.clone() }
     }
 
     /// The same in the name of whoever has this token.
@@ -95,6 +121,11 @@ impl Calls {
 
     pub(crate) fn guard(&self) -> &Guard {
         &self.inner.guard
+    }
+
+    /// What the node keeps for the caller on this connection.
+    pub(crate) fn budget(&self, connection: &ConnectionBudget) -> ByteBudget {
+        self.inner.budgets.of(connection, self.who.identity())
     }
 
     pub(crate) fn rates(&self) -> &Rates {
@@ -160,7 +191,7 @@ impl Calls {
         let next_step = doubt::next_step(&command);
         self.submit(command, Caller::Call(sender));
         let outcome = answer.await.unwrap_or_else(|_| Err(Failure::unknown("the node is stopping")));
-        outcome.map_err(|failure| failure.in_doubt(next_step))
+        outcome.map_err(|failure| self.disclose(failure.in_doubt(next_step)))
     }
 
     /// Draws a session id and makes the command that opens it.
@@ -231,6 +262,7 @@ impl Calls {
     pub(crate) async fn acquire_for_answer(&self, mut request: Acquire) -> Result<UndeliveredGrant, Failure> {
         let mut leaves = None;
         let (session, gives_back) = (request.session, request.request.is_none());
+        let waits = request.wait != Wait::No;
         match &request.request {
             Some(id) if id.starts_with(OWN_REQUEST_PREFIX) => {
                 return Err(Failure::Invalid(format!(
@@ -260,9 +292,13 @@ impl Calls {
         if let Some(mut guard) = leaves {
             guard.request = None;
         }
-        match outcome.map_err(|failure| failure.in_doubt(next_step))? {
+        match outcome.map_err(|failure| self.disclose(failure.in_doubt(next_step)))? {
             Reply::Granted(grant) => {
                 let undelivered = UndeliveredGrant::new(self.inner.shared.clone(), session, grant);
+                if waits {
+                    // Its rights may be gone since it asked: then the grant goes back.
+                    self.may_receive(&undelivered)?;
+                }
                 if !gives_back {
                     undelivered.delivered();
                 }

@@ -16,13 +16,14 @@ use crate::wire;
 pub type Decoder = fn(&[u8]);
 
 /// All groups, with their names.
-pub const GROUPS: [(&str, Decoder); 6] = [
+pub const GROUPS: [(&str, Decoder); 7] = [
     ("wire", wire),
     ("log", log),
     ("snapshot", snapshot),
     ("sequencer", sequencer),
     ("http", http),
     ("peers", peers),
+    ("gate", gate),
 ];
 
 /// Frames of clients and of nodes, in pieces of any size, and the commands that they ask for.
@@ -126,6 +127,11 @@ pub fn sequencer(data: &[u8]) {
     }
     let encoded = percent::encode(&text, |_, byte| byte.is_ascii_alphanumeric());
     assert_eq!(percent::decode(&encoded).as_deref(), Some(&*text));
+}
+
+/// Heads of requests, as the gate sees them: a line for the method and the target, one for each header.
+pub fn gate(data: &[u8]) {
+    crate::listen::fuzz_gate(data);
 }
 
 /// Bodies, queries and headers of the HTTP API.

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::callers::{Caller, Callers};
+use crate::callers::{Caller, Callers, Told};
+use crate::console_seats::ConsoleSeats;
 use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::lately::Lately;
@@ -19,9 +20,6 @@ use crate::orphans::Orphans;
 use crate::proposer::Proposer;
 use crate::slow::Slow;
 use crate::trace;
-
-/// Most pages of the console that watch one node.
-pub(crate) const WATCHERS_MAX: usize = 256;
 
 /// The heart of a node and everything around it.
 #[derive(Debug)]
@@ -49,7 +47,7 @@ pub struct Shared {
     /// Which waits are worth a line in the log.
     pub slow: Slow,
     /// Seats for pages of the console that watch this node.
-    pub watchers: Arc<Semaphore>,
+    pub console_seats: Arc<ConsoleSeats>,
     /// Something changed that the timer task has to look at.
     pub timers_changed: Notify,
     /// A tick is on its way through the log.
@@ -72,7 +70,7 @@ impl Shared {
             metrics,
             slow,
             lately: Lately::default(),
-            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            console_seats: Arc::default(),
             timers_changed: Notify::new(),
             ticking: AtomicBool::new(false),
             table: Mutex::new(table),
@@ -201,8 +199,10 @@ impl Shared {
                 }
                 self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
-                if !self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) && request.is_none() {
-                    self.give_back(session, &given);
+                match self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) {
+                    Told::Refused => self.give_back(session, &given),
+                    Told::Gone if request.is_none() => self.give_back(session, &given),
+                    Told::Gone | Told::Yes => {}
                 }
             }
             Effect::Ended { ticket, refusal, mode, waited_ms, .. } => {

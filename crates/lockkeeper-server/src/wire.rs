@@ -1,5 +1,6 @@
 //! Between the wire and the lock table.
 
+use lockkeeper_core::history::ShortSession;
 use lockkeeper_core::limits::INTERVAL_NS_MAX;
 use lockkeeper_core::{
     Acquire, Command, Fence, Grant, LockView, Locks, Mode, Policy, Reply, Sequencer, SessionId, TakeRate,
@@ -258,7 +259,7 @@ pub fn answer(about: &About, outcome: Outcome) -> answer::Kind {
     }
 }
 
-/// A lock on the wire.
+/// A lock on the wire. Whoever knows a whole session id can act in its name, so a view has its first digits only.
 pub fn lock_state(view: &LockView) -> v1::LockState {
     v1::LockState {
         lock: view.name.to_string(),
@@ -270,7 +271,7 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
             .holders
             .iter()
             .map(|holder| v1::Holder {
-                session: holder.session.to_string(),
+                session: ShortSession::from(holder.session).to_string(),
                 token: holder.token.0,
                 mode: mode_out(holder.mode),
                 owner: holder.owner.to_string(),
@@ -284,7 +285,7 @@ pub fn lock_state(view: &LockView) -> v1::LockState {
             .queue
             .iter()
             .map(|waiter| v1::Waiter {
-                session: waiter.session.to_string(),
+                session: ShortSession::from(waiter.session).to_string(),
                 position: waiter.position,
                 mode: mode_out(waiter.mode),
                 owner: waiter.owner.to_string(),

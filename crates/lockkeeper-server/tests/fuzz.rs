@@ -141,6 +141,11 @@ fn peers() {
     fuzz("peers");
 }
 
+#[test]
+fn gate() {
+    fuzz("gate");
+}
+
 /// Writes the corpus anew, from good examples of everything: run it when a format has grown.
 #[test]
 #[ignore = "writes to fuzz/corpus"]

@@ -201,6 +201,8 @@ pub enum Loss {
     /// The engine's session is suspended: its connection is lost, and whether it lives on is known when it is back. Its
     /// deadline has not passed.
     Suspended = 7,
+    /// The cell refuses the client: access control was turned on, or its access token was revoked.
+    Refused = 8,
 }
 
 impl Loss {
@@ -212,6 +214,7 @@ impl Loss {
             5 => Loss::Closed,
             6 => Loss::Wounded,
             7 => Loss::Suspended,
+            8 => Loss::Refused,
             _ => Loss::SessionExpired,
         }
     }
@@ -227,6 +230,10 @@ impl fmt::Display for Loss {
             Loss::Closed => "the keeper was closed",
             Loss::Wounded => "an older scope took it",
             Loss::Suspended => "its session is suspended until the connection is back",
+            Loss::Refused => {
+                "the cell refused to renew its session: access control was turned on, or the access token was revoked; \
+                 give the client a valid access token"
+            }
         })
     }
 }

@@ -31,7 +31,7 @@ pub struct LockState {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Its session.
+    /// Its session. A cell shows the first eight digits of the id: whoever knows a whole one can act in its name.
     pub session: String,
     /// Its token.
     pub token: u64,
@@ -56,7 +56,7 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Its session.
+    /// Its session. A cell shows the first eight digits of the id: whoever knows a whole one can act in its name.
     pub session: String,
     /// Its place in the queue.
     pub position: u32,

@@ -1,6 +1,7 @@
 // A client of Lockkeeper in Go: nothing but the standard library.
 //
 //	go run client.go http://127.0.0.1:7420
+//	LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token go run client.go https://locks.example:7420
 //
 // Copy it, and change what you like. The rules that keep it safe are marked with RULE.
 package main
@@ -8,12 +9,15 @@ package main
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -35,13 +39,46 @@ type Keeper struct {
 	session  string
 	ttl      time.Duration
 	closed   chan struct{}
+	token    string
+	http     *http.Client
 }
 
 type object = map[string]any
 
-// Open opens a session and keeps it alive until Close.
-func Open(urls []string, ttl time.Duration, owner string) (*Keeper, error) {
-	k := &Keeper{urls: append([]string{}, urls...), ttl: ttl, closed: make(chan struct{})}
+// TokenFromEnvironment reads the access token. RULE: a secret comes from a file or the environment, never from the command
+// line, which every user can read.
+func TokenFromEnvironment() (string, error) {
+	file := os.Getenv("LOCKKEEPER_AUTH_TOKEN_FILE")
+	if file == "" {
+		return os.Getenv("LOCKKEEPER_AUTH_TOKEN"), nil
+	}
+	text, err := os.ReadFile(file)
+	return strings.TrimSpace(string(text)), err
+}
+
+// client trusts the authority in this file; without one, those that the system trusts.
+func client(ca string) (*http.Client, error) {
+	if ca == "" {
+		return http.DefaultClient, nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("no certificate in %s", ca)
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}, nil
+}
+
+// Open opens a session and keeps it alive until Close. Token and ca may be empty.
+func Open(urls []string, ttl time.Duration, owner, token, ca string) (*Keeper, error) {
+	http, err := client(ca)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{urls: append([]string{}, urls...), ttl: ttl, closed: make(chan struct{}), token: token, http: http}
 	sent := time.Now()
 	var opened struct{ Session string }
 	if err := k.call("session/open", object{"ttl_ms": ttl.Milliseconds(), "owner": owner}, &opened); err != nil {
@@ -77,7 +114,7 @@ func (k *Keeper) renew() {
 		switch {
 		case err == nil:
 			k.renewed(sent)
-		case errors.As(err, &refused) && refused.Code == "session_lost":
+		case errors.As(err, &refused) && (refused.Code == "session_lost" || refused.Code == "unauthenticated"):
 			k.renewed(time.Time{})
 			return
 		} // Without an answer the deadline speaks, not the network.
@@ -101,7 +138,7 @@ func (k *Keeper) call(path string, body object, answer any) error {
 		k.mutex.Lock()
 		url := k.urls[0]
 		k.mutex.Unlock()
-		refused, err := ask(url+"/v1/"+path, text, answer)
+		refused, err := k.ask(url+"/v1/"+path, text, answer)
 		if err == nil && refused == nil {
 			return nil
 		}
@@ -113,7 +150,9 @@ func (k *Keeper) call(path string, body object, answer any) error {
 		}
 		k.mutex.Lock()
 		if refused != nil && refused.Leader != "" {
-			k.urls = append([]string{"http://" + refused.Leader}, k.urls...)
+			// RULE: under TLS as before, or the token would go over the wire in clear text.
+			scheme, _, _ := strings.Cut(k.urls[0], "://")
+			k.urls = append([]string{scheme + "://" + refused.Leader}, k.urls...)
 			k.urls = k.urls[:min(8, len(k.urls))]
 		} else {
 			k.urls = append(k.urls[1:], k.urls[0])
@@ -122,8 +161,16 @@ func (k *Keeper) call(path string, body object, answer any) error {
 	}
 }
 
-func ask(url string, body []byte, answer any) (*Refused, error) {
-	response, err := http.Post(url, "application/json", bytes.NewReader(body))
+func (k *Keeper) ask(url string, body []byte, answer any) (*Refused, error) {
+	request, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("content-type", "application/json")
+	if k.token != "" {
+		request.Header.Set("authorization", "Bearer "+k.token)
+	}
+	response, err := k.http.Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +217,11 @@ func (k *Keeper) Close() error {
 
 func run(urls []string) error {
 	const name = "clients/go"
-	keeper, err := Open(urls, 10*time.Second, "go")
+	token, err := TokenFromEnvironment()
+	if err != nil {
+		return err
+	}
+	keeper, err := Open(urls, 10*time.Second, "go", token, os.Getenv("LOCKKEEPER_CA"))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 // A client of Lockkeeper in Java 17: nothing but the JDK.
 //
 //   java Client.java http://127.0.0.1:7420
+//   LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token java Client.java https://locks.example:7420
 //
 // Copy it, and change what you like; with a JSON library it gets shorter. The rules that keep it safe are marked with
 // RULE.
@@ -10,6 +11,11 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -18,6 +24,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 
 /** One session: everything that it holds ends with it. */
 public final class Client implements AutoCloseable {
@@ -36,7 +44,8 @@ public final class Client implements AutoCloseable {
         void run(long token) throws Exception;
     }
 
-    private final HttpClient http = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+    private final HttpClient http;
+    private final String token;
     private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor(task -> {
         Thread thread = new Thread(task);
         thread.setDaemon(true);
@@ -47,7 +56,15 @@ public final class Client implements AutoCloseable {
     private final String session;
     private volatile long deadline;
 
-    public Client(List<String> urls, long ttlMs, String owner) throws IOException, InterruptedException {
+    /** Token and authority may be null: then nothing is shown, and those are trusted that the JDK trusts. */
+    public Client(List<String> urls, long ttlMs, String owner, String token, Path ca)
+            throws IOException, InterruptedException, GeneralSecurityException {
+        // Not HTTP/2: a renewal must not share its connection with calls that wait.
+        HttpClient.Builder builder = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .connectTimeout(Duration.ofSeconds(5));
+        http = ca == null ? builder.build() : builder.sslContext(trusting(ca)).build();
+        this.token = token;
         this.urls = new ArrayList<>(urls);
         this.ttlMs = ttlMs;
         long sent = System.nanoTime();
@@ -55,6 +72,27 @@ public final class Client implements AutoCloseable {
         renewed(sent);
         // RULE: three times within each TTL, so that one lost answer costs nothing.
         timer.scheduleAtFixedRate(this::renew, ttlMs / 3, ttlMs / 3, TimeUnit.MILLISECONDS);
+    }
+
+    private static SSLContext trusting(Path ca) throws IOException, GeneralSecurityException {
+        KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+        trusted.load(null, null);
+        try (var pem = Files.newInputStream(ca)) {
+            for (var certificate : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                trusted.setCertificateEntry("ca-" + trusted.size(), certificate);
+            }
+        }
+        TrustManagerFactory managers = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        managers.init(trusted);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, managers.getTrustManagers(), null);
+        return context;
+    }
+
+    /** RULE: a secret comes from a file or the environment, never from the command line, which every user can read. */
+    static String tokenFromEnvironment() throws IOException {
+        String file = System.getenv("LOCKKEEPER_AUTH_TOKEN_FILE");
+        return file == null ? System.getenv("LOCKKEEPER_AUTH_TOKEN") : Files.readString(Path.of(file)).strip();
     }
 
     private void renewed(long sent) {
@@ -69,7 +107,7 @@ public final class Client implements AutoCloseable {
             call("session/keepalive", "{\"session\": %s}".formatted(quoted(session)));
             renewed(sent);
         } catch (Refused refused) {
-            if (refused.code.equals("session_lost")) {
+            if (refused.code.equals("session_lost") || refused.code.equals("unauthenticated")) {
                 deadline = System.nanoTime();
             }
         } catch (IOException unanswered) {
@@ -94,11 +132,13 @@ public final class Client implements AutoCloseable {
             }
             String leader = null;
             try {
-                HttpRequest request = HttpRequest.newBuilder(URI.create(url + "/v1/" + path))
+                HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url + "/v1/" + path))
                         .timeout(Duration.ofSeconds(60))
-                        .POST(HttpRequest.BodyPublishers.ofString(body))
-                        .build();
-                HttpResponse<String> answer = http.send(request, HttpResponse.BodyHandlers.ofString());
+                        .POST(HttpRequest.BodyPublishers.ofString(body));
+                if (token != null) {
+                    request.header("authorization", "Bearer " + token);
+                }
+                HttpResponse<String> answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
                 if (answer.statusCode() == 200) {
                     return answer.body();
                 }
@@ -119,7 +159,8 @@ public final class Client implements AutoCloseable {
             }
             synchronized (urls) {
                 if (leader != null) {
-                    urls.add(0, "http://" + leader);
+                    // RULE: under TLS as before, or the token would go over the wire in clear text.
+                    urls.add(0, url.substring(0, url.indexOf("://") + 3) + leader);
                     urls.subList(Math.min(8, urls.size()), urls.size()).clear();
                 } else {
                     urls.add(urls.remove(0));
@@ -178,7 +219,8 @@ public final class Client implements AutoCloseable {
         String name = "clients/java";
         List<String> urls = words.length > 0 ? List.of(words) : List.of("http://127.0.0.1:7420");
         long[] first = new long[1];
-        try (Client keeper = new Client(urls, 10_000, "java")) {
+        String ca = System.getenv("LOCKKEEPER_CA");
+        try (Client keeper = new Client(urls, 10_000, "java", tokenFromEnvironment(), ca == null ? null : Path.of(ca))) {
             keeper.lock(name, 5_000, token -> {
                 first[0] = token;
                 if (!keeper.holds()) {

@@ -1,13 +1,16 @@
 """A client of Lockkeeper in plain Python: nothing but the standard library.
 
     python3 client.py http://127.0.0.1:7420
+    LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token python3 client.py https://locks.example:7420
 
 Copy it, and change what you like. The rules that keep it safe are marked with RULE.
 """
 
 import contextlib
 import json
+import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -25,11 +28,22 @@ class Refused(Exception):
         self.details = error
 
 
+def token_from_environment():
+    """RULE: a secret comes from a file or the environment, never from the command line, which every user can read."""
+    if file := os.environ.get("LOCKKEEPER_AUTH_TOKEN_FILE"):
+        with open(file, encoding="ascii") as lines:
+            return lines.read().strip()
+    return os.environ.get("LOCKKEEPER_AUTH_TOKEN")
+
+
 class Keeper:
     """One session: everything that it holds ends with it."""
 
-    def __init__(self, urls, ttl_ms=10_000, owner=socket.gethostname()):
+    def __init__(self, urls, ttl_ms=10_000, owner=socket.gethostname(), token=None, ca=None):
         self.urls = list(urls)
+        self.headers = {"authorization": f"Bearer {token}"} if token else {}
+        # The authority of the nodes' certificates; without one, those that the system trusts.
+        self.tls = ssl.create_default_context(cafile=ca)
         self.ttl = ttl_ms / 1000
         sent = time.monotonic()
         self.session = self.call("session/open", ttl_ms=ttl_ms, owner=owner)["session"]
@@ -50,7 +64,7 @@ class Keeper:
                 self.call("session/keepalive", session=self.session)
                 self._renewed(sent)
             except Refused as refused:
-                if refused.code == "session_lost":
+                if refused.code in ("session_lost", "unauthenticated"):
                     self.deadline = 0
                     return
             except OSError:
@@ -64,14 +78,16 @@ class Keeper:
         """One call. Goes on to the next node, or to the one that leads, until somebody answers."""
         give_up = time.monotonic() + 30
         while True:
-            request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode())
+            request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode(), self.headers)
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=60, context=self.tls) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as failed:
                 error = json.load(failed)["error"]
                 if error["code"] == "not_leader" and error.get("leader"):
-                    self.urls.insert(0, f"http://{error['leader']}")
+                    # RULE: under TLS as before, or the token would go over the wire in clear text.
+                    scheme = self.urls[0].split("://")[0]
+                    self.urls.insert(0, f"{scheme}://{error['leader']}")
                     del self.urls[8:]
                 elif error["code"] not in ("unavailable", "not_leader"):
                     raise Refused(error) from None
@@ -106,7 +122,8 @@ class Keeper:
 
 
 def main():
-    keeper = Keeper(sys.argv[1:] or ["http://127.0.0.1:7420"])
+    urls = sys.argv[1:] or ["http://127.0.0.1:7420"]
+    keeper = Keeper(urls, token=token_from_environment(), ca=os.environ.get("LOCKKEEPER_CA"))
     with keeper.lock("clients/python", wait_ms=5_000) as first:
         assert keeper.holds()
         keeper.put("clients/python", "paid", "clients/python", first)

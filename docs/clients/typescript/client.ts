@@ -2,9 +2,13 @@
 //
 //   node client.ts http://127.0.0.1:7420        Node 22.18 and newer; an older one runs what tsc makes of it
 //
+// With access control and TLS (Node takes the authority from NODE_EXTRA_CA_CERTS, Deno from DENO_CERT):
+//
+//   NODE_EXTRA_CA_CERTS=ca.pem LOCKKEEPER_AUTH_TOKEN=$(cat ci.token) node client.ts https://locks.example:7420
+//
 // Copy it, and change what you like. The rules that keep it safe are marked with RULE.
 
-declare const process: { argv: string[]; exit(code: number): never };
+declare const process: { argv: string[]; env: Record<string, string | undefined>; exit(code: number): never };
 
 /** The cell's own words. `code` is stable, and made for programs. */
 export class Refused extends Error {
@@ -21,17 +25,19 @@ const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 export class Keeper {
   private urls: string[];
   private ttlMs: number;
+  private headers: Record<string, string>;
   private session = "";
   private deadline = 0;
   private timer: ReturnType<typeof setInterval> | undefined;
 
-  private constructor(urls: string[], ttlMs: number) {
+  private constructor(urls: string[], ttlMs: number, token?: string) {
     this.urls = urls;
     this.ttlMs = ttlMs;
+    this.headers = token ? { authorization: `Bearer ${token}` } : {};
   }
 
-  static async open(urls: string[], ttlMs = 10_000, owner = "typescript"): Promise<Keeper> {
-    const keeper = new Keeper([...urls], ttlMs);
+  static async open(urls: string[], ttlMs = 10_000, owner = "typescript", token?: string): Promise<Keeper> {
+    const keeper = new Keeper([...urls], ttlMs, token);
     const sent = performance.now();
     const opened = await keeper.call("session/open", { ttl_ms: ttlMs, owner });
     keeper.session = opened.session as string;
@@ -54,7 +60,7 @@ export class Keeper {
       this.renewed(sent);
     } catch (error) {
       // Without an answer the deadline speaks, not the network.
-      if (error instanceof Refused && error.code === "session_lost") this.deadline = 0;
+      if (error instanceof Refused && ["session_lost", "unauthenticated"].includes(error.code)) this.deadline = 0;
     }
   }
 
@@ -68,11 +74,14 @@ export class Keeper {
     const giveUp = performance.now() + 30_000;
     for (;;) {
       try {
-        const answer = await fetch(`${this.urls[0]}/v1/${path}`, { method: "POST", body: JSON.stringify(body) });
+        const { headers } = this;
+        const answer = await fetch(`${this.urls[0]}/v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
         const found = await answer.json();
         if (answer.ok) return found;
         if (found.error.code === "not_leader" && found.error.leader) {
-          this.urls = [`http://${found.error.leader}`, ...this.urls].slice(0, 8);
+          // RULE: under TLS as before, or the token would go over the wire in clear text.
+          const scheme = this.urls[0].split("://")[0];
+          this.urls = [`${scheme}://${found.error.leader}`, ...this.urls].slice(0, 8);
         } else if (found.error.code === "unavailable" || found.error.code === "not_leader") {
           this.urls.push(this.urls.shift()!);
         } else {
@@ -115,7 +124,9 @@ export class Keeper {
 
 async function main(): Promise<void> {
   const urls = process.argv.slice(2);
-  const keeper = await Keeper.open(urls.length > 0 ? urls : ["http://127.0.0.1:7420"]);
+  // RULE: a secret comes from the environment or a file, never from the command line, which every user can read.
+  const token = process.env.LOCKKEEPER_AUTH_TOKEN;
+  const keeper = await Keeper.open(urls.length > 0 ? urls : ["http://127.0.0.1:7420"], 10_000, "typescript", token);
   const name = "clients/typescript";
   const first = await keeper.lock(name, 5_000, async (token) => {
     if (!keeper.holds()) throw new Error("the session is over");

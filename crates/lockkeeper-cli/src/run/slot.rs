@@ -10,6 +10,7 @@ use lockkeeper::{Error, Fencing, Keeper, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::words;
+use crate::escape;
 use crate::failure::Failure;
 
 /// What is known of the last run that succeeded.
@@ -62,7 +63,7 @@ impl<'a, F: Fencing> Slot<'a, F> {
             "lockkeeper: \"{name}\" was run already in this slot of {}, which began {} ago, by {}: skipped",
             words(period),
             words(ago),
-            slot.last.by
+            escape::line(&slot.last.by)
         );
         Ok(None)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockkeeper::{Error, Fencing, Guard, Keeper, Lock, LockState};
 
 use crate::duration::words;
+use crate::escape;
 
 /// Whoever waits for less is not told.
 const FIRST_WORD: Duration = Duration::from_secs(1);
@@ -61,10 +62,15 @@ pub(crate) fn held_by(lock: &LockState) -> String {
 }
 
 fn position(lock: &LockState, ours: &[String]) -> String {
-    match lock.queue.iter().find(|waiter| ours.contains(&waiter.session)) {
+    match lock.queue.iter().find(|waiter| is_ours(&waiter.session, ours)) {
         Some(waiter) => format!(", position {} of {}", waiter.position, lock.waiting),
         None => String::new(),
     }
+}
+
+/// Whether one of our sessions is meant: a cell shows the first digits of an id.
+fn is_ours(shown: &str, ours: &[String]) -> bool {
+    !shown.is_empty() && ours.iter().any(|id| id.starts_with(shown))
 }
 
 /// Writes to stderr from a thread of its own: a terminal that was stopped with Ctrl-S, or a full pipe, must not keep us
@@ -103,7 +109,7 @@ impl Voice {
     /// Says it, unless it is still busy with the last text.
     fn say(&self, text: String) {
         if let Some(texts) = &self.texts {
-            let _ = texts.try_send(text);
+            let _ = texts.try_send(escape::line(&text).into_owned());
         }
     }
 }

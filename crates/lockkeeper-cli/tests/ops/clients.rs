@@ -2,9 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use lockkeeper_proto::net::Stream;
+use lockkeeper_proto::tls::{ServerTls, ServerTlsFiles};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::harness::cell::Cell;
 use crate::harness::lacking::lacking;
+use crate::stage::Stage;
 use crate::support::{Server, text};
 
 /// What each of them says.
@@ -25,7 +33,11 @@ fn is_there(program: &str) -> bool {
 
 /// Runs a client with the addresses of nodes behind its own words.
 fn run(command: &mut Command, addresses: &[&str]) {
-    let urls = addresses.iter().map(|address| format!("http://{address}"));
+    run_over("http", command, addresses);
+}
+
+fn run_over(scheme: &str, command: &mut Command, addresses: &[&str]) {
+    let urls = addresses.iter().map(|address| format!("{scheme}://{address}"));
     let output = command.args(urls).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
     assert_eq!(text(&output.stdout), SAID, "{command:?}: {output:?}");
@@ -39,6 +51,9 @@ fn python_client() -> Command {
 
 /// Compiled into this folder.
 fn typescript_client(folder: &Path) -> Command {
+    // Tests at the same time must not install it at the same time.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = Command::new(root().join("scripts/typescript")).output().unwrap();
     assert!(compiler.status.success(), "TypeScript cannot be installed: {compiler:?}");
     let compiled = Command::new("node")
@@ -103,6 +118,60 @@ fn go() {
 fn java() {
     let Some(mut client) = java_client() else { return };
     run(&mut client, &[&Server::start().address]);
+}
+
+/// Says over TLS that another node leads, to everybody who asks.
+async fn redirect(stage: &Stage) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let own = stage.nodes_ca.issue("follower", &[&address]);
+    let tls =
+        ServerTls::new(ServerTlsFiles { own, client_ca: None, peer_ca: None, required: false }).unwrap();
+    let error =
+        json!({"error": {"code": "not_leader", "message": "ask the leader", "leader": stage.node.address}});
+    let body = error.to_string();
+    let answer = format!(
+        "HTTP/1.1 421 Misdirected Request\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: \
+         {}\r\n\r\n{body}",
+        body.len()
+    );
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (tls, answer) = (tls.clone(), answer.clone());
+            tokio::spawn(async move {
+                let Ok((mut stream, _)) = tls.accept(Stream::Tcp(stream)).await else { return };
+                let mut request = [0; 4096];
+                while stream.read(&mut request).await.is_ok_and(|read| read == request.len()) {}
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    address
+}
+
+/// With an access token, an authority of their own, and a redirect that must not lead them out of TLS.
+#[tokio::test]
+async fn they_authenticate_under_tls_and_follow_the_leader_there() {
+    let stage = Stage::start().await;
+    let known = stage.known("clients", "clients/", &["acquire"]).await;
+    let token = stage.folder.path().join("clients.token");
+    crate::harness::write_secret(&token, known.token.as_deref().unwrap());
+    let (ca, secret) = (stage.nodes_ca.file.clone(), known.token.clone().unwrap());
+    let redirect = redirect(&stage).await;
+    let done = tokio::task::spawn_blocking(move || {
+        let folder = tempfile::tempdir().unwrap();
+        let clients =
+            [Some(python_client()), Some(typescript_client(folder.path())), go_client(), java_client()];
+        for mut client in clients.into_iter().flatten() {
+            client.env("LOCKKEEPER_CA", &ca).env("NODE_EXTRA_CA_CERTS", &ca);
+            // Node has no files without a library of its own: the TypeScript client reads the variable.
+            client.env("LOCKKEEPER_AUTH_TOKEN_FILE", &token).env("LOCKKEEPER_AUTH_TOKEN", &secret);
+            run_over("https", &mut client, &[&redirect]);
+        }
+    });
+    done.await.unwrap();
 }
 
 /// Whoever begins with a node that is gone, and then asks one that does not lead, gets there all the same.

@@ -4,6 +4,9 @@
 //! One test program, because each costs a link of the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "../security/certificates.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of security")]
+mod certificates;
 mod clients;
 mod config;
 mod dependencies;
@@ -12,6 +15,9 @@ mod deployed;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod notify;
+#[path = "../security/stage.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of security")]
+mod stage;
 mod start;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the verbs")]

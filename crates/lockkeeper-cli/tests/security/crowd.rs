@@ -50,6 +50,10 @@ impl Plain {
         Plain { node, process, _folder: folder }
     }
 
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
     /// The binary's memory in MiB; `setpriv` has become it.
     pub fn memory_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap();

@@ -7,8 +7,11 @@
 )]
 
 mod access;
+mod adversary;
 mod certificates;
 mod crowd;
+mod disclosure;
+mod enable;
 mod files;
 mod gate;
 mod greedy;
@@ -16,6 +19,7 @@ mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod listening;
+mod noise;
 mod peers;
 mod places;
 mod quota;
@@ -23,3 +27,4 @@ mod slow;
 mod stage;
 mod strangers;
 mod tls;
+mod windows;

@@ -16,7 +16,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, Rea
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
-use super::FIRST_BYTES_WITHIN;
+use super::{FIRST_BYTES_WITHIN, LogThrottle};
+use crate::budget::ConnectionBudget;
 use crate::calls::Calls;
 use crate::session::connection::Connection;
 use crate::session::stream::ClientStream;
@@ -30,18 +31,24 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// Serves a client until one side ends.
 pub(super) async fn serve(stream: Stream, calls: Calls) {
-    let ended = match stream {
-        Stream::Tcp(stream) => {
-            let (reader, writer) = stream.into_split();
-            exchange(reader, writer, calls).await
-        }
-        Stream::Other(stream) => {
-            let (reader, writer) = tokio::io::split(stream);
-            exchange(reader, writer, calls).await
+    let budget = ConnectionBudget::default();
+    let serving = async {
+        match stream {
+            Stream::Tcp(stream) => {
+                let (reader, writer) = stream.into_split();
+                exchange(reader, writer, calls, &budget).await
+            }
+            Stream::Other(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                exchange(reader, writer, calls, &budget).await
+            }
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a client's connection ended");
+    tokio::select! {
+        ended = serving => if let Err(error) = ended {
+            tracing::debug!(%error, "a client's connection ended");
+        },
+        () = budget.stalled() => tracing::debug!("closed a connection: the client does not read its answers"),
     }
 }
 
@@ -49,6 +56,7 @@ async fn exchange(
     mut reader: impl Readable,
     mut writer: impl AsyncWrite + Unpin,
     calls: Calls,
+    budget: &ConnectionBudget,
 ) -> io::Result<()> {
     let mut greeting = [0; GREETING.len()];
     reader.read_exact(&mut greeting).await?;
@@ -57,10 +65,12 @@ async fn exchange(
     let connection = Arc::new(Connection::default());
     let buffer = BytesMut::with_capacity(READ_BYTES);
     let inbound = Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None };
-    let mut frames = ClientStream::on(connection, inbound, calls);
+    let mut frames = ClientStream::on(connection.clone(), budget, inbound, calls);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
         frame::encode(&frame, &mut out);
+        drop(frame);
+        let _written = connection.charge(out.len());
         writer.write_all(&out).await?;
         // Nothing to do for TCP; other streams may gather what is written.
         writer.flush().await?;
@@ -120,7 +130,10 @@ impl<R> Inbound<R> {
         }
         let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
         ready!(late.as_mut().poll(context));
-        tracing::info!("a client sent no frame, half of one, or not who it is, and was cut off");
+        static THROTTLE: LogThrottle = LogThrottle::new();
+        if let Some(suppressed) = THROTTLE.allow() {
+            tracing::info!(suppressed, "closed a connection: no whole frame or no authentication in time");
+        }
         Poll::Ready(io::ErrorKind::TimedOut.into())
     }
 }
@@ -164,6 +177,9 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
 }
 
 fn not_a_frame(error: NotAFrame) -> io::Error {
-    tracing::warn!(%error, "a client sent something that is no frame and was cut off");
+    static THROTTLE: LogThrottle = LogThrottle::new();
+    if let Some(suppressed) = THROTTLE.allow() {
+        tracing::warn!(%error, suppressed, "closed a connection: malformed frame");
+    }
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

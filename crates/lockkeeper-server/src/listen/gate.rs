@@ -130,6 +130,34 @@ fn named_host(head: &request::Parts) -> Result<Option<String>, &'static str> {
     }
 }
 
+/// Heads of requests, for `crate::fuzz`: whatever is in them, a host that the gate believes is one that the request names,
+/// and a host in two spellings is the same host.
+#[cfg(feature = "fuzz")]
+pub(super) fn fuzz(data: &[u8]) {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let first = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
+    let (method, target) = first.split_once(' ').unwrap_or(("GET", &first));
+    let mut builder = axum::http::Request::builder().method(method.as_bytes()).uri(target);
+    if data.len().is_multiple_of(2) {
+        builder = builder.version(Version::HTTP_2);
+    }
+    for line in lines {
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        builder = builder.header(&line[..colon], line.get(colon + 1..).unwrap_or_default());
+    }
+    let Ok(request) = builder.body(()) else { return };
+    let (head, ()) = request.into_parts();
+    drop(protocol_of(&head));
+    let host = named_host(&head).ok().flatten();
+    if let Some(host) = &host {
+        assert_eq!(normalize(&normalize(host)).trim_end_matches('.'), normalize(host).trim_end_matches('.'));
+        assert!(!host.is_empty() && host.contains(host_of(host)));
+        let known = AllowedHosts::new(std::slice::from_ref(host), false);
+        assert!(known.allow(host), "{host:?} is not allowed by its own name");
+    }
+    is_same_origin(&head, host.as_deref());
+}
+
 /// Members may have joined after this node was started.
 fn is_a_members(host: &str, calls: &Calls) -> bool {
     let host = normalize(host_of(host));

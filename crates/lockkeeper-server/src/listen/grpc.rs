@@ -11,6 +11,7 @@ use lockkeeper_proto::{FILE_DESCRIPTOR_SET, v1};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::budget::ConnectionBudget;
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::raft::network::PeerService;
@@ -20,10 +21,10 @@ use crate::undelivered::UndeliveredGrant;
 use crate::wire;
 
 /// Largest message that is taken in.
-const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(super) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The same for health and reflection, which are asked before it is known who asks: names of services and symbols.
-const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
+pub(super) const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// How the library's message about bytes that are not a message begins, percent-encoded.
 const MALFORMED: &[u8] = b"failed%20to%20decode%20Protobuf%20message";
 
@@ -337,6 +338,11 @@ impl Lockkeeper for Service {
         self.by(&request).access().map(Response::new).map_err(status)
     }
 
+    async fn enable_access(&self, request: Request<v1::EnableAccessRequest>) -> Answer<v1::NewAccessToken> {
+        let made = self.by(&request).enable_access(&request.into_inner().identity).await.map_err(status)?;
+        Ok(Response::new(made))
+    }
+
     async fn grant_access(&self, request: Request<v1::GrantAccessRequest>) -> Answer<v1::AccessDone> {
         self.by(&request).grant_access(request.into_inner()).await.map_err(status)?;
         Ok(Response::new(v1::AccessDone {}))
@@ -389,7 +395,9 @@ impl Lockkeeper for Service {
 
     async fn stream(&self, request: Request<Streaming<v1::ClientFrame>>) -> Answer<Self::StreamStream> {
         let calls = self.by(&request);
-        let stream = ClientStream::new(request.into_inner(), calls);
+        // The reception has put it there, so that all streams of a connection have one budget.
+        let budget = request.extensions().get::<ConnectionBudget>().cloned().unwrap_or_default();
+        let stream = ClientStream::within(&budget, request.into_inner(), calls);
         Ok(Response::new(Box::pin(stream.map(Ok))))
     }
 }

@@ -7,11 +7,12 @@ mod gate;
 mod grpc;
 mod health;
 pub mod http;
+mod log_throttle;
+mod metered;
 mod opening;
 mod prompt;
 mod reception;
 mod requests;
-mod seldom;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,8 +27,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::crowd::{Crowd, Kind, Seat};
+pub(crate) use self::log_throttle::LogThrottle;
 use self::opening::{Opening, opening};
-pub(crate) use self::seldom::Seldom;
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
 use crate::security::doors::Members;
@@ -59,6 +60,12 @@ pub enum ListenError {
         /// What the system said.
         error: io::Error,
     },
+}
+
+/// Heads of requests, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_gate(data: &[u8]) {
+    gate::fuzz(data);
 }
 
 /// An open port.
@@ -113,7 +120,10 @@ impl Listener {
                 }
                 Err(error) => {
                     // Too many open files, most likely: those that are open are served on.
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    static THROTTLE: LogThrottle = LogThrottle::new();
+                    if let Some(suppressed) = THROTTLE.allow() {
+                        tracing::warn!(%error, suppressed, "failed to accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
@@ -132,7 +142,6 @@ struct Port {
     hosts: Arc<AllowedHosts>,
     /// Whether our own frames are spoken here.
     frames: bool,
-    seldom: Arc<Seldom>,
 }
 
 impl Port {
@@ -149,7 +158,6 @@ impl Port {
             members: doors.members,
             hosts: Arc::new(hosts),
             frames: for_clients,
-            seldom: Arc::default(),
         }
     }
 }
@@ -182,7 +190,7 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
             Ok(()) => port.peers.serve_direct(stream).await,
             Err(why) => turned_away(why),
         },
-        Opening::Entries => reception::turn_away_stranger(&port.calls, &port.seldom),
+        Opening::Entries => reception::turn_away_stranger(&port.calls),
         Opening::Http1 | Opening::Http2 => requests::serve(stream, port, visitor, seat, opening).await,
     }
 }
@@ -203,8 +211,9 @@ async fn first_bytes(stream: Stream, port: &Port, seat: &mut Seat) -> Option<(St
             // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 port.calls.shared().metrics.turned_away("handshake");
-                if port.seldom.now() {
-                    tracing::warn!(%error, "a handshake has failed");
+                static THROTTLE: LogThrottle = LogThrottle::new();
+                if let Some(suppressed) = THROTTLE.allow() {
+                    tracing::warn!(%error, suppressed, "TLS handshake failed");
                 }
             }
             Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),

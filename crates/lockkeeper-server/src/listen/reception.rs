@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode, request};
+use axum::http::{HeaderValue, Method, StatusCode, request};
 use axum::response::Response;
 use lockkeeper_proto::tls::Visitor;
 use tower_service::Service;
@@ -17,12 +17,12 @@ use tower_service::Service;
 use super::crowd::Kind;
 use super::delivery::Unsent;
 use super::gate::{self, Protocol};
-use super::prompt::Prompt;
+use super::metered::{self, MeteredRequest};
 use super::requests::Place;
-use super::seldom::Seldom;
-use super::{grpc, http};
+use super::{LogThrottle, grpc, http};
 use lockkeeper_core::Right;
 
+use crate::budget::{ByteBudget, ConnectionBudget};
 use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::security::doors::Members;
@@ -41,6 +41,15 @@ const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/health", "/grpc.health.v
 const STREAMS: [&str; 2] =
     ["/lockkeeper.v1.Lockkeeper/Stream", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"];
 
+/// Calls whose answers are streams: made as the client reads.
+const STREAMED_ANSWERS: [&str; 3] = [
+    "/lockkeeper.v1.Lockkeeper/ObserveElection",
+    "/lockkeeper.v1.Lockkeeper/SaveSnapshot",
+    "/grpc.health.v1.Health/Watch",
+];
+/// In front of each gRPC message: a flag and its length.
+const GRPC_PREFIX_BYTES: usize = 5;
+
 /// When to come back to a node that has no place.
 const FULL_RETRY_MS: u64 = 1_000;
 
@@ -53,8 +62,8 @@ pub(super) struct Reception {
     pub(super) members: Members,
     pub(super) hosts: Arc<AllowedHosts>,
     pub(super) place: Arc<Place>,
-    pub(super) seldom: Arc<Seldom>,
     pub(super) unsent: Unsent,
+    pub(super) budget: ConnectionBudget,
 }
 
 impl Reception {
@@ -63,7 +72,7 @@ impl Reception {
             return match self.members.include(&self.visitor) {
                 true => Ok(Who::Nobody),
                 false => {
-                    turn_away_stranger(&self.calls, &self.seldom);
+                    turn_away_stranger(&self.calls);
                     Err(Failure::Forbidden(
                         "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
                          names"
@@ -121,11 +130,77 @@ impl Reception {
     }
 }
 
+/// Whether the answer to a request may be large.
+fn is_read(head: &request::Parts) -> bool {
+    let path = head.uri.path();
+    match path.strip_prefix(CLIENTS_PATH) {
+        Some(method) => {
+            let method = method.split('/').nth(1).unwrap_or_default();
+            method.starts_with("Get") || method.starts_with("List")
+        }
+        None => head.method == Method::GET && !HEALTH_PATHS.contains(&path),
+    }
+}
+
+/// One request over HTTP within the budget of its connection.
+async fn answer_http<B>(mut router: axum::Router, request: Request<B>, budget: &ByteBudget) -> Response
+where
+    B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    if is_read(&parts) {
+        budget.room().await;
+        if let Err(failure) = budget.check_read() {
+            return http::refuse(failure);
+        }
+    }
+    let body = MeteredRequest::new(body, budget.clone());
+    let Ok(response) = router.call(Request::from_parts(parts, body)).await;
+    metered::meter(response, budget).await
+}
+
+/// One gRPC call within the budget of its connection.
+async fn answer_grpc<B>(mut router: axum::Router, request: Request<B>, budget: &ByteBudget) -> Response
+where
+    B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    let bytes_max = match path.starts_with(CLIENTS_PATH) {
+        true => grpc::MESSAGE_BYTES_MAX,
+        false => grpc::PUBLIC_MESSAGE_BYTES_MAX,
+    };
+    let is_streamed = STREAMED_ANSWERS.contains(&path);
+    let collected = async {
+        let collected = metered::collect_message(body, budget, bytes_max + GRPC_PREFIX_BYTES).await?;
+        if is_read(&parts) {
+            budget.room().await;
+            budget.check_read()?;
+        }
+        Ok(collected)
+    };
+    let (body, charge) = match collected.await {
+        Ok(collected) => collected,
+        Err(failure) => return grpc::status(failure).into_http(),
+    };
+    // It is decoded at once, and the call may then wait for as long as its caller likes.
+    drop(charge);
+    let Ok(response) = router.call(Request::from_parts(parts, body)).await;
+    let response = grpc::blame_malformed_message(response);
+    match is_streamed {
+        true => response,
+        false => metered::meter_whole(response, budget).await,
+    }
+}
+
 /// Somebody who is no member wants to be heard as one.
-pub(super) fn turn_away_stranger(calls: &Calls, seldom: &Seldom) {
+pub(super) fn turn_away_stranger(calls: &Calls) {
+    static THROTTLE: LogThrottle = LogThrottle::new();
     calls.shared().metrics.turned_away("not_a_member");
-    if seldom.now() {
-        tracing::warn!("somebody without a member's certificate asks as if it were one");
+    if let Some(suppressed) = THROTTLE.allow() {
+        tracing::warn!(suppressed, "refused a member's request from a caller that is not a member");
     }
 }
 
@@ -151,16 +226,21 @@ where
         let recognised = self.recognise(&parts);
         match recognised.and_then(|who| self.find_place(parts.uri.path(), &who).map(|()| who)) {
             Ok(who) => {
+                let budget = self.calls.on_behalf_of(who.clone()).budget(&self.budget);
                 parts.extensions.insert(who);
-                let path = parts.uri.path();
-                let unsent = self.unsent.clone();
-                if protocol == Protocol::Http || STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
+                parts.extensions.insert(self.budget.clone());
+                let (path, router, unsent) = (parts.uri.path(), self.router.clone(), self.unsent.clone());
+                if STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
                     let answer = self.router.call(Request::from_parts(parts, body));
                     return Box::pin(async move { answer.await.map(|response| unsent.follow(response)) });
                 }
-                let answer = self.router.call(Request::from_parts(parts, Prompt::new(body)));
+                let request = Request::from_parts(parts, body);
                 Box::pin(async move {
-                    answer.await.map(|response| unsent.follow(grpc::blame_malformed_message(response)))
+                    let answered = match protocol {
+                        Protocol::Http => answer_http(router, request, &budget).await,
+                        Protocol::Grpc => answer_grpc(router, request, &budget).await,
+                    };
+                    Ok(unsent.follow(answered))
                 })
             }
             Err(failure) => {

@@ -15,6 +15,7 @@ use super::delivery::{Sending, Unsent};
 use super::opening::Opening;
 use super::reception::Reception;
 use super::{FIRST_BYTES_WITHIN, Port};
+use crate::budget::ConnectionBudget;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
@@ -23,6 +24,10 @@ const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW_BYTES: u32 = 2 << 20;
 /// The largest frame of HTTP/2 that others may send: the entry of a busy node goes in one, and so in one write.
 const FRAME_BYTES: u32 = 64 << 10;
+/// What hyper keeps of each answer, beside what the budget counts.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
+/// Requests that are under way on one HTTP/2 connection; waiting acquires are among them.
+const STREAMS_MAX: u32 = 200;
 /// What is kept of one HTTP/1 connection: its head must fit into it.
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 /// How long a connection lasts that has no place among the clients.
@@ -88,15 +93,26 @@ pub(super) async fn serve(stream: Stream, port: Port, visitor: Visitor, mut seat
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_EVERY)
         .max_frame_size(FRAME_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let Port { router, calls, members, hosts, seldom, .. } = port;
+    let Port { router, calls, members, hosts, .. } = port;
     let place = Arc::new(Place::new(seat));
     let visitor = Arc::new(visitor);
     let unsent = Unsent::default();
+    let budget = ConnectionBudget::default();
     let stream = Sending::new(stream, unsent.clone());
-    let reception =
-        Reception { router, calls, visitor, members, hosts, seldom, place: place.clone(), unsent };
+    let reception = Reception {
+        router,
+        calls,
+        visitor,
+        members,
+        hosts,
+        place: place.clone(),
+        unsent,
+        budget: budget.clone(),
+    };
     let service = TowerToHyperService::new(reception);
     tokio::select! {
         served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service) => {
@@ -104,6 +120,7 @@ pub(super) async fn serve(stream: Stream, port: Port, visitor: Visitor, mut seat
                 tracing::debug!(%error, "a connection ended");
             }
         }
+        () = budget.stalled() => tracing::debug!("closed a connection: the client does not read its answers"),
         () = place.until_late() => tracing::debug!("a connection had its time and was closed"),
     }
 }

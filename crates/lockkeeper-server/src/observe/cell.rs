@@ -42,6 +42,7 @@ pub struct CellHealth {
     /// Nothing if everything is in memory.
     disk: Option<Disk>,
     elections: Vec<LeaderChange>,
+    /// Without names for those who may not read all locks.
     top: Top,
 }
 
@@ -60,7 +61,13 @@ impl Calls {
     pub fn cell_health(&self, disk: Option<Disk>) -> CellHealth {
         let status = self.status();
         let shared = self.shared();
+        let names_locks = self.may_see_all();
         let look = self.look_here();
+        let mut top = look.top(&shared.lately, LOCKS);
+        if !names_locks {
+            top.contended.clear();
+            top.longest_held.clear();
+        }
         CellHealth {
             cell: status.cell,
             version: status.version,
@@ -94,7 +101,7 @@ impl Calls {
             trouble: shared.proposer.trouble(),
             disk,
             elections: look.audit(ELECTIONS).leaders,
-            top: look.top(&shared.lately, LOCKS),
+            top,
         }
     }
 }

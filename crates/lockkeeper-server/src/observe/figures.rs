@@ -3,7 +3,6 @@
 use super::disk::Disk;
 use crate::calls::Calls;
 use crate::metrics::Reading;
-use crate::shared::WATCHERS_MAX;
 
 impl Calls {
     /// The metrics as text.
@@ -27,7 +26,7 @@ impl Calls {
         shared.metrics.text(&Reading {
             queued: shared.proposer.queued() as u64,
             refuses_new: shared.proposer.trouble().is_some(),
-            watchers: (WATCHERS_MAX - shared.watchers.available_permits().min(WATCHERS_MAX)) as u64,
+            watchers: shared.console_seats.taken() as u64,
             leads: shared.office.term().is_some(),
             raft: self.consensus().status(),
             table_differs: self.consensus().stopped_by_disagreement().is_some(),

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use lockkeeper_core::quota::namespace;
-use lockkeeper_core::{Access, Command, Refusal, Right, SessionId};
+use lockkeeper_core::{Access, Command, Fence, Grant, Refusal, Right, SessionId};
 use smol_str::SmolStr;
 
 use super::Who;
@@ -36,34 +36,65 @@ impl Calls {
         self.permit(|_, _| true, String::new)
     }
 
+    /// The same as an answer: nothing is counted.
+    pub(crate) fn is_known(&self) -> bool {
+        self.judge(|_, _| true, String::new).is_ok()
+    }
+
+    /// Whether the caller may look at this name. For what is shown beside an answer: nothing is counted.
+    pub(crate) fn may_see(&self, name: &str) -> bool {
+        self.judge(|access, identity| access.allows(identity, Right::Read, name), String::new).is_ok()
+    }
+
+    /// Whether the caller may look at all names.
+    pub(crate) fn may_see_all(&self) -> bool {
+        self.judge(|access, identity| access.allows_all(identity, Right::Read, ""), String::new).is_ok()
+    }
+
+    /// Whether any rule names the caller: whoever is known and may do nothing needs no view of the cell.
+    pub(crate) fn must_have_rights(&self) -> Result<(), Failure> {
+        self.permit(|access, identity| access.has_rights(identity), || "look at the cell".to_owned())
+    }
+
+    /// Whether a grant may be handed to the caller now: it may have waited for long, and its rights may be gone since.
+    pub(crate) fn may_receive(&self, grant: &Grant) -> Result<(), Failure> {
+        grant.locks.as_slice().iter().try_for_each(|lock| self.may(Right::Acquire, lock))
+    }
+
     fn permit(
         &self,
         allowed: impl Fn(&Access, &str) -> bool,
         what: impl Fn() -> String,
     ) -> Result<(), Failure> {
-        let refused = match self.who() {
-            Who::Process | Who::Root => return Ok(()),
-            who => {
-                let table = self.shared().table();
-                let access = table.access();
-                if !self.guard().is_strict() && access.is_empty() {
-                    return Ok(());
-                }
-                match who {
-                    Who::Token { id, .. } if access.token(id).is_none() => unknown_token(),
-                    who => match who.identity() {
-                        None => not_known(),
-                        Some(identity) if allowed(access, &identity) => return Ok(()),
-                        Some(identity) => Failure::Forbidden(format!(
-                            "\"{identity}\" may not {}: an administrator can allow it with lockkeeper access grant",
-                            what()
-                        )),
-                    },
-                }
-            }
-        };
-        self.shared().metrics.turned_away(refused.code());
-        Err(refused)
+        let judged = self.judge(allowed, what);
+        judged.inspect_err(|refused| self.shared().metrics.turned_away(refused.code()))
+    }
+
+    /// The one decision about a caller's rights.
+    fn judge(
+        &self,
+        allowed: impl Fn(&Access, &str) -> bool,
+        what: impl Fn() -> String,
+    ) -> Result<(), Failure> {
+        if matches!(self.who(), Who::Process | Who::Root) {
+            return Ok(());
+        }
+        let table = self.shared().table();
+        let access = table.access();
+        if !self.guard().is_strict() && !access.is_enabled() {
+            return Ok(());
+        }
+        match self.who() {
+            Who::Token { id, .. } if access.token(id).is_none() => Err(unknown_token()),
+            who => match who.identity() {
+                None => Err(not_known()),
+                Some(identity) if allowed(access, &identity) => Ok(()),
+                Some(identity) => Err(Failure::Forbidden(format!(
+                    "\"{identity}\" may not {}: an administrator can allow it with lockkeeper access grant",
+                    what()
+                ))),
+            },
+        }
     }
 
     /// Whether the caller may speak for a session. If not, it hears what everybody hears who names a session that is
@@ -77,7 +108,7 @@ impl Calls {
         let identity = self.who().identity();
         if table.belongs_to(session, identity.as_deref())
             // Nobody is asked who they are: whoever knows a session speaks for it.
-            || identity.is_none() && !self.guard().is_strict() && table.access().is_empty()
+            || identity.is_none() && !self.guard().is_strict() && !table.access().is_enabled()
         {
             return Ok(());
         }
@@ -105,11 +136,15 @@ impl Calls {
                 }
             }
             Command::ForceRelease { lock, .. } => self.may(Right::ForceRelease, lock)?,
-            Command::PutValue { key, .. } => {
+            Command::PutValue { key, fence, .. } => {
                 self.may(Right::Acquire, key)?;
+                self.may_fence_with(fence.as_ref())?;
                 self.must_be_slow(key)?;
             }
-            Command::DeleteValue { key, .. } => self.may(Right::Acquire, key)?,
+            Command::DeleteValue { key, fence, .. } => {
+                self.may(Right::Acquire, key)?;
+                self.may_fence_with(fence.as_ref())?;
+            }
             Command::TakeRate(take) => {
                 self.may(Right::Acquire, &take.limiter)?;
                 self.must_be_slow(&take.limiter)?;
@@ -124,6 +159,11 @@ impl Calls {
         Ok(self.sign(command))
     }
 
+    /// A refused fence tells the last token of its lock, and an accepted one that it has not changed.
+    fn may_fence_with(&self, fence: Option<&Fence>) -> Result<(), Failure> {
+        fence.map_or(Ok(()), |fence| self.may(Right::Read, &fence.lock))
+    }
+
     /// Nothing is asked of the caller: it is this process, or there are neither rules nor quotas and nobody is asked
     /// who they are.
     fn is_unrestricted(&self) -> bool {
@@ -131,7 +171,7 @@ impl Calls {
             Who::Process => true,
             Who::Nobody if !self.guard().is_strict() => {
                 let table = self.shared().table();
-                table.access().is_empty() && table.access().quotas().next().is_none()
+                !table.access().is_enabled() && table.access().quotas().next().is_none()
             }
             _ => false,
         }
@@ -183,8 +223,9 @@ fn words(right: Right) -> &'static str {
 
 pub(crate) fn not_known() -> Failure {
     Failure::Unauthenticated(
-        "the cell does not know who asks: show an access token (LOCKKEEPER_AUTH_TOKEN_FILE, or the header \
-         Authorization: Bearer) or a client certificate"
+        "access control is on, and the caller is not authenticated: show an access token (LOCKKEEPER_AUTH_TOKEN_FILE, \
+         or the header Authorization: Bearer) or a client certificate; an administrator makes tokens with lockkeeper \
+         access token create"
             .to_owned(),
     )
 }

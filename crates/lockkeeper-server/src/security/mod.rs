@@ -1,6 +1,7 @@
 //! Who may come in, and what they may do. docs/security.md tells the model.
 
 pub mod admission;
+pub mod disclosure;
 pub mod doors;
 pub mod guard;
 pub mod hosts;

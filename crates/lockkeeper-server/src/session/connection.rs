@@ -5,11 +5,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use lockkeeper_core::{LockName, SessionEnd, SessionId, Token};
+use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
 use lockkeeper_proto::v1;
 use prost::Message;
 
+use crate::budget::{ByteBudget, Charge};
+use crate::calls::{Calls, WeakCalls};
 use crate::failure::{Failure, Outcome};
+use crate::security::disclosure;
 use crate::wire::{self, About};
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
@@ -27,6 +30,11 @@ const OPERATIONS_OPEN_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct Connection {
     inner: Mutex<Inner>,
+    /// Whose stream it is: what is pushed is checked against the rights of that moment. None: nobody is known, and
+    /// nothing is disclosed.
+    viewer: Mutex<Option<WeakCalls>>,
+    /// Where what it keeps is counted; the meter of its identity changes when the client authenticates.
+    budget: Mutex<Option<ByteBudget>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +42,8 @@ struct Inner {
     answers: Queue<v1::Answer>,
     events: Queue<v1::Event>,
     open: usize,
+    /// What the queues hold, counted in the budget.
+    charge: Option<Charge>,
     sessions: BTreeSet<SessionId>,
     closed: bool,
     /// Nothing more is read; when all that has gathered is written, it is closed.
@@ -64,9 +74,52 @@ impl Connection {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is known who the client is, or nobody asks.
+    /// Authenticated, or authentication is off.
     pub fn recognise(&self) {
         self.inner().known = true;
+    }
+
+    /// From now on the client's rights are those of this caller.
+    pub(crate) fn set_viewer(&self, calls: &Calls) {
+        *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(calls.downgrade());
+    }
+
+    /// From now on what waits for the client is counted here.
+    pub(crate) fn set_budget(&self, budget: ByteBudget) {
+        let mut inner = self.inner();
+        inner.charge = Some(budget.charge(inner.answers.bytes + inner.events.bytes));
+        drop(inner);
+        *self.budget.lock().unwrap_or_else(PoisonError::into_inner) = Some(budget);
+    }
+
+    fn budget(&self) -> Option<ByteBudget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a read, whose answer may be large, may be carried out.
+    pub(crate) fn check_read(&self) -> Result<(), Failure> {
+        self.budget().map_or(Ok(()), |budget| budget.check_read())
+    }
+
+    /// Counts a frame that is being written.
+    pub(crate) fn charge(&self, bytes: usize) -> Option<Charge> {
+        self.budget().map(|budget| budget.charge(bytes))
+    }
+
+    fn viewer(&self) -> Option<Calls> {
+        self.viewer.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+
+    fn disclose(&self, failure: Failure) -> Failure {
+        match self.viewer() {
+            Some(viewer) => viewer.disclose(failure),
+            None => disclosure::disclose_nothing(failure),
+        }
+    }
+
+    /// Whether the client may still have this grant, for which it has waited.
+    pub(crate) fn may_receive(&self, grant: &Grant) -> Result<(), Failure> {
+        self.viewer().map_or(Ok(()), |viewer| viewer.may_receive(grant))
     }
 
     /// Whether it is known who the client is, or nobody asks.
@@ -83,12 +136,12 @@ impl Connection {
 
     /// Answers an operation.
     pub fn answer(&self, id: u64, about: &About, outcome: Outcome) {
-        self.send(id, wire::answer(about, outcome));
+        self.send(id, wire::answer(about, outcome.map_err(|failure| self.disclose(failure))));
     }
 
     /// Answers an operation with a failure.
-    pub fn fail(&self, id: u64, failure: &Failure) {
-        self.send(id, v1::answer::Kind::Error(failure.to_wire()));
+    pub fn fail(&self, id: u64, failure: Failure) {
+        self.send(id, v1::answer::Kind::Error(self.disclose(failure).to_wire()));
     }
 
     /// Answers an operation with this.
@@ -96,7 +149,8 @@ impl Connection {
         let mut inner = self.inner();
         inner.open = inner.open.saturating_sub(1);
         if !inner.closed {
-            inner.answers.push(v1::Answer { id, kind: Some(kind) });
+            let bytes = inner.answers.push(v1::Answer { id, kind: Some(kind) });
+            inner.count(bytes);
             inner.wake();
         }
     }
@@ -144,9 +198,14 @@ impl Connection {
     }
 
     fn push(&self, kind: v1::event::Kind) {
+        // Whoever was known and no longer is, is told so with its next operation, and of nothing else.
+        if self.is_known() && self.viewer().is_some_and(|viewer| !viewer.is_known()) {
+            return self.end();
+        }
         let mut inner = self.inner();
         if !inner.closed {
-            inner.events.push(v1::Event { kind: Some(kind) });
+            let bytes = inner.events.push(v1::Event { kind: Some(kind) });
+            inner.count(bytes);
             inner.wake();
         }
     }
@@ -167,6 +226,7 @@ impl Connection {
         inner.closed = true;
         inner.answers = Queue::default();
         inner.events = Queue::default();
+        inner.charge = None;
         inner.wake();
     }
 
@@ -199,6 +259,7 @@ impl Connection {
             }
             return Poll::Pending;
         }
+        let before = inner.answers.bytes + inner.events.bytes;
         let mut room = FRAME_BYTES_MAX;
         let answers = inner.answers.take_some(&mut room);
         // An event may be about an answer that is still behind, and must not overtake it.
@@ -206,11 +267,21 @@ impl Connection {
             true => inner.events.take_some(&mut room),
             false => Vec::new(),
         };
+        let taken = before - inner.answers.bytes - inner.events.bytes;
+        if let Some(charge) = &mut inner.charge {
+            charge.shrink(taken);
+        }
         Poll::Ready(Some(v1::ServerFrame { answers, events }))
     }
 }
 
 impl Inner {
+    fn count(&mut self, bytes: usize) {
+        if let Some(charge) = &mut self.charge {
+            charge.grow(bytes);
+        }
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -235,12 +306,14 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Message> Queue<T> {
-    fn push(&mut self, item: T) {
+    /// How large it is.
+    fn push(&mut self, item: T) -> usize {
         // With its tag and length.
         let size = item.encoded_len() + 8;
         self.bytes += size;
         self.sizes.push_back(size);
         self.items.push(item);
+        size
     }
 
     /// As many as fit into the frame, at least one if there is one.

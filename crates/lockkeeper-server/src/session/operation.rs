@@ -8,6 +8,7 @@ use lockkeeper_proto::v1;
 use lockkeeper_proto::v1::{answer, operation};
 
 use super::connection::Connection;
+use crate::budget::ConnectionBudget;
 use crate::callers::Caller;
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -17,7 +18,12 @@ use crate::wire::{self, About};
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
 /// Carries out one operation.
-pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operation: v1::Operation) {
+pub(super) fn carry_out(
+    calls: &mut Calls,
+    connection: &Arc<Connection>,
+    budget: &ConnectionBudget,
+    operation: v1::Operation,
+) {
     let id = operation.id;
     let has_room = connection.begin();
     // What frees, ends or renews something is always taken in (S11).
@@ -26,7 +32,7 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operati
             why: "too many operations of this stream wait for their answer".into(),
             retry_after_ms: calls.shared().proposer.retry_after_ms(),
         };
-        return connection.fail(id, &overload);
+        return connection.fail(id, overload);
     }
     let done = match operation.kind {
         None => {
@@ -35,12 +41,14 @@ pub(super) fn carry_out(calls: &mut Calls, connection: &Arc<Connection>, operati
         Some(operation::Kind::Authenticate(request)) => calls.with_token(&request.token).map(|known| {
             *calls = known;
             connection.recognise();
+            connection.set_viewer(calls);
+            connection.set_budget(calls.budget(budget));
             connection.send(id, answer::Kind::Done(v1::Done {}));
         }),
         Some(kind) => run(calls, connection, id, kind),
     };
     if let Err(failure) = done {
-        connection.fail(id, &failure);
+        connection.fail(id, failure);
     }
 }
 
@@ -106,6 +114,9 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
             return Ok(());
         }
         other => {
+            if !matches!(other, Kind::KeepAlive(_) | Kind::Attach(_)) {
+                connection.check_read()?;
+            }
             connection.send(id, read(calls, connection, other)?);
             return Ok(());
         }
@@ -153,7 +164,7 @@ fn observe(
         let Some(connection) = connection.upgrade() else { return };
         match seen.unwrap_or_else(|_| calls.election(&request.election)) {
             Ok(seen) => connection.send(id, answer::Kind::Election(seen)),
-            Err(failure) => connection.fail(id, &failure),
+            Err(failure) => connection.fail(id, failure),
         }
     });
     Ok(())

@@ -9,7 +9,9 @@ use futures_util::Stream;
 use lockkeeper_proto::v1;
 
 use super::connection::{Connection, Intake};
+use crate::budget::ConnectionBudget;
 use crate::calls::Calls;
+use crate::listen::LogThrottle;
 use crate::security::Who;
 
 /// Most operations in one frame; our library sends a thousand at most.
@@ -29,6 +31,7 @@ pub struct ClientStream<Inbound> {
     /// out while the answers before it have used up the connection's budget.
     pending: std::vec::IntoIter<v1::Operation>,
     connection: Arc<Connection>,
+    budget: ConnectionBudget,
     calls: Calls,
     turn: Turn,
 }
@@ -52,17 +55,30 @@ impl Turn {
 impl<Inbound> ClientStream<Inbound> {
     /// Serves a client whose frames come from `inbound`.
     pub fn new(inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
-        ClientStream::on(Arc::new(Connection::default()), inbound, calls)
+        ClientStream::within(&ConnectionBudget::default(), inbound, calls)
+    }
+
+    /// The same for one of several streams on a connection.
+    pub(crate) fn within(budget: &ConnectionBudget, inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
+        ClientStream::on(Arc::new(Connection::default()), budget, inbound, calls)
     }
 
     /// The same for a connection that somebody else looks at too.
-    pub(crate) fn on(connection: Arc<Connection>, inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
+    pub(crate) fn on(
+        connection: Arc<Connection>,
+        budget: &ConnectionBudget,
+        inbound: Inbound,
+        calls: Calls,
+    ) -> ClientStream<Inbound> {
+        connection.set_budget(calls.budget(budget));
         if *calls.who() != Who::Nobody || !calls.guard().is_strict() {
             connection.recognise();
         }
+        connection.set_viewer(&calls);
         connection.welcome(calls.home().identity().node_id);
         let pending = Vec::new().into_iter();
-        ClientStream { inbound, pending, connection, calls, turn: Turn::default() }
+        let budget = budget.clone();
+        ClientStream { inbound, pending, connection, budget, calls, turn: Turn::default() }
     }
 }
 
@@ -93,7 +109,7 @@ where
                 return Poll::Pending;
             }
             if let Some(operation) = self.pending.next() {
-                super::operation::carry_out(&mut self.calls, &self.connection, operation);
+                super::operation::carry_out(&mut self.calls, &self.connection, &self.budget, operation);
                 self.turn.operations += 1;
                 continue;
             }
@@ -112,7 +128,10 @@ where
         self.turn.frames += 1;
         let operations = frame.operations.len();
         if operations > OPERATIONS_PER_FRAME_MAX {
-            tracing::warn!(operations, "a client sent too much in one frame and was cut off");
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.allow() {
+                tracing::warn!(operations, suppressed, "closed a stream: too many operations in one frame");
+            }
             return self.connection.close();
         }
         self.pending = frame.operations.into_iter();

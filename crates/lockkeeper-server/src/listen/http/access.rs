@@ -8,11 +8,15 @@ use super::body::Body;
 use super::error::Error;
 use super::on_behalf::OnBehalf;
 
+/// The identity that access control is turned on with, if nobody names another.
+const FIRST_ADMINISTRATOR: &str = "admin";
+
 #[derive(Serialize)]
 pub(super) struct State {
     rules: Vec<Rule>,
     tokens: Vec<Token>,
     quotas: Vec<Quota>,
+    enabled: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,6 +85,7 @@ pub(super) async fn list(OnBehalf(calls): OnBehalf) -> Result<Json<State>, Error
         rules: state.rules.into_iter().map(rule).collect(),
         tokens: state.tokens.into_iter().map(token).collect(),
         quotas: state.quotas.into_iter().map(quota).collect(),
+        enabled: state.enabled,
     }))
 }
 
@@ -119,6 +124,22 @@ pub(super) struct NewToken {
     id: String,
     identity: String,
     token: String,
+}
+
+/// Who the first administrator is, if not `admin`.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Enable {
+    identity: Option<String>,
+}
+
+pub(super) async fn enable(
+    OnBehalf(calls): OnBehalf,
+    Body(asked): Body<Enable>,
+) -> Result<Json<NewToken>, Error> {
+    let identity = asked.identity.as_deref().unwrap_or(FIRST_ADMINISTRATOR);
+    let made = calls.enable_access(identity).await?;
+    Ok(Json(NewToken { id: made.id, identity: made.identity, token: made.token }))
 }
 
 pub(super) async fn create_token(

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use axum::Json;
+use lockkeeper_core::history::ShortSession;
 use lockkeeper_core::{
     Acquire, Command, Grant, HolderView, LockView, Locks, Mode, Policy, Reply, Sequencer, Token, Wait,
     WaiterView, Waiting,
@@ -291,6 +292,7 @@ pub(super) struct Lock {
 
 #[derive(Serialize)]
 struct Holder {
+    /// The first digits: whoever knows a whole id can act in its name.
     session: String,
     token: u64,
     mode: &'static str,
@@ -305,6 +307,7 @@ struct Holder {
 
 #[derive(Serialize)]
 struct Waiter {
+    /// The first digits.
     session: String,
     position: u32,
     mode: &'static str,
@@ -333,7 +336,7 @@ impl From<LockView> for Lock {
 impl From<HolderView> for Holder {
     fn from(view: HolderView) -> Holder {
         Holder {
-            session: view.session.to_string(),
+            session: ShortSession::from(view.session).to_string(),
             token: view.token.0,
             mode: view.mode.as_str(),
             permits: view.permits,
@@ -348,7 +351,7 @@ impl From<HolderView> for Holder {
 impl From<WaiterView> for Waiter {
     fn from(view: WaiterView) -> Waiter {
         Waiter {
-            session: view.session.to_string(),
+            session: ShortSession::from(view.session).to_string(),
             position: view.position,
             mode: view.mode.as_str(),
             owner: view.owner.to_string(),

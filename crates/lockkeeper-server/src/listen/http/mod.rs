@@ -73,6 +73,7 @@ pub(crate) fn fuzz(data: &[u8]) {
     one::<election::Campaign>(data);
     one::<rate::Take>(data);
     one::<token::Check>(data);
+    one::<access::Enable>(data);
     one::<access::Rule>(data);
     one::<access::QuotaWish>(data);
     if let Ok(text) = std::str::from_utf8(data) {
@@ -135,6 +136,7 @@ fn routes() -> Vec<Route> {
         post("/v1/member/remove", member::remove),
         get("/v1/snapshot", snapshot::save),
         get("/v1/access", access::list),
+        post("/v1/access/enable", access::enable),
         post("/v1/access/grant", access::grant),
         post("/v1/access/revoke", access::revoke),
         post("/v1/access/token/create", access::create_token),

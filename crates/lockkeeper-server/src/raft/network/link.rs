@@ -22,7 +22,7 @@ use super::backoff::Backoff;
 use super::direct::{Direct, Incoming, Outgoing};
 use super::round_trip::RoundTrip;
 use super::{Shared, codec, format};
-use crate::listen::Seldom;
+use crate::listen::LogThrottle;
 use crate::raft::agreement::TableHash;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
@@ -127,7 +127,7 @@ impl Link {
             state,
             round_trip: round_trip.clone(),
             connections: 0,
-            seldom: Seldom::default(),
+            refusals: LogThrottle::new(),
         };
         let task = tokio::spawn(worker.run());
         Link { member, calls, appends, state: watched, round_trip, task }
@@ -264,7 +264,7 @@ struct Worker {
     state: watch::Sender<LinkState>,
     round_trip: Arc<RoundTrip>,
     connections: u64,
-    seldom: Seldom,
+    refusals: LogThrottle,
 }
 
 impl Worker {
@@ -297,7 +297,7 @@ impl Worker {
 
     /// Not a matter of time: somebody has to do something.
     fn report(&self, ended: &Status) {
-        if ended.code() == Code::FailedPrecondition && self.seldom.now() {
+        if ended.code() == Code::FailedPrecondition && self.refusals.allow().is_some() {
             tracing::error!(node = self.target, address = %self.member.peer, why = ended.message(),
                 "a member refuses to speak with this node");
         }

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{MESSAGE_BYTES_MAX, codec, hello, serve, transfer};
 use crate::cell_secret::{CellSecret, Parties};
 use crate::data_dir::{DataDir, Identity};
-use crate::listen::Seldom;
+use crate::listen::LogThrottle;
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
@@ -51,7 +51,8 @@ pub(super) struct Inner {
     timing: Timing,
     pub(super) versions: Versions,
     pub(super) agreement: Arc<Agreement>,
-    seldom: Seldom,
+    implausible_terms: LogThrottle,
+    unproven_senders: LogThrottle,
 }
 
 /// What the answers to members are made of.
@@ -74,7 +75,6 @@ impl PeerService {
         let Answering { raft, home, own, given, snapshots, heard, succession, .. } = answering;
         let Answering { counters, timing, versions, agreement, .. } = answering;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
-        let seldom = Seldom::default();
         let inner = Inner {
             raft,
             home,
@@ -87,7 +87,8 @@ impl PeerService {
             timing,
             versions,
             agreement,
-            seldom,
+            implausible_terms: LogThrottle::new(),
+            unproven_senders: LogThrottle::new(),
         };
         PeerService { inner: Arc::new(inner) }
     }
@@ -117,8 +118,9 @@ impl Inner {
             ));
         }
         if !is_proven(&own, header) {
-            if self.seldom.now() {
+            if let Some(suppressed) = self.unproven_senders.allow() {
                 tracing::warn!(
+                    suppressed,
                     from = header.from,
                     "refused a message whose sender does not know the cell's secret"
                 );
@@ -266,8 +268,13 @@ impl Inner {
         if term <= highest {
             return Ok(());
         }
-        if self.seldom.now() {
-            tracing::warn!(term, highest, "refused a message of a term that no election can have reached");
+        if let Some(suppressed) = self.implausible_terms.allow() {
+            tracing::warn!(
+                term,
+                highest,
+                suppressed,
+                "refused a message of a term that no election can have reached"
+            );
         }
         Err(Status::failed_precondition(format!(
             "the message is of term {term}, this node believes terms up to {highest}: if the sender is a member, remove \

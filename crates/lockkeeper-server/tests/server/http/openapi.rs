@@ -198,13 +198,14 @@ async fn real_answers_fit_the_document() {
     let answer = client.get("/v1/access").await;
     assert_fits(&document, &document["paths"]["/v1/access"]["get"], "/v1/access", &answer);
     called.insert("/v1/access".to_owned());
-    // The first rule comes last but one: from then on nobody may ask without saying who they are.
+    // Access control is turned on last: from then on nobody may ask without saying who they are.
     for (path, body) in [
         ("/v1/access/quota", json!({"namespace": "a", "locks": 5})),
         ("/v1/access/revoke", json!({"identity": "a", "prefix": ""})),
         ("/v1/access/token/revoke", json!({"id": "a"})),
         ("/v1/access/grant", json!({"identity": "a", "prefix": "", "rights": ["read"]})),
         ("/v1/access/token/create", json!({"identity": "a"})),
+        ("/v1/access/enable", json!({"identity": "a"})),
     ] {
         let answer = client.post(path, body).await;
         assert_fits(&document, &document["paths"][path]["post"], path, &answer);

@@ -231,6 +231,17 @@ impl Connection {
                     }
                 }
             }
+            // No node will renew them again: whoever holds something hears why at once.
+            (Work::KeepAlive { sessions, .. }, error @ Error::Unauthenticated(_)) => {
+                tracing::warn!(%error, "the cell refused to renew the session");
+                for session in &sessions {
+                    self.end_session(session, Loss::Refused, now);
+                }
+            }
+            (Work::Attach { session }, error @ Error::Unauthenticated(_)) => {
+                tracing::warn!(%error, "the cell refused the session after a reconnect");
+                self.end_session(&session, Loss::Refused, now);
+            }
             // The link does not speak for the session, and never will: another one may.
             (Work::Attach { .. }, error) => {
                 tracing::warn!(%error, "a session could not be taken over");
@@ -307,7 +318,11 @@ impl Connection {
 
     /// The session is lost: its guards with it, and its waiters ask again in a new one.
     pub(super) fn lose_session(&mut self, session: &Arc<Session>, now: Moment) {
-        session.deadline.lose(Loss::SessionExpired);
+        self.end_session(session, Loss::SessionExpired, now);
+    }
+
+    fn end_session(&mut self, session: &Arc<Session>, why: Loss, now: Moment) {
+        session.deadline.lose(why);
         let Some(slot) = self.sessions.by_id(&session.id) else { return };
         slot.stage = Stage::None;
         slot.in_jeopardy = false;

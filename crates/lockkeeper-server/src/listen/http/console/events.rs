@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::response::sse::{Event, Sse};
@@ -13,13 +12,13 @@ use futures_util::Stream;
 use lockkeeper_core::history::ShortSession;
 use lockkeeper_core::{CellTime, Right};
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::super::error::Error;
+use super::super::error::{self, Error};
 use super::super::on_behalf::OnBehalf;
 use super::super::query::Query;
 use crate::calls::Calls;
+use crate::console_seats::ConsoleSeat;
 use crate::failure::Failure;
 use crate::observe::disk::Disk;
 use crate::observe::sessions::Wanted;
@@ -90,18 +89,12 @@ pub(in super::super) async fn events(
     Query(asked): Query<Asked>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let view = asked.view()?;
-    match &view {
-        View::Cell => calls.must_be_known()?,
-        View::Locks { prefix, .. } => calls.may_all(Right::Read, prefix)?,
-        View::Lock { name } => calls.may(Right::Read, name)?,
-        View::Graph | View::Sessions { .. } | View::Top | View::Elections { .. } | View::Audit => {
-            calls.may_all(Right::Read, "")?;
-        }
-    }
-    let seat = Arc::clone(&calls.shared().watchers).try_acquire_owned().map_err(|_| Failure::Overload {
-        why: "too many pages watch this node already: close some, or open another node's".into(),
-        retry_after_ms: PAGE_RETRY_MS,
-    })?;
+    view.check_rights(&calls)?;
+    let seat =
+        calls.shared().console_seats.take(calls.who().identity()).ok_or_else(|| Failure::Overload {
+            why: "too many pages watch this node already: close some, or open another node's".into(),
+            retry_after_ms: PAGE_RETRY_MS,
+        })?;
     let mut ticker = tokio::time::interval(LOOK_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let folder = calls.home().log().and_then(|log| Some(log.parent()?.to_owned()));
@@ -119,10 +112,32 @@ pub(in super::super) async fn events(
         calls,
         _seat: seat,
     };
-    Ok(Sse::new(futures_util::stream::unfold(watch, |mut watch| async move {
-        let text = watch.next().await;
-        Some((Ok(Event::default().data(text)), watch))
+    Ok(Sse::new(futures_util::stream::unfold(Some(watch), |watch| async move {
+        let mut watch = watch?;
+        Some(match watch.next().await {
+            Ok(text) => (Ok(Event::default().data(text)), Some(watch)),
+            Err(failure) => (Ok(refusal(&failure)), None),
+        })
     })))
+}
+
+impl View {
+    /// Whether the caller may see it. Asked before each event: rules and tokens change while a page watches.
+    fn check_rights(&self, calls: &Calls) -> Result<(), Failure> {
+        match self {
+            View::Cell => calls.must_have_rights(),
+            View::Locks { prefix, .. } => calls.may_all(Right::Read, prefix),
+            View::Lock { name } => calls.may(Right::Read, name),
+            View::Graph | View::Sessions { .. } | View::Top | View::Elections { .. } | View::Audit => {
+                calls.may_all(Right::Read, "")
+            }
+        }
+    }
+}
+
+/// The last event of a page that may see no more.
+fn refusal(failure: &Failure) -> Event {
+    Event::default().event("error").json_data(error::envelope(failure)).unwrap_or_default()
 }
 
 /// One page that watches one view.
@@ -139,7 +154,7 @@ struct Watch {
     sent: Option<String>,
     spoke: Option<Instant>,
     clock: Clock,
-    _seat: OwnedSemaphorePermit,
+    _seat: ConsoleSeat,
 }
 
 /// Cell time between entries, also on a follower.
@@ -171,13 +186,14 @@ struct Around {
 }
 
 impl Watch {
-    /// Waits for something new to say.
-    async fn next(&mut self) -> String {
+    /// Waits for something new to show, or for the end of the caller's rights.
+    async fn next(&mut self) -> Result<String, Failure> {
         loop {
             self.ticker.tick().await;
             self.look_at_disk().await;
+            self.view.check_rights(&self.calls)?;
             if let Some(text) = self.look() {
-                return text;
+                return Ok(text);
             }
         }
     }

@@ -307,7 +307,7 @@ impl State {
                         .holders
                         .iter()
                         .map(|holder| v1::Holder {
-                            session: holder.session.to_string(),
+                            session: holder.session.to_string()[..8].to_owned(),
                             token: holder.token.0,
                             owner: holder.owner.to_string(),
                             ..Default::default()

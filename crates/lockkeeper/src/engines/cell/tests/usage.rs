@@ -157,7 +157,8 @@ async fn who_status_tokens_and_force() {
     let guard = keeper.lock("a").acquire().await.unwrap();
     let state = keeper.who("a").await.unwrap();
     assert_eq!((state.holders[0].token, state.holders[0].owner.as_str()), (guard.token().0, "test"));
-    assert_eq!(vec![state.holders[0].session.clone()], keeper.session_ids().await.unwrap());
+    let own = keeper.session_ids().await.unwrap();
+    assert!(own.len() == 1 && own[0].starts_with(&state.holders[0].session), "{own:?} {state:?}");
     assert!(keeper.check_token("a", guard.token()).await.unwrap().valid);
     assert_eq!(keeper.status().await.unwrap().node_id, 7);
 

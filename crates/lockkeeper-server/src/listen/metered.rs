@@ -1,0 +1,175 @@
+//! Bodies of HTTP requests and answers, counted in the byte budget of their connection and identity (`crate::budget`).
+//!
+//! The answer to a single call is complete before any of it is sent, and waits here until the client has room for it. It is
+//! handed to hyper in small pieces, each a copy: a piece that waits in hyper's buffer must not keep the whole alive.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, HttpBody};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
+use tonic::Status;
+
+use super::prompt::Prompt;
+use crate::budget::{ByteBudget, Charge};
+use crate::failure::Failure;
+
+/// What hyper gets at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Counts the body of an answer until it is sent. Bodies of unknown length are streams: they are made as the client reads.
+pub(super) async fn meter(response: Response, budget: &ByteBudget) -> Response {
+    if response.body().size_hint().exact().is_none() {
+        return response;
+    }
+    meter_whole(response, budget).await
+}
+
+/// The same for the answer to a single gRPC call, whose length nobody knows before it is encoded.
+pub(super) async fn meter_whole(response: Response, budget: &ByteBudget) -> Response {
+    let (parts, body) = response.into_parts();
+    let Ok(collected) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };
+    let trailers = collected.trailers().cloned();
+    let rest = collected.to_bytes();
+    let charge = budget.charge(rest.len());
+    Response::from_parts(parts, Body::new(MeteredAnswer { rest, trailers, charge }))
+}
+
+struct MeteredAnswer {
+    rest: Bytes,
+    trailers: Option<HeaderMap>,
+    charge: Charge,
+}
+
+impl HttpBody for MeteredAnswer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+        }
+        let count = self.rest.len().min(PIECE_BYTES);
+        let piece = Bytes::copy_from_slice(&self.rest.split_to(count));
+        self.charge.shrink(count);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// The whole message of a single gRPC call. It must be there soon, and fit into the budget.
+pub(super) async fn collect_message<B>(
+    body: B,
+    budget: &ByteBudget,
+    bytes_max: usize,
+) -> Result<(Full<Bytes>, Charge), Failure>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<axum::BoxError>,
+{
+    let (mut body, mut charge, mut whole) = (Prompt::new(body), budget.charge(0), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.downcast_ref::<Status>() {
+            Some(status) => Failure::Invalid(status.message().to_owned()),
+            None => Failure::Invalid("the message did not arrive as a whole: nothing was done".to_owned()),
+        })?;
+        let Ok(data) = frame.into_data() else { break };
+        if whole.len() + data.len() > bytes_max {
+            return Err(Failure::TooLarge(format!("the message is larger than {bytes_max} bytes")));
+        }
+        budget.charge_request(&mut charge, data.len())?;
+        whole.extend_from_slice(&data);
+    }
+    Ok((Full::new(whole.freeze()), charge))
+}
+
+/// The body of another request, counted as long as it is read.
+pub(super) struct MeteredRequest<B> {
+    body: Pin<Box<B>>,
+    budget: ByteBudget,
+    charge: Charge,
+}
+
+impl<B> MeteredRequest<B> {
+    pub(super) fn new(body: B, budget: ByteBudget) -> MeteredRequest<B> {
+        MeteredRequest { body: Box::pin(body), charge: budget.charge(0), budget }
+    }
+}
+
+impl<B> HttpBody for MeteredRequest<B>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<axum::BoxError>,
+{
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
+        let this = &mut *self;
+        let Some(frame) = ready!(this.body.as_mut().poll_frame(context)) else { return Poll::Ready(None) };
+        let frame = frame.map_err(Into::into);
+        if let Some(data) = frame.as_ref().ok().and_then(Frame::data_ref)
+            && let Err(failure) = this.budget.charge_request(&mut this.charge, data.len())
+        {
+            return Poll::Ready(Some(Err(failure.into())));
+        }
+        Poll::Ready(Some(frame))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_counts_until_it_is_handed_over_in_small_pieces() {
+        let budget = ByteBudget::alone();
+        let large = vec![7; crate::budget::CONNECTION_BYTES_MAX];
+        let response = meter(Response::new(Body::from(large.clone())), &budget).await;
+        assert!(budget.check_read().is_err(), "it fills the budget of its connection");
+        let mut body = response.into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first.len(), PIECE_BYTES);
+        assert!(budget.check_read().is_ok());
+        let rest = body.collect().await.unwrap().to_bytes();
+        assert_eq!(rest.len() + first.len(), large.len());
+    }
+
+    #[tokio::test]
+    async fn a_request_beyond_the_budget_is_refused() {
+        let budget = ByteBudget::alone();
+        let _answers = budget.charge(crate::budget::CONNECTION_BYTES_MAX - 10);
+        let small = collect_message(Full::new(Bytes::from(vec![0; 10])), &budget, 100).await;
+        assert!(small.is_ok());
+        drop(small);
+        let larger = collect_message(Full::new(Bytes::from(vec![0; 11])), &budget, 100).await;
+        assert_eq!(larger.err().map(|failure| failure.code()), Some("limit"));
+        let largest = collect_message(Full::new(Bytes::from(vec![0; 101])), &budget, 100).await;
+        assert_eq!(largest.err().map(|failure| failure.code()), Some("too_large"));
+    }
+}
