@@ -75,6 +75,9 @@ fn text(status: &Status) -> String {
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<9} {value}");
     }
+    if !status.trouble.is_empty() {
+        let _ = writeln!(text, "{:<9} {}", "trouble", status.trouble);
+    }
     let mut members = member::table();
     for known in &status.members {
         members.row(member::row(

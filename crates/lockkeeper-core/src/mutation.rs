@@ -42,11 +42,13 @@ pub enum Mutation {
     ForgetCancel,
     /// A restored table goes on with the tokens and versions of its backup (S1).
     RestoreKeepsTokens,
+    /// An entry for which the disk has no room is acknowledged all the same (S10).
+    AcknowledgeWithoutRoom,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 19] = [
+    pub const ALL: [Mutation; 20] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -66,6 +68,7 @@ impl Mutation {
         Mutation::NoDeadline,
         Mutation::ForgetCancel,
         Mutation::RestoreKeepsTokens,
+        Mutation::AcknowledgeWithoutRoom,
     ];
 }
 

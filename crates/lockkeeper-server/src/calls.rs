@@ -355,6 +355,7 @@ impl Calls {
             cell_time_ms: now.0 / 1_000,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             unix_ms: unix_ms(),
+            trouble: shared.proposer.trouble().unwrap_or_default(),
         }
     }
 

@@ -48,6 +48,10 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             leave(&shared, &RaftStatus { stopped: Some(why.clone()), ..RaftStatus::default() });
             return why;
         }
+        if consensus.end_failed_hand_over(&status).await {
+            shared.office.yield_for(Duration::ZERO);
+            status = consensus.status();
+        }
         let in_office = shared.office.term() == Some(status.term);
         if silent_until.is_some() {
             tracing::debug!("nobody answers this leader: it waits for another one");

@@ -130,6 +130,8 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The node's own calendar clock; it decides nothing about locks.
     pub unix_ms: u64,
+    /// Why the node takes in nothing new, for example because disks are full. Empty if it does.
+    pub trouble: String,
 }
 
 /// A node of the cell.

@@ -40,6 +40,18 @@ pub(super) enum Fault {
     Replace(MachineId),
     /// The members of the cell are changed.
     Change(Order),
+    /// A node's disk becomes slow or full, or whole again.
+    Disk(MachineId, DiskState),
+}
+
+/// What is wrong with a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DiskState {
+    Whole,
+    /// Each sync takes so long.
+    Slow(Duration),
+    /// No segment can be made.
+    Full,
 }
 
 /// How much goes wrong.
@@ -51,6 +63,7 @@ pub(super) struct Kinds {
     pub(super) cuts: bool,
     pub(super) clients: bool,
     pub(super) members: bool,
+    pub(super) disks: bool,
 }
 
 impl Kinds {
@@ -65,6 +78,7 @@ impl Kinds {
             cuts: some(),
             clients: some(),
             members: !all && random.once_in(4),
+            disks: random.once_in(3),
         }
     }
 }
@@ -130,8 +144,26 @@ pub(super) fn plan(
             faults.push((at, Fault::Change(Order::Remove(leaves))));
         }
     }
+    if kinds.disks {
+        disks(random, nodes, until, &mut faults);
+    }
     faults.sort_by_key(|(at, _)| *at);
     faults.into()
+}
+
+/// Disks become slow or full for a while, one or several at the same time.
+fn disks(random: &mut Random, nodes: &[MachineId], until: Duration, faults: &mut Vec<(Duration, Fault)>) {
+    let mut now = random.between_ms(500, 3_000);
+    while now < until {
+        let node = *random.one_of(nodes);
+        let state = match random.once_in(2) {
+            true => DiskState::Full,
+            false => DiskState::Slow(random.between_ms(2, 120)),
+        };
+        faults.push((now, Fault::Disk(node, state)));
+        faults.push((now + random.between_ms(200, 5_000), Fault::Disk(node, DiskState::Whole)));
+        now += random.between_ms(100, 3_000);
+    }
 }
 
 fn cut(

@@ -103,5 +103,8 @@ pub fn in_words(mutation: Mutation) -> &'static str {
         Mutation::NoDeadline => "the client keeps its guards until it is told that they are lost (S4)",
         Mutation::ForgetCancel => "a caller who goes away leaves its request behind",
         Mutation::RestoreKeepsTokens => "a restored cell goes on with the tokens of its backup (S1)",
+        Mutation::AcknowledgeWithoutRoom => {
+            "an entry is acknowledged although the disk has no room for it (S10)"
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
 pub(crate) mod acks;
+mod hand_over;
 pub(crate) mod heard;
 pub(crate) mod lease;
 pub mod log;
@@ -9,6 +10,7 @@ mod machine;
 mod membership;
 pub mod network;
 pub mod packed;
+pub(crate) mod room;
 pub mod runtime;
 pub mod snapshot;
 mod status;
@@ -27,13 +29,16 @@ use openraft::impls::ProgressResponder;
 use openraft::{Config, ReadPolicy, SnapshotPolicy, StepDownPolicy};
 
 use self::acks::Acks;
+use self::hand_over::HandOver;
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
 use self::network::{Dialer, Network, PeerService};
 use self::packed::Packed;
+use self::room::Rooms;
 use self::snapshot::SnapshotStore;
+pub(crate) use self::status::{FollowerProgress, Progress};
 pub use self::status::{MemberStatus, RaftStatus};
 use self::types::{Member, Proposal, TypeConfig};
 use crate::data_dir::DataDir;
@@ -58,6 +63,9 @@ pub struct Consensus {
     lease: Arc<Lease>,
     heard: Arc<Heard>,
     dialer: Dialer,
+    election_max: Duration,
+    handing_over: HandOver,
+    rooms: Arc<Rooms>,
 }
 
 /// How fast an absent leader is noticed. A member stands for election after a silence of `election_max` and
@@ -138,12 +146,23 @@ impl Consensus {
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
         let machine = Machine::new(shared, snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
-        let network = Network::new(home.clone(), dialer.clone(), acks.clone());
-        let raft =
-            Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
+        let rooms = Arc::new(Rooms::default());
+        let network = Network::new(home.clone(), dialer.clone(), acks.clone(), rooms.clone());
+        let raft = Raft::new(node_id, Arc::new(config), network, log.clone(), machine)
+            .await
+            .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks, timing.election_max));
         let heard = Arc::new(Heard::default());
-        let consensus = Consensus { raft, node_id, lease, heard: heard.clone(), dialer };
+        let consensus = Consensus {
+            raft,
+            node_id,
+            lease,
+            heard: heard.clone(),
+            dialer,
+            election_max: timing.election_max,
+            handing_over: HandOver::default(),
+            rooms,
+        };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
@@ -157,7 +176,7 @@ impl Consensus {
             });
         }
         let service =
-            PeerService::new(consensus.raft.clone(), home, own, given, &snapshots, heard, silent_for);
+            PeerService::new(consensus.raft.clone(), log, home, own, given, &snapshots, heard, silent_for);
         Ok((consensus, service))
     }
 
@@ -254,6 +273,12 @@ impl Consensus {
             (status.leader, status.leader_address) = (None, None);
         }
         status
+    }
+
+    /// How far the followers are, if this node leads.
+    pub(crate) fn progress(&self) -> Progress {
+        let metrics = self.raft.metrics();
+        status::progress(&metrics.borrow_watched(), 2 * self.election_max)
     }
 
     /// Waits until the leader, the term or the health of raft changes.

@@ -28,6 +28,9 @@ pub(super) struct Status {
     last_token: u64,
     cell_time_ms: u64,
     uptime_ms: u64,
+    /// Why the node takes in nothing new, if so.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    trouble: String,
 }
 
 #[derive(Serialize)]
@@ -77,6 +80,7 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         last_token: status.last_token,
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
+        trouble: status.trouble,
     }))
 }
 

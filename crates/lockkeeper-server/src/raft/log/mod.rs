@@ -188,6 +188,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
         payload: Vec::new(),
         sectors: Vec::new(),
         sync_seconds: crate::metrics::seconds(),
+        sync_average: Duration::ZERO,
     };
     let sync_seconds = writer.sync_seconds.clone();
     // A crash may have come between a purge and the end of its deletions.

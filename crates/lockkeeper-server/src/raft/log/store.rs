@@ -100,7 +100,7 @@ impl LogStore {
     }
 
     /// Where the space for further entries stands. To be asked before the log is asked to take more: a log that
-    /// runs out of space is over until the next start.
+    /// runs out of space acknowledges nothing until there is some.
     pub fn space(&self) -> Space {
         self.shared.space()
     }

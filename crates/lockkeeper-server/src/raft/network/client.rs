@@ -30,6 +30,7 @@ use super::withhold::Withhold;
 use super::{FORMAT, Network, codec, transfer};
 use crate::data_dir::DataDir;
 use crate::raft::acks::{Acks, Sent};
+use crate::raft::room::Rooms;
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
@@ -45,6 +46,7 @@ pub(crate) struct PeerClient {
     /// What all clients of this node share, for elections.
     ways: Arc<Ways>,
     acks: Arc<Acks>,
+    rooms: Arc<Rooms>,
     target: u64,
     member: Member,
     grpc: Option<Grpc<Channel>>,
@@ -52,8 +54,8 @@ pub(crate) struct PeerClient {
 
 impl PeerClient {
     pub(super) fn new(network: &Network, target: u64, member: Member) -> PeerClient {
-        let Network { home, ways, acks } = network.clone();
-        PeerClient { home, ways, acks, target, member, grpc: None }
+        let Network { home, ways, acks, rooms } = network.clone();
+        PeerClient { home, ways, acks, rooms, target, member, grpc: None }
     }
 
     pub(super) fn unreachable(&self, why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
@@ -130,7 +132,11 @@ impl PeerClient {
         if !matches!(kind, Kind::Heartbeat) {
             self.ways.answered(&self.member.peer);
         }
-        codec::decode(&answer.into_inner().body).map_err(|why| self.failed(why))
+        let answer = answer.into_inner();
+        if matches!(kind, Kind::Heartbeat) {
+            self.rooms.report(self.target, answer.room_bytes);
+        }
+        codec::decode(&answer.body).map_err(|why| self.failed(why))
     }
 }
 
@@ -212,6 +218,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                 loop {
                     let result = match timeout(STALLED_AFTER, exchange.next_answer()).await {
                         Ok(Ok(Some(answer))) => {
+                            way.rooms.report(way.target, answer.room_bytes);
                             let result = codec::decode::<StreamAppendResult<TypeConfig>>(&answer.body);
                             waiting.answered(matches!(result, Ok(Ok(_))));
                             result.map_err(|why| way.failed(why))

@@ -26,6 +26,7 @@ pub use self::hello::{Introduction, PeerInfo, hello};
 pub use self::service::PeerService;
 use self::ways::Ways;
 use super::acks::Acks;
+use super::room::Rooms;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
 
@@ -40,11 +41,12 @@ pub(crate) struct Network {
     home: Arc<DataDir>,
     ways: Arc<Ways>,
     acks: Arc<Acks>,
+    rooms: Arc<Rooms>,
 }
 
 impl Network {
-    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer, acks: Arc<Acks>) -> Network {
-        Network { home, ways: Arc::new(Ways::new(dialer)), acks }
+    pub(crate) fn new(home: Arc<DataDir>, dialer: Dialer, acks: Arc<Acks>, rooms: Arc<Rooms>) -> Network {
+        Network { home, ways: Arc::new(Ways::new(dialer)), acks, rooms }
     }
 }
 

@@ -21,10 +21,11 @@ use crate::data_dir::DataDir;
 use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
+use crate::raft::log::LogStore;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
-use crate::raft::terms;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
+use crate::raft::{room, terms};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
@@ -42,6 +43,7 @@ pub struct PeerService {
 
 struct Inner {
     raft: Raft,
+    log: LogStore,
     home: Arc<DataDir>,
     /// How the others should know this node.
     own: Member,
@@ -55,8 +57,10 @@ struct Inner {
 }
 
 impl PeerService {
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the node, and there is one caller")]
     pub(crate) fn new(
         raft: Raft,
+        log: LogStore,
         home: Arc<DataDir>,
         own: Member,
         given: Vec<(u64, Member)>,
@@ -67,7 +71,8 @@ impl PeerService {
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
         let seldom = Seldom::default();
-        PeerService { inner: Arc::new(Inner { raft, home, own, given, incoming, heard, votes_from, seldom }) }
+        let inner = Inner { raft, log, home, own, given, incoming, heard, votes_from, seldom };
+        PeerService { inner: Arc::new(inner) }
     }
 
     pub(crate) fn server(&self) -> PeerServer<PeerService> {
@@ -191,6 +196,14 @@ impl Inner {
         };
         let request = codec::decode_append(&request.body).map_err(Status::invalid_argument)?;
         self.believe_append(&request)?;
+        if !request.entries.is_empty() && room::is_full(&self.log) {
+            if self.seldom.now() {
+                tracing::error!(
+                    "refused entries of the leader: this node has no room for more entries on its disk"
+                );
+            }
+            return Err(Status::resource_exhausted("this node has no room for more entries on its disk"));
+        }
         Ok((request, from))
     }
 
@@ -267,10 +280,15 @@ impl PeerService {
             })
         };
         let answers = self.inner.raft.stream_append(requests);
-        outgoing.write_all(answers.map(|result| in_words(result.map_err(stopped)))).await?;
+        let in_words = |result: Result<_, _>| peer::AppendAnswer {
+            room_bytes: room::room_if_short(&self.inner.log),
+            ..in_words(result.map_err(stopped))
+        };
+        outgoing.write_all(answers.map(in_words)).await?;
         let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(status) = broken {
-            outgoing.push(&refusal(&status));
+            let room_bytes = room::room_if_short(&self.inner.log);
+            outgoing.push(&peer::AppendAnswer { room_bytes, ..refusal(&status) });
             outgoing.write().await?;
         }
         Ok(())
@@ -294,7 +312,8 @@ fn refusal(status: &Status) -> peer::AppendAnswer {
 }
 
 fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
-    Ok(Response::new(peer::Answer { body: codec::encode(message).map_err(Status::internal)? }))
+    let body = codec::encode(message).map_err(Status::internal)?;
+    Ok(Response::new(peer::Answer { body, room_bytes: None }))
 }
 
 fn stopped(error: impl std::fmt::Display) -> Status {
@@ -331,7 +350,9 @@ impl Peer for PeerService {
         let request: AppendEntriesRequest = self.inner.open(request)?;
         self.inner.believe_append(&request)?;
         self.inner.heard.now();
-        answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)
+        let mut answer = answer(&self.inner.raft.append_entries(request).await.map_err(stopped)?)?;
+        answer.get_mut().room_bytes = room::room_if_short(&self.inner.log);
+        Ok(answer)
     }
 
     async fn vote(&self, request: Request<peer::Call>) -> Result<Response<peer::Answer>, Status> {

@@ -159,5 +159,6 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         cell_time_ms: status.cell_time_ms,
         uptime_ms: status.uptime_ms,
         unix_ms: status.unix_ms,
+        trouble: status.trouble,
     }
 }
