@@ -175,8 +175,16 @@ impl Consensus {
                 raft.runtime_config().elect(true);
             });
         }
-        let service =
-            PeerService::new(consensus.raft.clone(), log, home, own, given, &snapshots, heard, silent_for);
+        let service = PeerService::new(
+            consensus.raft.clone(),
+            log.space_watch(),
+            home,
+            own,
+            given,
+            &snapshots,
+            heard,
+            silent_for,
+        );
         Ok((consensus, service))
     }
 

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Consensus;
-use super::log::LogStore;
+use super::log::SpaceWatch;
 
 /// A follower with less room than this takes no entries: the rest is for votes, and for what frees space.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// What a node reports about its log: `None` as long as the next segment can be made, otherwise the bytes that are left.
-pub(crate) fn room_if_short(log: &LogStore) -> Option<u64> {
-    let space = log.space();
+pub(crate) fn room_if_short(log: &SpaceWatch) -> Option<u64> {
+    let space = log.space()?;
     space.trouble.map(|_| space.current_bytes + space.next_bytes)
 }
 
 /// Whether a log takes no more entries of a leader.
-pub(crate) fn is_full(log: &LogStore) -> bool {
+pub(crate) fn is_full(log: &SpaceWatch) -> bool {
     room_if_short(log).is_some_and(|bytes| bytes < FULL_BYTES)
 }
 

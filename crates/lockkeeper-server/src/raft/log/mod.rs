@@ -53,6 +53,7 @@ pub use disk::{Disk, DiskFile, Faults, FaultyDisk, MemoryDisk, RealDisk, SECTOR_
 pub use error::LogError;
 pub(crate) use error::REPAIR;
 pub use housekeeper::Space;
+pub(crate) use store::SpaceWatch;
 pub use store::{LogReader, LogStore};
 
 use housekeeper::Housekeeper;

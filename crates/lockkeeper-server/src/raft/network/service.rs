@@ -21,7 +21,7 @@ use crate::data_dir::DataDir;
 use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
 use crate::raft::Raft;
 use crate::raft::heard::Heard;
-use crate::raft::log::LogStore;
+use crate::raft::log::SpaceWatch;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
@@ -43,7 +43,8 @@ pub struct PeerService {
 
 struct Inner {
     raft: Raft,
-    log: LogStore,
+    /// Connections of members outlive the node by a moment, and must not keep its log open.
+    log: SpaceWatch,
     home: Arc<DataDir>,
     /// How the others should know this node.
     own: Member,
@@ -60,7 +61,7 @@ impl PeerService {
     #[expect(clippy::too_many_arguments, reason = "each is a part of the node, and there is one caller")]
     pub(crate) fn new(
         raft: Raft,
-        log: LogStore,
+        log: SpaceWatch,
         home: Arc<DataDir>,
         own: Member,
         given: Vec<(u64, Member)>,
