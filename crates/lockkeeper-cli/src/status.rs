@@ -111,6 +111,9 @@ fn text(status: &Status) -> String {
             let _ = writeln!(text, "\nthe lock table of node {} differs: {found}", member.node_id);
         }
     }
+    if !status.trouble.is_empty() {
+        let _ = writeln!(text, "{:<9} {}", "trouble", status.trouble);
+    }
     let mut members = member::table();
     for known in &status.members {
         members.row(member::row(

@@ -62,7 +62,12 @@ impl Lock {
     /// The rule of admission (S7), the same for exclusive, shared and counted locks. Who is next in the
     /// queue is the caller's part of the rule.
     pub(crate) fn admits(&self, units: u32) -> bool {
-        self.closed_until == CellTime::default() && units <= self.capacity - self.used
+        self.admits_in_exchange(units, 0)
+    }
+
+    /// Whether a request for `units` would be admitted once a holder has given back `given_back` units.
+    pub(crate) fn admits_in_exchange(&self, units: u32, given_back: u32) -> bool {
+        self.closed_until == CellTime::default() && units <= self.capacity - self.used + given_back
     }
 
     /// The capacity as people see it.

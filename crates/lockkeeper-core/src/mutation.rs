@@ -46,11 +46,13 @@ pub enum Mutation {
     LeaseIgnoresPromise,
     /// A node goes on serving although its table differs from that of the majority (S13).
     IgnoreDisagreement,
+    /// An entry for which the disk has no room is acknowledged all the same (S10).
+    AcknowledgeWithoutRoom,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 21] = [
+    pub const ALL: [Mutation; 22] = [
         Mutation::ForgetRequest,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
@@ -72,6 +74,7 @@ impl Mutation {
         Mutation::RestoreKeepsTokens,
         Mutation::LeaseIgnoresPromise,
         Mutation::IgnoreDisagreement,
+        Mutation::AcknowledgeWithoutRoom,
     ];
 }
 

@@ -48,12 +48,6 @@ impl LockTable {
     pub(crate) fn enqueue(&mut self, waiter: Waiter) -> Ticket {
         self.last_ticket.0 += 1;
         let ticket = self.last_ticket;
-        self.enqueue_as(ticket, waiter);
-        ticket
-    }
-
-    /// The same with a ticket that it has already.
-    pub(crate) fn enqueue_as(&mut self, ticket: Ticket, waiter: Waiter) {
         for name in waiter.locks.as_slice() {
             self.queues.insert((name.clone(), ticket));
             self.access.add(name, Counted::Waiter);
@@ -75,6 +69,7 @@ impl LockTable {
             self.scopes.note_wait(extra, ticket, waiter.locks.as_slice());
         }
         self.waiters.insert(ticket, waiter);
+        ticket
     }
 
     /// Takes a request out of every line it stands in. Whoever calls this then lets in those behind it.

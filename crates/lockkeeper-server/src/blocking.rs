@@ -32,9 +32,41 @@ pub(crate) async fn run_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send
     done.await.map_err(io::Error::other)
 }
 
+/// Drops something large beside the thread that serves: a table of a million sessions takes a second and more.
+pub(crate) fn drop_aside<T: Send + 'static>(large: T) {
+    #[cfg(feature = "simulation")]
+    if lockkeeper_proto::simulation::host().is_some() {
+        return drop(large);
+    }
+    // If there is no thread, the closure is dropped here, and with it what it owns.
+    if let Err(error) =
+        std::thread::Builder::new().name("lockkeeper-drop".to_owned()).spawn(move || drop(large))
+    {
+        tracing::debug!(%error, "failed to start a thread to free memory");
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId};
+
     use super::*;
+
+    struct Large(mpsc::Sender<ThreadId>);
+
+    impl Drop for Large {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).ok();
+        }
+    }
+
+    #[test]
+    fn large_value_is_dropped_on_another_thread() {
+        let (sender, dropped) = mpsc::channel();
+        drop_aside(Large(sender));
+        assert_ne!(dropped.recv().expect("dropped"), thread::current().id());
+    }
 
     #[tokio::test]
     async fn long_work_is_the_least_urgent_and_nothing_else_is() {

@@ -415,6 +415,7 @@ impl Calls {
             disagreement: self.inner.consensus.stopped_by_disagreement().map(wire::disagreement),
             state_bytes: table.state_bytes(),
             state_bytes_max: table.state_bytes_max(),
+            trouble: shared.proposer.trouble().unwrap_or_default(),
         }
     }
 

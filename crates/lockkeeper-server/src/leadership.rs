@@ -50,6 +50,10 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
         if std::mem::replace(&mut was_stopped, is_stopped) != is_stopped {
             consensus.set_eligible(!is_stopped);
         }
+        if consensus.end_failed_hand_over(&status).await {
+            shared.office.yield_for(Duration::ZERO);
+            status = consensus.status();
+        }
         let in_office = shared.office.term() == Some(status.term);
         if is_stopped {
             // It proposes nothing either, so that another one is elected.

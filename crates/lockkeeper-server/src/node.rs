@@ -202,7 +202,7 @@ impl Node {
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
-        tasks.spawn(timers::run(shared.clone(), log.clone()));
+        tasks.spawn(timers::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(upgrade::run(shared.clone(), consensus.clone(), home.clone()));
         tasks.spawn(take_snapshots(consensus.clone(), snapshots));
         let lead = {

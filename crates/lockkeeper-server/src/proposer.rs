@@ -17,11 +17,12 @@ use tokio::sync::Notify;
 use crate::callers::Caller;
 use crate::failure::Failure;
 use crate::office::Tenure;
+use crate::pace::Pace;
 use crate::raft::log::LogStore;
 use crate::raft::packed::Packed;
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
-use crate::trace;
+use crate::{space, trace};
 
 /// Most commands in one entry, so that applying it stays short.
 const COMMANDS_PER_ENTRY_MAX: usize = 4_096;
@@ -42,8 +43,6 @@ const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// From this many queued bytes on, nothing new is taken in either.
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
-/// This much of the log's last segment is kept for releases and expiries when the disk is full.
-const RESERVED_BYTES: u64 = 4 << 20;
 /// For so long an entry gathers, at most, while every turn of the runtime brings more for it.
 const GATHERED_FOR_MAX: Duration = Duration::from_millis(1);
 /// A node that has fewer commands to propose than this is not busy: they go at once.
@@ -102,22 +101,15 @@ impl Proposer {
         self.refuses_new()
     }
 
-    /// Looks at the room in the log. While the next segment cannot be made, what is left in this one is kept
-    /// for what frees and ends things; when there is room again, everything goes on by itself.
-    pub fn check_space(&self, log: &LogStore) {
-        let space = log.space();
-        let trouble = space
-            .trouble
-            .filter(|_| space.current_bytes + space.next_bytes < RESERVED_BYTES)
-            .map(|error| error.while_it_is_tried_again())
-            .map(|why| format!("nothing new is granted for now, releases still work: {why}"));
+    /// Takes in nothing new from now on, and says why; or everything again.
+    pub(crate) fn refuse_new(&self, why: Option<String>) {
         let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*disk_full, &trouble) {
+        match (&*disk_full, &why) {
             (None, Some(why)) => tracing::error!("{why}"),
-            (Some(_), None) => tracing::info!("there is room on the disk again"),
+            (Some(_), None) => tracing::info!("there is room on the disks again"),
             _ => {}
         }
-        *disk_full = trouble;
+        *disk_full = why;
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -249,6 +241,7 @@ impl Proposer {
     pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore) {
         let mut under_way = FuturesUnordered::new();
         let mut sequence = 0;
+        let mut pace = Pace::default();
         loop {
             tokio::select! {
                 biased;
@@ -261,10 +254,14 @@ impl Proposer {
                 // What is new is refused before it is queued, so nothing else would notice that there is room.
                 () = tokio::time::sleep(SPACE_CHECK), if shared.proposer.refuses_new().is_some() => {}
             }
-            shared.proposer.check_space(&log);
+            space::check(&shared, &consensus, &log);
             while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
                 shared.proposer.gather().await;
-                shared.proposer.check_space(&log);
+                let pause = pace.pause(&consensus);
+                if !pause.is_zero() && shared.proposer.queued() > 0 {
+                    tokio::time::sleep(pause).await;
+                }
+                space::check(&shared, &consensus, &log);
                 let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };
                 let (now, tenure) = match shared.office.stamp() {
                     Ok(stamp) => stamp,

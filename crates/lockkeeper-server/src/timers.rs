@@ -8,8 +8,10 @@ use lockkeeper_core::{Command, SessionId};
 use tokio::time::Instant;
 
 use crate::callers::Caller;
+use crate::raft::Consensus;
 use crate::raft::log::LogStore;
 use crate::shared::Shared;
+use crate::space;
 
 /// Most sessions that are ended in one go.
 const EXPIRIES_PER_TURN: usize = 1_000;
@@ -29,14 +31,14 @@ const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 const GRACE_MAX: Duration = Duration::from_secs(10);
 
 /// Runs until the node stops.
-pub(crate) async fn run(shared: Arc<Shared>, log: LogStore) {
+pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore) {
     let mut strain = Strain::default();
     loop {
         let wake = match shared.office.now() {
             Ok(now) => turn(&shared, now, strain.grace(shared.proposer.late())),
             Err(_) => LOOK_AT_LEAST,
         };
-        shared.proposer.check_space(&log);
+        space::check(&shared, &consensus, &log);
         let due = Instant::now() + wake;
         tokio::select! {
             biased;

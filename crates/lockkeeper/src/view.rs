@@ -148,6 +148,8 @@ pub struct Status {
     pub state_bytes: u64,
     /// The most that it may hold.
     pub state_bytes_max: u64,
+    /// Why the node takes in nothing new, for example because disks are full. Empty if it does.
+    pub trouble: String,
 }
 
 impl Status {

@@ -202,3 +202,30 @@ async fn a_learner_does_not_count_before_it_has_caught_up() {
     assert_eq!(voters(&cell).await, [1, 2, 3, 4]);
     cell.until_even(&[1, 2, 3, 4]).await;
 }
+
+/// A leader that hands over stops leading before anybody else leads. If its successor stands still at that very moment, the
+/// cell must not wait for it.
+#[tokio::test]
+async fn cell_goes_on_when_the_successor_stops_during_a_hand_over() {
+    let cell = Cell::start(3).await;
+    let leader = cell.until_agreed().await;
+    let session = open_session(&cell, 60_000).await;
+    grant(&cell, &session, "before").await;
+    cell.until_even(&[1, 2, 3]).await;
+    // Both have all entries: the leader takes the one with the highest id.
+    let successor = cell.others(leader).into_iter().max().unwrap();
+    cell.stop(successor);
+    let began = Instant::now();
+    // The leader is asked to leave the cell, and hands over first. What becomes of the request is not what this is about.
+    let path = "/v1/member/remove";
+    let asked =
+        tokio::time::timeout(Duration::from_millis(100), cell.post(leader, path, json!({"node_id": leader})));
+    println!("{:?}", asked.await.map(|answer| answer.status));
+    cell.node(leader).until_log("handing over the leadership").await;
+    grant(&cell, &session, "after").await;
+    let silence = began.elapsed();
+    println!("a grant {} ms after the hand-over began", silence.as_millis());
+    assert!(silence < Duration::from_secs(3), "no grant for {silence:?}");
+    cell.go_on(successor);
+    cell.until_even(&[1, 2, 3]).await;
+}

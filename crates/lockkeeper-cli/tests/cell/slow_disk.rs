@@ -67,6 +67,14 @@ impl Disks {
         std::fs::write(self.0.path(&format!("slow-{id}")), milliseconds.to_string()).unwrap();
     }
 
+    /// How many entries of the leader a follower lacks.
+    async fn lag(&self, leader: u64, follower: u64) -> u64 {
+        let status = self.0.get(leader, "/v1/status").await.body;
+        let members = status["members"].as_array().expect("members").iter();
+        let mut its = members.filter(|member| member["node_id"] == follower);
+        its.next().and_then(|member| member["lag"].as_u64()).expect("its lag")
+    }
+
     /// How long all syncs of a node have taken, as it has measured them itself.
     async fn seconds_of_syncs(&self, id: u64) -> f64 {
         let page = self.0.get(id, "/metrics").await.body;
@@ -122,4 +130,34 @@ async fn grants_in(load: &Load, time: Duration) -> u64 {
     tokio::time::sleep(time).await;
     println!("{} pairs in {:?}", load.done() - before, began.elapsed());
     load.done() - before
+}
+
+/// A follower with a slow disk keeps up, because one sync covers all that has arrived: when the healthy follower fails,
+/// writes go on with it.
+#[tokio::test]
+async fn writes_go_on_soon_when_only_a_follower_with_a_slow_disk_is_left() {
+    for (milliseconds, within) in [(8, Duration::from_millis(1_500)), (30, Duration::from_secs(3))] {
+        let mut disks = Disks::start().await;
+        let leader = disks.0.leader().await;
+        let [slow, healthy] = disks.0.others(leader)[..] else { panic!("three nodes") };
+        disks.take(slow, milliseconds);
+        let mut load = Load::start(&disks.0, 24).await;
+        let before = load.done();
+        load.until_more(1_500).await;
+        let lag = disks.lag(leader, slow).await;
+        assert_eq!(disks.0.leader().await, leader, "the load must not change the leader");
+
+        disks.0.kill(healthy);
+        let killed = Instant::now();
+        load.until_more(100).await;
+        let silence = killed.elapsed();
+        println!(
+            "{milliseconds} ms a sync: {} pairs, {lag} entries behind; 100 pairs within {} ms of the kill",
+            load.done() - before,
+            silence.as_millis()
+        );
+        assert!(silence < within, "no writes for {silence:?} with {milliseconds} ms a sync");
+        disks.take(slow, 0);
+        load.end().await;
+    }
 }

@@ -1,4 +1,5 @@
-//! A holder passes its lock on to one of those who wait, whoever is first in line.
+//! A holder passes its lock on to one of those who wait, whoever is first in line. The candidate has the lock when this is
+//! answered; otherwise nothing changes.
 
 use smol_str::SmolStr;
 
@@ -20,29 +21,30 @@ impl LockTable {
         limits::check_name("name of the lock", name)?;
         self.heard_of(session)?;
         let held = self.grants.get(&(session, token)).filter(|held| held.locks.as_slice().contains(name));
-        if held.is_none() {
+        let Some(given_back) = held.map(|held| held.units) else {
             return Err(Refusal::NotHeld { lock: name.clone(), token });
-        }
+        };
         let Some(heir) = self.candidate(name, to) else {
             return Err(Refusal::invalid(format!(
                 "nobody who waits for \"{name}\" is called \"{to}\": name a candidate by its value or its owner"
             )));
         };
+        // The answer says that the candidate has the lock. Where other holders keep it out, nothing is done: a candidate
+        // that had to go on waiting could be overtaken by anyone in front of it.
+        let units = self.waiters.get(&heir).map_or(0, |waiter| waiter.units);
+        if !self.locks.get(name).is_some_and(|lock| lock.admits_in_exchange(units, given_back)) {
+            return Err(Refusal::invalid(format!(
+                "\"{name}\" cannot be handed to \"{to}\": other holders keep the candidate out; release the lock \
+                 instead, or wait until they have released theirs"
+            )));
+        }
         // It leaves the line before the lock is free, so nobody else is let in first.
         let Some(waiter) = self.leave(heir) else { return Err(Refusal::SessionLost) };
         let taken = self.take_from(session, name, token, Freed::Released, Line::HasAnHeir);
         if let Some(request) = taken.and_then(|taken| taken.request) {
             self.note_settled(session, request);
         }
-        let room = self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units));
-        if room {
-            self.grant_waiter(heir, waiter);
-        } else {
-            // Others share the lock: it is the first of those who wait for them.
-            let line = (name.clone(), heir);
-            debug_assert!(!self.queues.contains(&line));
-            self.enqueue_as(heir, waiter);
-        }
+        self.grant_waiter(heir, waiter);
         self.admit(std::slice::from_ref(name));
         Ok(Reply::Done)
     }

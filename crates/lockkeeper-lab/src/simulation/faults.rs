@@ -42,6 +42,18 @@ pub(super) enum Fault {
     Change(Order),
     /// The lock table of a node becomes different from those of the others.
     Damage(MachineId),
+    /// A node's disk becomes slow or full, or whole again.
+    Disk(MachineId, DiskState),
+}
+
+/// What is wrong with a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DiskState {
+    Whole,
+    /// Each sync takes so long.
+    Slow(Duration),
+    /// No segment can be made.
+    Full,
 }
 
 /// How much goes wrong.
@@ -54,6 +66,7 @@ pub(super) struct Kinds {
     pub(super) clients: bool,
     pub(super) members: bool,
     pub(super) damage: bool,
+    pub(super) disks: bool,
 }
 
 impl Kinds {
@@ -69,6 +82,7 @@ impl Kinds {
             clients: some(),
             members: !all && random.once_in(4),
             damage: false,
+            disks: random.once_in(3),
         };
         kinds.damage = !kinds.members && random.once_in(6);
         kinds
@@ -139,8 +153,26 @@ pub(super) fn plan(
     if kinds.damage {
         faults.push((random.between_ms(2_000, 8_000), Fault::Damage(*random.one_of(nodes))));
     }
+    if kinds.disks {
+        disks(random, nodes, until, &mut faults);
+    }
     faults.sort_by_key(|(at, _)| *at);
     faults.into()
+}
+
+/// Disks become slow or full for a while, one or several at the same time.
+fn disks(random: &mut Random, nodes: &[MachineId], until: Duration, faults: &mut Vec<(Duration, Fault)>) {
+    let mut now = random.between_ms(500, 3_000);
+    while now < until {
+        let node = *random.one_of(nodes);
+        let state = match random.once_in(2) {
+            true => DiskState::Full,
+            false => DiskState::Slow(random.between_ms(2, 120)),
+        };
+        faults.push((now, Fault::Disk(node, state)));
+        faults.push((now + random.between_ms(200, 5_000), Fault::Disk(node, DiskState::Whole)));
+        now += random.between_ms(100, 3_000);
+    }
 }
 
 fn cut(

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 
 use self::client::{AGAIN, LOCKS, Work};
 use self::distance::Distance;
-use self::faults::{Fault, Kinds};
+use self::faults::{DiskState, Fault, Kinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
 use self::node::{Digests, End, Node, Order};
@@ -310,6 +310,14 @@ impl World {
             Fault::Replace(id) => self.replace(id)?,
             Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
             Fault::Damage(id) => self.nodes[id as usize - 1].order(Order::Damage),
+            Fault::Disk(id, state) => {
+                self.nodes.iter().filter(|node| node.id == id).for_each(|node| node.set_disk(state));
+                match state {
+                    DiskState::Whole => {}
+                    DiskState::Slow(_) => self.recorder.count("slow disks"),
+                    DiskState::Full => self.recorder.count("full disks"),
+                }
+            }
         }
         Ok(())
     }
@@ -386,6 +394,7 @@ impl World {
         let everybody: Vec<MachineId> =
             (1..=4).chain(self.clients.iter().map(|client| client.id)).chain([LAST]).collect();
         faults::heal_all(&self.network, &everybody);
+        self.nodes.iter().for_each(|node| node.set_disk(DiskState::Whole));
         self.recorder.tell(self.now, "everything is whole again");
         for id in NODES {
             self.start(id)?;

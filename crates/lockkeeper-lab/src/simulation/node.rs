@@ -9,8 +9,9 @@ use std::time::Duration;
 use lockkeeper_server::config::NodeConfig;
 use lockkeeper_server::node::Node as Server;
 use lockkeeper_server::raft::Timing;
-use lockkeeper_server::raft::log::{FaultyDisk, LogConfig, SyncMode};
+use lockkeeper_server::raft::log::{Faults, FaultyDisk, LogConfig, SyncMode};
 
+use super::faults::DiskState;
 use super::machine::{Machine, true_now};
 use super::network::{MachineId, Network, address_of};
 use super::random::Random;
@@ -198,6 +199,15 @@ impl Node {
             End::PowerCut => self.disk.crash(&mut |bound| random.below(bound as u64) as usize),
         };
         machine.kill();
+    }
+
+    /// Changes its disk, for this life.
+    pub(super) fn set_disk(&self, state: DiskState) {
+        self.disk.set_faults(match state {
+            DiskState::Whole => Faults::default(),
+            DiskState::Slow(sync_pause) => Faults { sync_pause, ..Faults::default() },
+            DiskState::Full => Faults { capacity_bytes: Some(0), ..Faults::default() },
+        });
     }
 
     /// Whether it was in office a moment ago.

@@ -107,5 +107,8 @@ pub fn in_words(mutation: Mutation) -> &'static str {
         Mutation::IgnoreDisagreement => {
             "a node goes on serving although its table differs from that of the majority (S13)"
         }
+        Mutation::AcknowledgeWithoutRoom => {
+            "an entry is acknowledged although the disk has no room for it (S10)"
+        }
     }
 }

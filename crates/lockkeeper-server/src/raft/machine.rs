@@ -20,6 +20,9 @@ use crate::shared::Shared;
 /// Between two tries to write a snapshot.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
+/// After so many commands everybody else has a turn: about a millisecond.
+const COMMANDS_PER_TURN: usize = 256;
+
 /// The state machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -98,10 +101,20 @@ impl RaftStateMachine<TypeConfig> for Machine {
             // acknowledged: whoever is ready to run goes first.
             tokio::task::yield_now().await;
         }
+        let mut commands = 0;
         while let Some((entry, responder)) = entries.try_next().await? {
             self.apply_one(&entry)?;
             if let Some(responder) = responder {
                 responder.send(());
+            }
+            commands += match &entry.payload {
+                EntryPayload::Normal(proposal) => proposal.batch.commands.len().max(1),
+                EntryPayload::Blank | EntryPayload::Membership(_) => 1,
+            };
+            // Whoever catches up has thousands of entries in one go: the others have their turn between them.
+            if commands >= COMMANDS_PER_TURN {
+                commands = 0;
+                tokio::task::yield_now().await;
             }
         }
         Ok(())
@@ -128,7 +141,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         table.support(self.shared.table().supported()).map_err(io::Error::other)?;
         self.agreement.replaced(hash_of(&table));
         self.agreement.set_voters(meta.last_membership.membership().get_joint_config());
-        *self.shared.table() = table;
+        let old = std::mem::replace(&mut *self.shared.table(), table);
+        blocking::drop_aside(old);
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         Ok(())
@@ -204,5 +218,53 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             "snapshot taken"
         );
         Ok(openraft::Snapshot { meta, snapshot })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use lockkeeper_core::{Batch, CellTime, Command};
+    use openraft::entry::RaftEntry;
+    use openraft::testing::log_id;
+
+    use super::*;
+    use crate::metrics::{self, Metrics};
+    use crate::raft::packed::Packed;
+    use crate::raft::types::{Entry, Proposal};
+    use crate::slow::Slow;
+
+    fn entry(index: u64, commands: usize) -> Entry {
+        let put =
+            |_| Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
+        let commands = (0..commands).map(put).collect();
+        let batch = Arc::new(Packed::new(Batch { now: CellTime(index), commands }));
+        let proposal = Proposal { proposer: 7, sequence: index, batch };
+        Entry::new(log_id::<TypeConfig>(1, 1, index), EntryPayload::Normal(proposal))
+    }
+
+    #[tokio::test]
+    async fn others_have_their_turn_while_a_node_catches_up() {
+        const ENTRIES: u64 = 1_000;
+        const COMMANDS: usize = 10;
+        let metrics = Metrics::new(metrics::seconds());
+        let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, Slow::new(Duration::ZERO)));
+        let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
+        let mut machine = Machine::new(shared, snapshots, None);
+        let turns = Arc::new(AtomicUsize::new(0));
+        let others = turns.clone();
+        let others = tokio::spawn(async move {
+            loop {
+                others.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let entries = (0..ENTRIES).map(|index| Ok((entry(index, COMMANDS), None)));
+        machine.apply(futures_util::stream::iter(entries)).await.expect("applied");
+        others.abort();
+        let at_least = ENTRIES as usize * COMMANDS / COMMANDS_PER_TURN / 2;
+        let turns = turns.load(Ordering::Relaxed);
+        assert!(turns >= at_least, "{turns} turns in {ENTRIES} entries, expected {at_least}");
     }
 }

@@ -126,39 +126,11 @@ impl Consensus {
         Ok(())
     }
 
-    /// The member that should lead if this node no longer does: one that is there and has the most.
-    pub(crate) fn successor(&self) -> Option<u64> {
-        self.status()
-            .members
-            .iter()
-            .filter(|member| member.voter && member.node_id != self.node_id && self.is_there(member))
-            .filter(|member| self.disagreement_of(member.node_id).is_none())
-            .max_by_key(|member| member.matched)
-            .map(|member| member.node_id)
-    }
-
-    /// Hands the leadership over, and waits until somebody else leads. This node must have left its office.
-    pub(crate) async fn hand_over(&self, to: u64) -> Result<(), Failure> {
-        let term = self.status().term;
-        self.raft.trigger().transfer_leader(to).await.map_err(|f| stopped(&f))?;
-        let began = Instant::now();
-        loop {
-            let status = self.status();
-            if status.term > term && status.leader.is_some() && !status.leads {
-                return Ok(());
-            }
-            if began.elapsed() > self.timing.hand_over_within() {
-                return Err(Failure::Unavailable(format!("node {to} did not take over: try again")));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
     fn member(&self, node_id: u64) -> Option<MemberStatus> {
         self.status().members.into_iter().find(|member| member.node_id == node_id)
     }
 
-    fn is_there(&self, member: &MemberStatus) -> bool {
+    pub(super) fn is_there(&self, member: &MemberStatus) -> bool {
         let within = self.timing.there_within().as_millis() as u64;
         member.silent_ms.is_some_and(|silent| silent < within)
     }

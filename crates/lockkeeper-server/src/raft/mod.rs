@@ -3,6 +3,7 @@
 
 pub(crate) mod acks;
 pub(crate) mod agreement;
+mod hand_over;
 pub(crate) mod heard;
 mod keeping;
 pub(crate) mod lease;
@@ -12,6 +13,7 @@ mod membership;
 pub mod network;
 pub mod packed;
 mod promise;
+pub(crate) mod room;
 pub mod runtime;
 pub mod snapshot;
 mod status;
@@ -36,13 +38,16 @@ use tokio::task::JoinHandle;
 use self::acks::Acks;
 pub use self::agreement::Disagreement;
 use self::agreement::{Agreement, Verdict};
+use self::hand_over::HandOver;
 use self::heard::Heard;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
 use self::network::{Answering, Contact, Dialer, Links, Network, PeerService};
 use self::packed::Packed;
+use self::room::Rooms;
 use self::snapshot::SnapshotStore;
+pub(crate) use self::status::{FollowerProgress, Progress};
 pub use self::status::{MemberStatus, RaftStatus};
 use self::succession::Succession;
 pub use self::timing::{Timing, TimingPreset};
@@ -74,6 +79,8 @@ pub struct Consensus {
     timing: Timing,
     links: Arc<Links>,
     _keeping: Arc<AbortOnDrop>,
+    handing_over: HandOver,
+    rooms: Arc<Rooms>,
 }
 
 /// A task that ends with whoever started it.
@@ -144,6 +151,7 @@ impl Consensus {
         let agreement = Arc::new(Agreement::new(node_id));
         let machine = Machine::new(shared, agreement.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
+        let rooms = Arc::new(Rooms::default());
         let links = Arc::new(Links::new(network::Shared {
             home: home.clone(),
             dialer: dialer.clone(),
@@ -152,12 +160,14 @@ impl Consensus {
             counters: counters.clone(),
             versions,
             agreement: agreement.clone(),
+            rooms: rooms.clone(),
         }));
         let longest_promise = promise::prepare(&home, timing.promise())
             .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
         let network = Network::new(links.clone());
-        let raft =
-            Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
+        let raft = Raft::new(node_id, Arc::new(config), network, log.clone(), machine)
+            .await
+            .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
         let heard = Arc::new(Heard::new(timing.forget_leader_after()));
         let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
@@ -173,6 +183,8 @@ impl Consensus {
             timing,
             links,
             _keeping: keeping,
+            handing_over: HandOver::default(),
+            rooms,
         };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
@@ -183,6 +195,7 @@ impl Consensus {
         let succession = Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for);
         let service = PeerService::new(Answering {
             raft,
+            log: log.space_watch(),
             home,
             own,
             given,
@@ -343,6 +356,12 @@ impl Consensus {
             (status.leader, status.leader_address) = (None, None);
         }
         status
+    }
+
+    /// How far the followers are, if this node leads.
+    pub(crate) fn progress(&self) -> Progress {
+        let metrics = self.raft.metrics();
+        status::progress(&metrics.borrow_watched(), 2 * self.timing.election_max)
     }
 
     /// Waits until the leader, the term or the health of raft changes.

@@ -93,3 +93,45 @@ pub(super) fn of(m: &RaftMetrics<TypeConfig>, round_trips: &BTreeMap<u64, Durati
         stopped: m.running_state.as_ref().err().map(ToString::to_string),
     }
 }
+
+/// How far the followers are, on the leader.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    /// How many members vote, this node included.
+    pub(crate) voters: usize,
+    /// The voters but for this node. Empty on a follower.
+    pub(crate) followers: Vec<FollowerProgress>,
+}
+
+/// How far one of them is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FollowerProgress {
+    pub(crate) node_id: u64,
+    /// How many entries of the leader it has not acknowledged.
+    pub(crate) lag: u64,
+    /// Whether it has acknowledged nothing at all lately.
+    pub(crate) is_silent: bool,
+}
+
+/// Whoever has not answered for `silence` is silent.
+pub(super) fn progress(m: &RaftMetrics<TypeConfig>, silence: Duration) -> Progress {
+    let mut progress = Progress::default();
+    let Some(replication) = &m.replication else { return progress };
+    let last_log = m.last_log_index.unwrap_or(0);
+    let heard = m.heartbeat.as_ref();
+    for node_id in m.membership_config.membership().voter_ids() {
+        progress.voters += 1;
+        if node_id == m.id {
+            continue;
+        }
+        let matched = replication.get(&node_id).and_then(|last| last.as_ref()).map_or(0, |last| last.index);
+        let heard = heard.and_then(|heard| heard.get(&node_id)).and_then(|heard| heard.as_ref());
+        let is_silent = heard.is_none_or(|heard| heard.elapsed() > silence);
+        progress.followers.push(FollowerProgress {
+            node_id,
+            lag: last_log.saturating_sub(matched),
+            is_silent,
+        });
+    }
+    progress
+}

@@ -176,11 +176,6 @@ impl Timing {
         self.election_max * 8 / 3
     }
 
-    /// How long another member may take to take over.
-    pub(crate) fn hand_over_within(&self) -> Duration {
-        (self.election_max * 4).max(Duration::from_secs(2))
-    }
-
     /// A member that has answered within this time is there.
     pub(crate) fn there_within(&self) -> Duration {
         (self.election_max * 4).max(Duration::from_secs(2))

@@ -42,6 +42,9 @@ pub(super) struct Status {
     disagreement: Option<String>,
     state_bytes: u64,
     state_bytes_max: u64,
+    /// Why the node takes in nothing new, if so.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    trouble: String,
 }
 
 #[derive(Serialize)]
@@ -106,6 +109,7 @@ pub(super) async fn status(OnBehalf(calls): OnBehalf) -> Result<Json<Status>, Er
         disagreement: status.disagreement.as_ref().map(wire::disagreement_text),
         state_bytes: status.state_bytes,
         state_bytes_max: status.state_bytes_max,
+        trouble: status.trouble,
     }))
 }
 

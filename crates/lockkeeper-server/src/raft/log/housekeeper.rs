@@ -60,7 +60,7 @@ pub struct Space {
     /// Bytes of the next segment, if it is ready; 0 while it is being made, or could not be made.
     pub next_bytes: u64,
     /// Why the next segment could not be made. It is tried again until it succeeds; meanwhile the log goes on
-    /// until the current segment is full, and then fails for good.
+    /// until the current segment is full, and then waits.
     pub trouble: Option<LogError>,
 }
 
@@ -91,6 +91,11 @@ impl Housekeeper {
             Next::Failed { .. } | Next::Wanted { .. } | Next::InMaking => 0,
         };
         Space { current_bytes, next_bytes, trouble: chores.trouble.clone() }
+    }
+
+    /// Whether the next segment is ready.
+    pub(crate) fn has_next(&self) -> bool {
+        matches!(self.chores().next, Next::Ready(_))
     }
 
     /// Hands out segment `number` with at least so many sectors, and has the one after it made.

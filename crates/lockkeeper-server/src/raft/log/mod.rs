@@ -53,6 +53,7 @@ pub use disk::{Disk, DiskFile, Faults, FaultyDisk, MemoryDisk, RealDisk, SECTOR_
 pub use error::LogError;
 pub(crate) use error::REPAIR;
 pub use housekeeper::Space;
+pub(crate) use store::SpaceWatch;
 pub use store::{LogReader, LogStore};
 
 use housekeeper::Housekeeper;
@@ -188,6 +189,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
         payload: Vec::new(),
         sectors: Vec::new(),
         sync_seconds: crate::metrics::seconds(),
+        sync_average: Duration::ZERO,
     };
     let sync_seconds = writer.sync_seconds.clone();
     // A crash may have come between a purge and the end of its deletions.

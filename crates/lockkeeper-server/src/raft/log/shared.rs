@@ -6,23 +6,51 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use tokio::sync::Notify;
 
 use super::SyncMode;
-use super::disk::DiskFile;
+use super::disk::{Disk, DiskFile};
 use super::entries::Entries;
 use super::error::LogError;
 use super::housekeeper::{Housekeeper, Space};
 use super::record::Standing;
-use super::writer::{Change, Done, Operation, Writer};
+use super::writer::{Change, CommitError, Committed, Done, Operation, Writer};
 use crate::raft::types::Vote;
+
+/// Above this average time of a sync the disk is slow, and below the other it is fast again. The thread costs a wake-up of 40 to
+/// 50 us for each sync.
+const SLOW: Duration = Duration::from_millis(1);
+const FAST_AGAIN: Duration = Duration::from_micros(500);
+/// How often a log that is full looks whether there is room.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Whether whoever writes may wait for the next segment to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MayWait {
+    Yes,
+    No,
+}
+
+/// How far the queue was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// All of it, or the log has failed.
+    All,
+    /// The rest waits for the next segment, which is being made.
+    MustWait,
+    /// The rest waits for room on the disk.
+    NoRoom,
+}
 
 /// Lock order: `writer` before `view`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) folder: String,
+    disk: Arc<dyn Disk>,
     pub(crate) housekeeper: Arc<Housekeeper>,
     view: Mutex<View>,
     writer: Mutex<Writer>,
@@ -36,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) threaded: bool,
     /// Whether it does; otherwise the caller writes.
     beside: AtomicBool,
+    /// Whether the disk takes so long that the thread writes in any case.
+    is_slow: AtomicBool,
+    /// In a simulation: whether a task is about to write.
+    is_scheduled: AtomicBool,
 }
 
 /// The log as callers see it, what is queued included.
@@ -49,6 +81,8 @@ pub(crate) struct View {
     urgent: bool,
     stop: bool,
     tickets: u64,
+    /// Why what is queued waits: there is no room for the next segment.
+    pub(crate) no_room: Option<LogError>,
     /// The first error. Invariant: once set it stays, nothing is written and nothing acknowledged any more.
     pub(crate) failure: Option<LogError>,
 }
@@ -70,6 +104,7 @@ impl View {
             urgent: false,
             stop: false,
             tickets: 0,
+            no_room: None,
             failure: None,
         }
     }
@@ -99,6 +134,13 @@ impl View {
         self.queue.push_back(operation);
     }
 
+    /// Undoes a `take`.
+    fn put_back(&mut self, operations: Vec<Operation>) {
+        for operation in operations.into_iter().rev() {
+            self.queue.push_front(operation);
+        }
+    }
+
     /// All that is queued, but not more than a frame should hold.
     fn take(&mut self, frame_bytes_max: usize) -> Vec<Operation> {
         let mut taken = Vec::with_capacity(self.queue.len());
@@ -119,6 +161,7 @@ impl Shared {
     pub(crate) fn new(view: View, writer: Writer, frame_bytes_max: usize, sync: SyncMode) -> Shared {
         Shared {
             folder: writer.disk.folder(),
+            disk: Arc::clone(&writer.disk),
             housekeeper: Arc::clone(&writer.housekeeper),
             view: Mutex::new(view),
             current_bytes: AtomicU64::new(writer.bytes_left()),
@@ -128,6 +171,8 @@ impl Shared {
             frame_bytes_max,
             threaded: sync != SyncMode::Inline,
             beside: AtomicBool::new(sync == SyncMode::Thread),
+            is_slow: AtomicBool::new(false),
+            is_scheduled: AtomicBool::new(false),
         }
     }
 
@@ -146,16 +191,61 @@ impl Shared {
         self.housekeeper.space(self.current_bytes.load(Ordering::Relaxed))
     }
 
-    /// Has everything in the queue written: by the thread, or here and now.
-    pub(crate) fn flush(&self, mut view: MutexGuard<'_, View>) {
-        if self.beside.load(Ordering::Relaxed) {
-            view.urgent = true;
+    /// Has everything in the queue written: by the thread, or here and now. What arrives while a sync is under way is queued,
+    /// and the next sync covers all of it.
+    pub(crate) fn flush<'a>(self: &'a Arc<Self>, mut view: MutexGuard<'a, View>) {
+        if !self.threaded {
             drop(view);
-            self.wake.notify_one();
-        } else {
-            drop(view);
-            self.drain();
+            return self.drain_without_thread();
         }
+        let by_thread = self.beside.load(Ordering::Relaxed) || self.is_slow.load(Ordering::Relaxed);
+        if !by_thread && view.no_room.is_none() {
+            drop(view);
+            match self.writer.try_lock() {
+                Ok(writer) => {
+                    if self.drain_with(writer, MayWait::No) == Drained::All {
+                        return;
+                    }
+                }
+                Err(TryLockError::Poisoned(_)) => return self.fail(Vec::new(), LogError::Panicked),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            view = self.view();
+        }
+        view.urgent = true;
+        drop(view);
+        self.wake.notify_one();
+    }
+
+    /// Writes at once; on a simulated disk that is slow, or has no room, in a while.
+    fn drain_without_thread(self: &Arc<Self>) {
+        let pause = match self.view().no_room {
+            Some(_) => RETRY,
+            None => self.disk.sync_pause(),
+        };
+        if !pause.is_zero() {
+            self.drain_after(pause);
+        } else if self.drain() == Drained::NoRoom {
+            self.drain_after(RETRY);
+        }
+    }
+
+    fn drain_after(self: &Arc<Self>, pause: Duration) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            self.drain();
+            return;
+        };
+        if self.is_scheduled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        runtime.spawn(async move {
+            tokio::time::sleep(pause).await;
+            shared.is_scheduled.store(false, Ordering::Relaxed);
+            if shared.drain() == Drained::NoRoom && !shared.view().stop {
+                shared.drain_after(RETRY);
+            }
+        });
     }
 
     /// From now on the thread writes, if there is one, or the caller. Both take the queue from its front, one at
@@ -164,46 +254,95 @@ impl Shared {
         self.beside.store(beside && self.threaded, Ordering::Relaxed);
     }
 
-    /// Writes all that is queued. The only way to the disk, in both modes.
-    pub(crate) fn drain(&self) {
-        let Ok(mut writer) = self.writer.lock() else {
-            return self.fail(Vec::new(), LogError::Panicked);
-        };
+    /// Writes all that is queued.
+    pub(crate) fn drain(&self) -> Drained {
+        match self.writer.lock() {
+            Ok(writer) => self.drain_with(writer, MayWait::Yes),
+            Err(_) => {
+                self.fail(Vec::new(), LogError::Panicked);
+                Drained::All
+            }
+        }
+    }
+
+    /// The only way to the disk, in all modes.
+    fn drain_with(&self, mut writer: MutexGuard<'_, Writer>, may_wait: MayWait) -> Drained {
         loop {
             let operations = {
                 let mut view = self.view();
                 if let Some(failure) = view.failure.clone() {
                     drop(view);
-                    return self.fail(Vec::new(), failure);
+                    self.fail(Vec::new(), failure);
+                    return Drained::All;
                 }
                 view.take(self.frame_bytes_max)
             };
             if operations.is_empty() {
-                return;
+                return Drained::All;
+            }
+            if may_wait == MayWait::No && writer.waits_for_segment(&operations) {
+                self.view().put_back(operations);
+                return Drained::MustWait;
             }
             let committed = match writer.commit(&operations) {
                 Ok(committed) => committed,
-                Err(error) => return self.fail(operations, error),
+                Err(CommitError::NoRoom(error)) => {
+                    self.wait_for_room(operations, error);
+                    return Drained::NoRoom;
+                }
+                Err(CommitError::Failed(error)) => {
+                    self.fail(operations, error);
+                    return Drained::All;
+                }
             };
-            self.current_bytes.store(writer.bytes_left(), Ordering::Relaxed);
-            let mut view = self.view();
-            let written: usize = operations.iter().map(|operation| operation.records.len()).sum();
-            view.queued_bytes = view.queued_bytes.saturating_sub(written);
-            if let Some(segment) = committed.begun {
-                view.files.insert(segment.number, segment.file);
-            }
-            for (ticket, first, locations) in committed.located {
-                view.entries.locate(ticket, first, &locations);
-            }
-            for number in &committed.freed {
-                view.files.remove(number);
-            }
-            drop(view);
-            // Within the writer's lock, so that the answers keep the order of the frames.
-            operations.into_iter().for_each(|operation| operation.done.complete(Ok(())));
-            self.drained.notify_waiters();
-            self.housekeeper.remove(committed.freed);
+            self.note_speed(writer.sync_average);
+            self.complete(operations, committed, writer.bytes_left());
         }
+    }
+
+    /// What follows from a commit. Within the writer's lock, so that the answers keep the order of the frames.
+    fn complete(&self, operations: Vec<Operation>, committed: Committed, bytes_left: u64) {
+        self.current_bytes.store(bytes_left, Ordering::Relaxed);
+        let mut view = self.view();
+        let written: usize = operations.iter().map(|operation| operation.records.len()).sum();
+        view.queued_bytes = view.queued_bytes.saturating_sub(written);
+        if let Some(segment) = committed.begun {
+            view.files.insert(segment.number, segment.file);
+        }
+        for (ticket, first, locations) in committed.located {
+            view.entries.locate(ticket, first, &locations);
+        }
+        for number in &committed.freed {
+            view.files.remove(number);
+        }
+        let had_no_room = view.no_room.take().is_some();
+        drop(view);
+        if had_no_room {
+            tracing::info!(folder = self.folder, "the log has room again and goes on");
+        }
+        operations.into_iter().for_each(|operation| operation.done.complete(Ok(())));
+        self.drained.notify_waiters();
+        self.housekeeper.remove(committed.freed);
+    }
+
+    /// Nothing was written: it is tried again until there is room, and nothing is acknowledged meanwhile.
+    fn wait_for_room(&self, operations: Vec<Operation>, error: LogError) {
+        if mutation::is_on(Mutation::AcknowledgeWithoutRoom) {
+            return operations.into_iter().for_each(|operation| operation.done.complete(Ok(())));
+        }
+        let mut view = self.view();
+        view.put_back(operations);
+        if view.no_room.is_none() {
+            let why = error.while_it_is_tried_again();
+            tracing::error!("the log is full and acknowledges nothing for now: {why}");
+        }
+        view.no_room = Some(error);
+    }
+
+    /// A slow disk is left to the thread, so that the caller goes on meanwhile.
+    fn note_speed(&self, average: Duration) {
+        let bound = if self.is_slow.load(Ordering::Relaxed) { FAST_AGAIN } else { SLOW };
+        self.is_slow.store(average > bound, Ordering::Relaxed);
     }
 
     /// The log is over: keeps the first error, and gives it to all who wait.
@@ -215,6 +354,7 @@ impl Shared {
             }
             let failure = view.failure.get_or_insert(error).clone();
             view.queued_bytes = 0;
+            view.no_room = None;
             (failure, std::mem::take(&mut view.queue))
         };
         for operation in operations.into_iter().chain(queue) {
@@ -232,9 +372,13 @@ impl Shared {
             }
             let stop = view.stop;
             drop(view);
-            self.drain();
+            let drained = self.drain();
             if stop {
                 return;
+            }
+            if drained == Drained::NoRoom {
+                let waited = self.wake.wait_timeout_while(self.view(), RETRY, |view| !view.stop);
+                waited.unwrap_or_else(PoisonError::into_inner).0.urgent = true;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use lockkeeper_core::mutation::{self, Mutation};
@@ -34,6 +34,19 @@ pub struct LogStore {
     shared: Arc<Shared>,
     threads: Arc<Threads>,
     sync_seconds: Histogram,
+}
+
+/// Looks at the space of a log without keeping it open.
+#[derive(Debug, Clone)]
+pub(crate) struct SpaceWatch {
+    shared: Weak<Shared>,
+}
+
+impl SpaceWatch {
+    /// Where the space stands; `None` if the log is closed.
+    pub(crate) fn space(&self) -> Option<Space> {
+        self.shared.upgrade().map(|shared| shared.space())
+    }
 }
 
 /// Reads the log beside the store, and sees what was appended at once.
@@ -100,9 +113,14 @@ impl LogStore {
     }
 
     /// Where the space for further entries stands. To be asked before the log is asked to take more: a log that
-    /// runs out of space is over until the next start.
+    /// runs out of space acknowledges nothing until there is some.
     pub fn space(&self) -> Space {
         self.shared.space()
+    }
+
+    /// The same for those who may outlive the node.
+    pub(crate) fn space_watch(&self) -> SpaceWatch {
+        SpaceWatch { shared: Arc::downgrade(&self.shared) }
     }
 
     /// The vote that this node has given last.

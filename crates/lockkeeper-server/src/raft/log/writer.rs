@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::mutation::{self, Mutation};
 use openraft::storage::IOFlushed;
@@ -17,6 +17,9 @@ use super::record::{RECORD_BYTES_MAX, Record, Standing};
 use super::sector::Place;
 use super::segment::{self, FIRST_SECTOR, Segment};
 use crate::raft::types::{LogId, TypeConfig, Vote};
+
+/// About how many syncs the moving average of their time looks back on.
+const AVERAGED_OVER: u32 = 8;
 
 /// Something to be written.
 pub(crate) struct Operation {
@@ -50,6 +53,21 @@ impl Done {
             // Whoever waited may have been dropped; the record is durable all the same.
             Done::Waiter(waiter) => drop(waiter.send(result)),
         }
+    }
+}
+
+/// Why a commit failed.
+#[derive(Debug)]
+pub(crate) enum CommitError {
+    /// There is no room for the next segment. Nothing was written: the same commit can be tried again.
+    NoRoom(LogError),
+    /// Nobody knows what is on the disk: the writer must not be used again.
+    Failed(LogError),
+}
+
+impl From<LogError> for CommitError {
+    fn from(error: LogError) -> CommitError {
+        CommitError::Failed(error)
     }
 }
 
@@ -91,12 +109,13 @@ pub(crate) struct Writer {
     pub(crate) sectors: Vec<u8>,
     /// How long each fdatasync took.
     pub(crate) sync_seconds: Histogram,
+    /// A moving average of the same.
+    pub(crate) sync_average: Duration,
 }
 
 impl Writer {
-    /// Writes the operations as one frame. When it returns, they are durable. After an error the writer must
-    /// not be used again: nobody knows what is on the disk.
-    pub(crate) fn commit(&mut self, operations: &[Operation]) -> Result<Committed, LogError> {
+    /// Writes the operations as one frame. When it returns, they are durable.
+    pub(crate) fn commit(&mut self, operations: &[Operation]) -> Result<Committed, CommitError> {
         let mut committed = Committed::default();
         let record_bytes = operations.iter().map(|operation| operation.records.len()).sum();
         if !self.fits(record_bytes)? {
@@ -126,7 +145,9 @@ impl Writer {
         if !mutation::is_on(Mutation::AcknowledgeBeforeSync) {
             self.segment.file.sync().map_err(|e| self.failed("sync", e))?;
         }
-        self.sync_seconds.observe(began.elapsed().as_secs_f64());
+        let took = began.elapsed();
+        self.sync_seconds.observe(took.as_secs_f64());
+        self.sync_average = (self.sync_average * (AVERAGED_OVER - 1) + took) / AVERAGED_OVER;
         self.sector += (self.sectors.len() / SECTOR_BYTES) as u32;
         self.frame += 1;
 
@@ -135,6 +156,12 @@ impl Writer {
         }
         self.shrink();
         Ok(committed)
+    }
+
+    /// Whether these operations need the next segment, and it is not there yet.
+    pub(crate) fn waits_for_segment(&self, operations: &[Operation]) -> bool {
+        let record_bytes = operations.iter().map(|operation| operation.records.len()).sum();
+        !self.fits(record_bytes).unwrap_or(true) && !self.housekeeper.has_next()
     }
 
     /// How many bytes can still be written into the current segment.
@@ -176,11 +203,15 @@ impl Writer {
     }
 
     /// Goes on to the next segment, which has room for these records and the standing.
-    fn roll(&mut self, record_bytes: usize) -> Result<Segment, LogError> {
+    fn roll(&mut self, record_bytes: usize) -> Result<Segment, CommitError> {
         let sectors = FIRST_SECTOR as u64 + frame::sectors_for(record_bytes + self.standing_bytes()?);
         let sectors = u32::try_from(sectors)
             .map_err(|_| LogError::TooLarge { bytes: record_bytes, bytes_max: RECORD_BYTES_MAX })?;
-        let next = self.housekeeper.next_segment(self.segment.number + 1, sectors)?;
+        let next =
+            self.housekeeper.next_segment(self.segment.number + 1, sectors).map_err(|error| match error {
+                LogError::NoSpace { .. } => CommitError::NoRoom(error),
+                other => CommitError::Failed(other),
+            })?;
         let full = std::mem::replace(&mut self.segment, next);
         self.closed.push_back(Closed { number: full.number, index_max: self.index_max.take() });
         self.sector = FIRST_SECTOR;

@@ -458,6 +458,7 @@ impl Worker {
     ) -> Result<Answered, Status> {
         match kind {
             Some(AnswerKind::Append(answer)) => {
+                self.shared.rooms.report(self.target, answer.room_bytes);
                 if let Some(theirs) = TableHash::from_wire(answer.table.as_ref()) {
                     self.shared.agreement.report(self.target, theirs);
                 }

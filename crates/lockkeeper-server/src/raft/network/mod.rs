@@ -35,6 +35,7 @@ pub(crate) use self::service::Answering;
 pub use self::service::PeerService;
 use super::acks::Acks;
 use super::agreement::Agreement;
+use super::room::Rooms;
 use super::timing::Timing;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) counters: MemberCounters,
     pub(crate) versions: Versions,
     pub(crate) agreement: Arc<Agreement>,
+    pub(crate) rooms: Arc<Rooms>,
 }
 
 /// Makes the clients that openraft speaks with other members by.

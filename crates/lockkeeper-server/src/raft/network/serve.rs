@@ -25,6 +25,8 @@ use super::service::{Inner, TransferLeaderRequest, VoteRequest};
 use super::{MESSAGE_BYTES_MAX, codec, format};
 use crate::listen::FIRST_BYTES_WITHIN;
 use crate::raft::agreement::{Agreement, TableHash};
+use crate::raft::log::SpaceWatch;
+use crate::raft::room;
 use crate::raft::types::{TypeConfig, Vote};
 use crate::versions::Versions;
 
@@ -151,6 +153,12 @@ impl Connection {
         let bytes = append.body.len();
         let request = self.inner.open_append(&append)?;
         self.inner.heard.now();
+        if !request.entries.is_empty()
+            && let Some(full) = self.inner.lacks_room()
+        {
+            outgoing.push(&refusal(tag.id, &full));
+            return Ok(());
+        }
         if append.stream > current {
             self.stream = Some(InboundStream::new(&self.inner, append.stream));
         }
@@ -194,12 +202,13 @@ impl InboundStream {
                 request
             })
         };
-        let (promise_ms, agreement) = (inner.promise_ms(), inner.agreement.clone());
+        let (promise_ms, agreement, log) = (inner.promise_ms(), inner.agreement.clone(), inner.log.clone());
         let answers = inner.raft.stream_append(taken).map(move |result| {
             let tag: Tag =
                 tags.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or_default();
-            let result =
-                result.map_err(stopped).and_then(|result| append_answer(&result, promise_ms, &agreement));
+            let result = result
+                .map_err(stopped)
+                .and_then(|result| append_answer(&result, promise_ms, &agreement, &log));
             match result {
                 Ok(kind) => answer(tag, kind),
                 Err(status) => refusal(tag.id, &status),
@@ -242,7 +251,7 @@ async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<Ans
             None => return Err(Status::internal("nothing cannot conflict")),
         },
     };
-    append_answer(&result, inner.promise_ms(), &inner.agreement)
+    append_answer(&result, inner.promise_ms(), &inner.agreement, &inner.log)
 }
 
 async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
@@ -271,12 +280,14 @@ fn append_answer(
     result: &AppendResult,
     promise_ms: u64,
     agreement: &Agreement,
+    log: &SpaceWatch,
 ) -> Result<AnswerKind, Status> {
     let body = codec::encode(result).map_err(Status::internal)?;
     // A refused leader is promised nothing.
     let promise_ms = if result.is_ok() { promise_ms } else { 0 };
     let table = agreement.latest().map(TableHash::to_wire);
-    Ok(AnswerKind::Append(peer::AppendAnswer { body, promise_ms, table }))
+    let room_bytes = room::room_if_short(log);
+    Ok(AnswerKind::Append(peer::AppendAnswer { body, promise_ms, table, room_bytes }))
 }
 
 fn answer(tag: Tag, mut kind: AnswerKind) -> peer::PeerAnswer {

@@ -16,12 +16,13 @@ use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::heard::Heard;
+use crate::raft::log::SpaceWatch;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::succession::Succession;
-use crate::raft::terms;
 use crate::raft::timing::Timing;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
+use crate::raft::{room, terms};
 use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -39,6 +40,8 @@ pub struct PeerService {
 
 pub(super) struct Inner {
     pub(super) raft: Raft,
+    /// Connections of members outlive the node by a moment, and must not keep its log open.
+    pub(super) log: SpaceWatch,
     home: Arc<DataDir>,
     /// How the others should know this node.
     own: Member,
@@ -53,11 +56,13 @@ pub(super) struct Inner {
     pub(super) agreement: Arc<Agreement>,
     implausible_terms: LogThrottle,
     unproven_senders: LogThrottle,
+    refused_entries: LogThrottle,
 }
 
 /// What the answers to members are made of.
 pub(crate) struct Answering<'a> {
     pub(crate) raft: Raft,
+    pub(crate) log: SpaceWatch,
     pub(crate) home: Arc<DataDir>,
     pub(crate) own: Member,
     pub(crate) given: Vec<(u64, Member)>,
@@ -72,11 +77,12 @@ pub(crate) struct Answering<'a> {
 
 impl PeerService {
     pub(crate) fn new(answering: Answering<'_>) -> PeerService {
-        let Answering { raft, home, own, given, snapshots, heard, succession, .. } = answering;
+        let Answering { raft, log, home, own, given, snapshots, heard, succession, .. } = answering;
         let Answering { counters, timing, versions, agreement, .. } = answering;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let inner = Inner {
             raft,
+            log,
             home,
             own,
             given,
@@ -89,6 +95,7 @@ impl PeerService {
             agreement,
             implausible_terms: LogThrottle::new(),
             unproven_senders: LogThrottle::new(),
+            refused_entries: LogThrottle::new(),
         };
         PeerService { inner: Arc::new(inner) }
     }
@@ -301,6 +308,18 @@ impl Inner {
         Ok(request)
     }
 
+    /// Why this node takes no entries, if its disk is full.
+    pub(super) fn lacks_room(&self) -> Option<Status> {
+        if !room::is_full(&self.log) {
+            return None;
+        }
+        const WHY: &str = "this node has no room for more entries on its disk";
+        if let Some(suppressed) = self.refused_entries.allow() {
+            tracing::error!(suppressed, "refused entries of the leader: {WHY}");
+        }
+        Some(Status::resource_exhausted(WHY))
+    }
+
     /// What this node promises a leader with each message that it accepts.
     pub(super) fn promise_ms(&self) -> u64 {
         self.timing.promise().as_millis() as u64
@@ -333,7 +352,8 @@ fn is_proven(own: &Identity, header: &peer::Header) -> bool {
 }
 
 fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
-    Ok(Response::new(peer::Answer { body: codec::encode(message).map_err(Status::internal)? }))
+    let body = codec::encode(message).map_err(Status::internal)?;
+    Ok(Response::new(peer::Answer { body }))
 }
 
 fn stopped(error: impl std::fmt::Display) -> Status {

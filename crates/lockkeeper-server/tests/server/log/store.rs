@@ -12,7 +12,7 @@ use lockkeeper_server::raft::types::{LogId, SnapshotMeta, StoredMembership, Type
 use openraft::storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt;
-use openraft::type_config::alias::SnapshotOf;
+use openraft::type_config::alias::{OneshotReceiverOf, SnapshotOf};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader, RaftSnapshotBuilder, StorageError};
 
 use super::*;
@@ -194,28 +194,124 @@ fn readers_on_other_threads_see_a_log_without_holes() {
     reading.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// Appends one entry, and returns what will tell that it is durable.
+async fn begin_append(
+    store: &mut LogStore,
+    index: u64,
+    bytes: usize,
+) -> OneshotReceiverOf<TypeConfig, io::Result<()>> {
+    let (tx, rx) = TypeConfig::oneshot();
+    store.append(vec![entry(1, index, bytes)], IOFlushed::signal(tx)).await.unwrap();
+    rx
+}
+
 #[test]
-fn a_full_disk_is_told_early_and_fails_clearly_and_loses_nothing() {
+fn full_disk_is_told_early_acknowledges_nothing_and_goes_on_when_there_is_room() {
+    for sync in [SyncMode::Inline, SyncMode::Thread, SyncMode::Adaptive] {
+        for prepare_ahead in [false, true] {
+            block_on(async {
+                let disk = FaultyDisk::new();
+                disk.set_faults(Faults { capacity_bytes: Some(3 * 8192), ..Faults::default() });
+                let config = LogConfig { sync, prepare_ahead, ..threaded() };
+                let (mut store, _) = open(&disk, config.clone()).unwrap();
+                let mut acknowledged = 0;
+                let mut waiting = loop {
+                    let mut durable = begin_append(&mut store, acknowledged, 1000).await;
+                    match tokio::time::timeout(Duration::from_millis(400), &mut durable).await {
+                        Ok(result) => result.unwrap().unwrap(),
+                        Err(_) => break durable,
+                    }
+                    acknowledged += 1;
+                };
+                assert!(acknowledged >= 15, "{acknowledged}");
+                assert!(store.space().trouble.is_some());
+                assert!(store.failure().is_none(), "a full disk is no failure");
+                // More may be asked for meanwhile, and the order stays.
+                let mut last = begin_append(&mut store, acknowledged + 1, 10).await;
+                let both = async { tokio::join!(&mut waiting, &mut last) };
+                assert!(tokio::time::timeout(Duration::from_millis(600), both).await.is_err());
+
+                disk.set_faults(Faults::default());
+                waiting.await.unwrap().unwrap();
+                last.await.unwrap().unwrap();
+                assert!(store.space().trouble.is_none());
+                let held = holds(&mut store).await.unwrap();
+                drop(store);
+                let (mut store, report) = open(&disk, config).unwrap();
+                assert_eq!(report.entries, acknowledged + 2);
+                assert_eq!(holds(&mut store).await.unwrap(), held);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_was_not_acknowledged_on_a_full_disk_is_not_there_after_a_crash() {
     block_on(async {
         let disk = FaultyDisk::new();
-        disk.set_faults(Faults { capacity_bytes: Some(3 * 8192), ..Faults::default() });
+        disk.set_faults(Faults { capacity_bytes: Some(8192), ..Faults::default() });
         let (mut store, _) = open(&disk, threaded()).unwrap();
         let mut acknowledged = 0;
-        let error = loop {
-            match append(&mut store, vec![entry(1, acknowledged, 1000)]).await {
-                Ok(()) => acknowledged += 1,
-                Err(error) => break error,
+        loop {
+            let durable = begin_append(&mut store, acknowledged, 1000).await;
+            if tokio::time::timeout(Duration::from_millis(400), durable).await.is_err() {
+                break;
             }
-        };
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        assert!(error.to_string().contains("free some space and restart"), "{error}");
-        assert!(acknowledged >= 15, "{acknowledged}");
-        assert!(store.space().trouble.is_some());
-        drop(store);
-        disk.set_faults(Faults::default());
-        let (mut store, report) = open(&disk, threaded()).unwrap();
+            acknowledged += 1;
+        }
+        let found = disk.copy();
+        let (_, report) = open(&found, threaded()).unwrap();
         assert_eq!(report.entries, acknowledged);
-        append(&mut store, vec![entry(1, acknowledged, 1000)]).await.unwrap();
+    });
+}
+
+#[test]
+fn slow_disk_syncs_once_for_all_that_has_arrived_and_answers_in_order() {
+    const ENTRIES: u64 = 100;
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let config = LogConfig { sync: SyncMode::Adaptive, segment_bytes: 1 << 20, ..threaded() };
+        let (mut store, _) = open(&disk, config).unwrap();
+        disk.set_faults(Faults { sync_delay: Duration::from_millis(8), ..Faults::default() });
+        // It takes a few syncs to notice that the disk is slow.
+        for index in 0..4 {
+            append(&mut store, vec![entry(1, index, 100)]).await.unwrap();
+        }
+        let (syncs, began) = (disk.syncs(), Instant::now());
+        let mut pending = Vec::new();
+        for index in 4..4 + ENTRIES {
+            pending.push(begin_append(&mut store, index, 100).await);
+        }
+        let asked = began.elapsed();
+        for (place, durable) in pending.into_iter().enumerate() {
+            durable.await.unwrap().unwrap_or_else(|error| panic!("{place}: {error}"));
+        }
+        let syncs = disk.syncs() - syncs;
+        println!("{ENTRIES} appends asked for in {asked:?}, durable in {:?}, {syncs} syncs", began.elapsed());
+        assert!(syncs <= ENTRIES / 4, "{syncs} syncs for {ENTRIES} appends");
+    });
+}
+
+#[test]
+fn caller_does_not_wait_for_the_next_segment() {
+    const MAKING: Duration = Duration::from_secs(2);
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let config = LogConfig { sync: SyncMode::Adaptive, ..threaded() };
+        let (mut store, _) = open(&disk, config).unwrap();
+        eventually("the second segment", || store.space().next_bytes > 0);
+        disk.set_faults(Faults { create_delay: MAKING, ..Faults::default() });
+        // The first two segments hold about 14 of them; the third is being made.
+        let mut last = None;
+        let began = Instant::now();
+        for index in 0..20 {
+            last = Some(begin_append(&mut store, index, 1000).await);
+        }
+        let asked = began.elapsed();
+        assert!(asked < MAKING / 2, "{asked:?} for the appends: the caller waited for a segment");
+        last.unwrap().await.unwrap().unwrap();
+        println!("20 appends asked for in {asked:?}, durable in {:?}", began.elapsed());
+        assert!(began.elapsed() > MAKING / 2, "the third segment was never waited for");
     });
 }
 

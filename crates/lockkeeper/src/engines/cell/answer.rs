@@ -195,5 +195,6 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
         disagreement: status.disagreement.as_ref().map(disagreement),
         state_bytes: status.state_bytes,
         state_bytes_max: status.state_bytes_max,
+        trouble: status.trouble,
     }
 }

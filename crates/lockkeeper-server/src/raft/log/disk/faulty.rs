@@ -24,6 +24,10 @@ pub struct Faults {
     pub failed_sync_forgets: bool,
     /// How long each sync takes.
     pub sync_delay: Duration,
+    /// The same on the clock of a simulation.
+    pub sync_pause: Duration,
+    /// How long it takes to make a file.
+    pub create_delay: Duration,
 }
 
 /// A folder in memory that keeps apart what is durable and what merely reads back. Clones share it.
@@ -175,6 +179,10 @@ impl Disk for FaultyDisk {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let size = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let delay = lock(&self.folder).faults.create_delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         let mut folder = lock(&self.folder);
         let used: u64 = folder.files.values().map(|file| lock(file).current.len() as u64).sum();
         if folder.faults.capacity_bytes.is_some_and(|capacity| used + bytes > capacity) {
@@ -208,6 +216,10 @@ impl Disk for FaultyDisk {
         let mut folder = lock(&self.folder);
         folder.durable = folder.files.clone();
         Ok(())
+    }
+
+    fn sync_pause(&self) -> Duration {
+        lock(&self.folder).faults.sync_pause
     }
 }
 

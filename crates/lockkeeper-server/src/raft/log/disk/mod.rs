@@ -10,6 +10,7 @@ mod real;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use faulty::{Faults, FaultyDisk};
 pub use memory::MemoryDisk;
@@ -35,6 +36,10 @@ pub trait Disk: Send + Sync + Debug {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all names durable.
     fn sync_folder(&self) -> io::Result<()>;
+    /// How long a sync takes on the clock of a simulation, where no call can block.
+    fn sync_pause(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// An open file.

@@ -1,0 +1,190 @@
+//! The leader hands its leadership over to another member.
+//!
+//! openraft never ends a transfer that has failed: the leader sends no heartbeats and takes no entries for as long as no other
+//! member is elected, and none may be able to win. So a leader that nobody has replaced after some time steps down, and stands
+//! for election again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use openraft::LogId;
+use openraft::async_runtime::WatchReceiver;
+use openraft::raft::VoteRequest;
+use openraft::vote::RaftLeaderId;
+use tokio::time::Instant;
+
+use super::types::Vote;
+use super::{Consensus, RaftStatus, stopped};
+use crate::failure::Failure;
+
+/// A transfer has failed when so many election timeouts have passed: in the first the lease of the leader ends, in the second
+/// every other member has stood for election, and the third is for its votes.
+const ELECTIONS_UNTIL_FAILED: u32 = 3;
+/// The caller of a hand-over gets its answer after so many election timeouts at the latest.
+const ELECTIONS_UNTIL_ANSWERED: u32 = 7;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The transfer that this node has begun, if any.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HandOver {
+    pending: Arc<Mutex<Option<Transfer>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    to: u64,
+    /// The term in which this node led.
+    term: u64,
+    since: Instant,
+}
+
+impl HandOver {
+    fn pending(&self) -> MutexGuard<'_, Option<Transfer>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Consensus {
+    /// The member that should lead if this node no longer does: one that is there and has the most.
+    pub(crate) fn successor(&self) -> Option<u64> {
+        self.status()
+            .members
+            .iter()
+            .filter(|member| member.voter && member.node_id != self.node_id && self.is_there(member))
+            .filter(|member| self.disagreement_of(member.node_id).is_none())
+            .max_by_key(|member| member.matched)
+            .map(|member| member.node_id)
+    }
+
+    /// Hands the leadership over, and waits until somebody else leads. This node must have left its office.
+    pub(crate) async fn hand_over(&self, to: u64) -> Result<(), Failure> {
+        let term = self.status().term;
+        let began = Instant::now();
+        *self.handing_over.pending() = Some(Transfer { to, term, since: began });
+        self.raft.trigger().transfer_leader(to).await.map_err(|f| stopped(&f))?;
+        loop {
+            let status = self.status();
+            if status.term > term && status.leader.is_some() && !status.leads {
+                return Ok(());
+            }
+            let took_back = status.term > term && status.leads;
+            if took_back || began.elapsed() > ELECTIONS_UNTIL_ANSWERED * self.timing.election_max {
+                return Err(Failure::Unavailable(format!("node {to} did not take over: try again")));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Ends a transfer that has failed. Returns true if this node stands for election because of it. To be called
+    /// again and again by the task that follows raft: whoever asked for the hand-over may be gone.
+    pub(crate) async fn end_failed_hand_over(&self, status: &RaftStatus) -> bool {
+        let Some(transfer) = *self.handing_over.pending() else { return false };
+        if !status.leads || status.term != transfer.term {
+            *self.handing_over.pending() = None;
+            return false;
+        }
+        if transfer.since.elapsed() < ELECTIONS_UNTIL_FAILED * self.timing.election_max {
+            return false;
+        }
+        tracing::warn!(to = transfer.to, "leadership transfer failed: standing for election again");
+        match self.step_down(transfer).await {
+            Ok(()) => true,
+            Err(failure) => {
+                tracing::error!(%failure, "failed to step down after a failed leadership transfer");
+                false
+            }
+        }
+    }
+
+    /// Steps down as if the successor stood for election in the next term, which is what this leader has asked it to do, and
+    /// then stands itself. Safe: a vote that reaches no candidate counts nowhere, and the candidate for whom it was given
+    /// still needs a log that is as complete as this one.
+    async fn step_down(&self, transfer: Transfer) -> Result<(), Failure> {
+        let last_log_id = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            // A leader's last entry is one of its own term.
+            metrics.last_log_index.map(|index| LogId::new(metrics.vote.leader_id.to_committed(), index))
+        };
+        let vote = Vote::new(transfer.term + 1, transfer.to);
+        let request = VoteRequest { leadership_transfer: true, ..VoteRequest::new(vote, last_log_id) };
+        let answer =
+            self.raft.vote(request).await.map_err(|error| Failure::Unavailable(error.to_string()))?;
+        if !answer.vote_granted {
+            return Err(Failure::Unavailable(format!("the next term is taken already: {}", answer.vote)));
+        }
+        self.raft.trigger().elect(true).await.map_err(|f| stopped(&f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lockkeeper_core::Command;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{Node, NodeConfig};
+
+    const LONG: Duration = Duration::from_secs(30);
+    /// A member that is not there: whoever is asked to hand over to it is not replaced by it.
+    const ABSENT: u64 = 9;
+
+    async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn cell() -> Vec<Node> {
+        let mut members = BTreeMap::new();
+        for id in 1..=3 {
+            let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            members.insert(id, free.local_addr().unwrap().to_string());
+        }
+        let mut nodes = Vec::new();
+        for id in 1..=3 {
+            let config = NodeConfig {
+                node_id: Some(id),
+                listen: Some(members[&id].clone()),
+                members: members.clone(),
+                ..NodeConfig::in_memory()
+            };
+            nodes.push(Node::open(config).await.unwrap());
+        }
+        nodes
+    }
+
+    fn put() -> Command {
+        Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None }
+    }
+
+    #[tokio::test]
+    async fn leader_leads_again_after_a_transfer_that_nobody_followed() {
+        let nodes = cell().await;
+        let leader = until("a leader", async || nodes.iter().find(|node| node.calls().ready().is_ok())).await;
+        until("a write", async || leader.calls().command(put()).await.ok()).await;
+        let consensus = leader.calls().consensus();
+        for other in nodes.iter().map(|node| node.calls().consensus()) {
+            other.raft.runtime_config().elect(other.node_id == consensus.node_id);
+        }
+        let term = consensus.status().term;
+        let office = &leader.calls().shared().office;
+        office.yield_for(LONG);
+        office.leave(None);
+
+        let began = Instant::now();
+        let failed = consensus.hand_over(ABSENT).await;
+        assert!(failed.is_err_and(|failure| failure.to_string().contains("did not take over")));
+        until("writes to go on", async || leader.calls().command(put()).await.ok()).await;
+        println!("writes went on {} ms after the transfer began", began.elapsed().as_millis());
+        assert!(consensus.status().leads && consensus.status().term > term);
+        assert!(consensus.handing_over.pending().is_none());
+    }
+}
