@@ -81,7 +81,7 @@ impl Calls {
 
     /// A first rule or token would shut out everybody who has none, so that is a decision of its own.
     fn must_be_enabled(&self) -> Result<(), Failure> {
-        match self.guard().is_strict() || self.shared().table().access().is_enabled() {
+        match self.is_enforced() {
             true => Ok(()),
             false => Err(Failure::Invalid(
                 "access control is off, and the first rule or token would shut out every client that shows no access \

@@ -88,7 +88,7 @@ impl Reception {
                 Some(token) => self.calls.with_token(token)?.who().clone(),
                 // Somebody's own scheme, meant for a proxy perhaps.
                 None => match by_certificate() {
-                    Who::Nobody if self.calls.guard().is_strict() => return Err(admission::not_known()),
+                    Who::Nobody if self.calls.is_enforced() => return Err(admission::not_known()),
                     who => who,
                 },
             },
@@ -122,7 +122,7 @@ impl Reception {
             return Ok(());
         }
         let calls = self.calls.on_behalf_of(who.clone());
-        let moved = match calls.guard().is_strict() && calls.may_all(Right::Admin, "").is_ok() {
+        let moved = match calls.is_enforced() && calls.may_all(Right::Admin, "").is_ok() {
             true => seat.move_to(Kind::Administrator),
             false => Err("connections"),
         };

@@ -12,6 +12,11 @@ use crate::calls::Calls;
 use crate::failure::Failure;
 
 impl Calls {
+    /// Whether rules are in force: the node has a root, or access control was turned on.
+    pub(crate) fn is_enforced(&self) -> bool {
+        self.guard().is_strict() || self.shared().table().access().is_enabled()
+    }
+
     /// Whether the caller may do this with this name.
     pub(crate) fn may(&self, right: Right, name: &str) -> Result<(), Failure> {
         self.permit(

@@ -71,7 +71,7 @@ impl<Inbound> ClientStream<Inbound> {
         calls: Calls,
     ) -> ClientStream<Inbound> {
         connection.set_budget(calls.budget(budget));
-        if *calls.who() != Who::Nobody || !calls.guard().is_strict() {
+        if *calls.who() != Who::Nobody || !calls.is_enforced() {
             connection.recognise();
         }
         connection.set_viewer(&calls);
