@@ -148,9 +148,7 @@ impl Consensus {
         let raft =
             Raft::new(node_id, Arc::new(config), network, log, machine).await.map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks, timing.election_max));
-        let heard = Arc::new(Heard::default());
-        let consensus =
-            Consensus { raft, node_id, lease, heard: heard.clone(), agreement: agreement.clone(), dialer };
+        let consensus = Consensus { raft, node_id, lease, heard: Arc::default(), agreement, dialer };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = !consensus.status().members.is_empty() && !consensus.is_alone();
@@ -163,16 +161,7 @@ impl Consensus {
                 raft.runtime_config().elect(true);
             });
         }
-        let service = PeerService::new(
-            consensus.raft.clone(),
-            home,
-            own,
-            given,
-            &snapshots,
-            heard,
-            agreement,
-            silent_for,
-        );
+        let service = PeerService::new(&consensus, home, own, given, &snapshots, silent_for);
         Ok((consensus, service))
     }
 

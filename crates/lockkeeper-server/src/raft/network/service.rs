@@ -19,13 +19,13 @@ use super::direct::Direct;
 use super::{FORMAT, MESSAGE_BYTES_MAX, codec, hello, transfer};
 use crate::data_dir::DataDir;
 use crate::listen::{FIRST_BYTES_WITHIN, Seldom};
-use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::heard::Heard;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::terms;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
+use crate::raft::{Consensus, Raft};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
@@ -58,15 +58,14 @@ struct Inner {
 
 impl PeerService {
     pub(crate) fn new(
-        raft: Raft,
+        consensus: &Consensus,
         home: Arc<DataDir>,
         own: Member,
         given: Vec<(u64, Member)>,
         snapshots: &SnapshotStore,
-        heard: Arc<Heard>,
-        agreement: Arc<Agreement>,
         silent_for: Duration,
     ) -> PeerService {
+        let Consensus { raft, heard, agreement, .. } = consensus.clone();
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let votes_from = Instant::now() + silent_for;
         let seldom = Seldom::default();
