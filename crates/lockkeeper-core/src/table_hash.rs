@@ -201,7 +201,7 @@ impl Budget {
             let before = digest.length;
             *digest = put(std::mem::take(digest), key, value);
             self.records -= 1;
-            self.bytes = self.bytes.saturating_sub((digest.length - before) as usize);
+            self.bytes = self.bytes.saturating_sub(digest.length.saturating_sub(before) as usize);
             if self.is_spent() {
                 return Some(Some(key.clone()));
             }

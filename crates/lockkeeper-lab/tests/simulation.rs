@@ -77,6 +77,7 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::Overtake,
         Mutation::ShortTimeAtTakeOver,
         Mutation::ServeBeforeBarrier,
+        Mutation::IgnoreDisagreement,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
         Mutation::AcknowledgeWithoutRoom,
