@@ -47,6 +47,7 @@ pub mod table;
 pub mod top;
 pub mod value;
 pub mod view;
+mod work;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
 pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};

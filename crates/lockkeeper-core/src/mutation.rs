@@ -6,6 +6,8 @@
 pub enum Mutation {
     /// A retry is a new request (S5).
     ForgetRequest,
+    /// A refused acquire is forgotten: a late copy of it is a new request (S5).
+    ForgetRefusals,
     /// The last in the queue is let in first (S7).
     Overtake,
     /// An expiry is carried out although the session was heard of since it was decided (S3).
@@ -46,8 +48,9 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 19] = [
+    pub const ALL: [Mutation; 20] = [
         Mutation::ForgetRequest,
+        Mutation::ForgetRefusals,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
         Mutation::TokenFromMemory,

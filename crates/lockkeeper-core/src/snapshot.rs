@@ -19,10 +19,12 @@ use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
+use crate::quota::Counting;
 use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
 use crate::value::StoredValue;
+use crate::work::Task;
 
 const MAGIC: &[u8; 8] = b"LKTABLE1";
 /// What all formats begin with; the format's number follows as one digit.
@@ -81,11 +83,13 @@ struct Head {
     last_token: Token,
     last_ticket: Ticket,
     ending_next: u64,
+    backlog_next: u64,
     free_next: u64,
     forgotten: Token,
     removed_version: u64,
     scopes_next: u64,
     idle_scopes_next: u64,
+    counting: Option<Counting>,
     records: u64,
 }
 
@@ -102,6 +106,8 @@ enum Record {
     Request(SessionId, RequestId, Remembered),
     Settled(SessionId, u64, RequestId),
     Ending(u64, SessionId, SessionEnd),
+    Forgetting(u64, SessionId),
+    Task(u64, Task),
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
@@ -120,6 +126,8 @@ impl LockTable {
             + self.requests.len()
             + self.settled.len()
             + self.ending.len()
+            + self.forgetting.len()
+            + self.backlog.tasks.len()
             + self.values.len()
             + self.scopes.all.len()
             + self.limiters.len()
@@ -131,11 +139,13 @@ impl LockTable {
             last_token: self.last_token,
             last_ticket: self.last_ticket,
             ending_next: self.ending_next,
+            backlog_next: self.backlog.next,
             free_next: self.free_next,
             forgotten: self.forgotten,
             removed_version: self.removed_version,
             scopes_next: self.scopes.next,
             idle_scopes_next: self.scopes.idle_next,
+            counting: self.access.counting.clone(),
             records,
         });
         let sessions = self.sessions.iter().map(|(id, session)| Record::Session(*id, session.clone()));
@@ -159,6 +169,9 @@ impl LockTable {
             .map(|((session, number), request)| Record::Settled(*session, *number, request.clone()));
         let ending =
             self.ending.iter().map(|(number, (session, why))| Record::Ending(*number, *session, *why));
+        let forgetting =
+            self.forgetting.iter().map(|(number, session)| Record::Forgetting(*number, *session));
+        let tasks = self.backlog.tasks.iter().map(|(number, task)| Record::Task(*number, task.clone()));
         let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
         let scopes = self.scopes.all.iter().map(|(no, scope)| Record::Scope(*no, scope.clone()));
         let limiters = self.limiters.iter().map(|(name, full)| Record::Limiter(name.clone(), *full));
@@ -170,6 +183,8 @@ impl LockTable {
             .chain(requests)
             .chain(settled)
             .chain(ending)
+            .chain(forgetting)
+            .chain(tasks)
             .chain(values)
             .chain(scopes)
             .chain(limiters)
@@ -314,11 +329,13 @@ impl Restore {
                 }
                 table.last_ticket = head.last_ticket;
                 table.ending_next = head.ending_next;
+                table.backlog.next = head.backlog_next;
                 table.free_next = head.free_next;
                 table.forgotten = head.forgotten;
                 table.removed_version = head.removed_version;
                 table.scopes.next = head.scopes_next;
                 table.scopes.idle_next = head.idle_scopes_next;
+                table.access.counting = head.counting;
                 self.expected = Some(head.records);
                 return Ok(());
             }
@@ -345,6 +362,8 @@ impl Restore {
                 table.settled.insert((session, number), request).is_some()
             }
             Record::Ending(number, session, why) => table.ending.insert(number, (session, why)).is_some(),
+            Record::Forgetting(number, session) => table.forgetting.insert(number, session).is_some(),
+            Record::Task(number, task) => table.backlog.put(number, task),
             Record::Value(key, value) => table.values.insert(key, value).is_some(),
             Record::Scope(no, scope) => {
                 let named = table.scopes.names.insert((scope.session, scope.name.clone()), no).is_some();
@@ -415,7 +434,7 @@ impl Restore {
                 timers.insert((until, Timer::WaitEnds(*ticket)));
             }
         }
-        self.table.count_usage();
+        self.table.count_restored();
         Ok(())
     }
 }
