@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use crate::id::CellTime;
 use crate::limits;
-use crate::quota::{Quota, Usage};
+use crate::quota::{Counting, Quota, Usage};
 use crate::refusal::Refusal;
 use crate::weighed::Weighed;
 
@@ -180,8 +180,11 @@ pub struct Access {
     pub(crate) tokens: Weighed<SmolStr, AccessToken>,
     pub(crate) quotas: Weighed<SmolStr, Quota>,
     pub(crate) session_quotas: Weighed<SmolStr, u32>,
-    // Invariant: what each namespace has in use, while there are quotas; empty otherwise. Restored by counting.
+    // Invariant: what each namespace has in use, as far as it has been counted (see `counting`), while there are
+    // quotas; empty otherwise. Restored by counting.
     pub(crate) usage: OrdMap<SmolStr, Usage>,
+    /// There while what was in use before the first quota is still being counted.
+    pub(crate) counting: Option<Counting>,
     // Invariant: the sessions of each identity. Restored by counting.
     pub(crate) sessions: OrdMap<SmolStr, u32>,
 }

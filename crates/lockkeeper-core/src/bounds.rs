@@ -18,6 +18,14 @@ pub struct Bounds {
     pub waits_per_session: u32,
     /// See [`limits::WAITERS_PER_LOCK_MAX`].
     pub waiters_per_lock: u32,
+    /// See [`limits::BACKLOG_STEPS_PER_ENTRY`].
+    pub steps_per_search: u64,
+    /// See [`limits::COMMAND_STEPS_PER_ENTRY`].
+    pub steps_for_commands: u64,
+    /// See [`limits::STEPS_PER_COMMAND`].
+    pub steps_per_command: u64,
+    /// See [`limits::REAP_STEPS_PER_ENTRY`].
+    pub steps_for_reaping: u64,
 }
 
 impl Bounds {
@@ -29,6 +37,10 @@ impl Bounds {
         grants_per_session: limits::GRANTS_PER_SESSION_MAX,
         waits_per_session: limits::WAITS_PER_SESSION_MAX,
         waiters_per_lock: limits::WAITERS_PER_LOCK_MAX,
+        steps_per_search: limits::BACKLOG_STEPS_PER_ENTRY,
+        steps_for_commands: limits::COMMAND_STEPS_PER_ENTRY,
+        steps_per_command: limits::STEPS_PER_COMMAND,
+        steps_for_reaping: limits::REAP_STEPS_PER_ENTRY,
     };
 }
 

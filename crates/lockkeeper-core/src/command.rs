@@ -11,6 +11,7 @@ use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::limiter::TakeRate;
 use crate::scope::Policy;
 use crate::version::CellVersion;
+use crate::work::LOCK_STEPS;
 
 /// All that was queued on the leader, stamped with cell time: the content of one log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -226,6 +227,37 @@ impl Command {
                 | Command::RaiseCellVersion { .. }
                 | Command::Tick => 0,
             }
+    }
+
+    /// Estimated work of applying it, in steps of about a microsecond. What a command causes beyond that is bounded by
+    /// the budgets of the entry.
+    pub fn cost(&self) -> u64 {
+        match self {
+            Command::Acquire(request) => {
+                let locks = LOCK_STEPS * request.locks.as_slice().len() as u64;
+                match (&request.scope, request.policy) {
+                    (None, _) => locks,
+                    // It may have to take locks from others.
+                    (Some(_), Policy::WoundWait) => locks + 256,
+                    // It may have to search for a cycle.
+                    (Some(_), _) => locks + 16,
+                }
+            }
+            // A lock is freed, and somebody else gets it.
+            Command::Release { .. } | Command::Cancel { .. } | Command::HandOver { .. } => 2 * LOCK_STEPS,
+            Command::ForceRelease { .. } | Command::ChangeAccess { .. } => 64,
+            Command::OpenSession { .. }
+            | Command::CloseSession { .. }
+            | Command::ExpireSession { .. }
+            | Command::PutValue { .. }
+            | Command::DeleteValue { .. }
+            | Command::TakeRate(_)
+            | Command::AuditNote { .. }
+            | Command::RaiseCellVersion { .. }
+            | Command::Tick => LOCK_STEPS,
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => LOCK_STEPS,
+        }
     }
 
     /// Whether it frees or ends something, or is an administrator's. Such commands are accepted for as long as the

@@ -14,14 +14,16 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::bounds::bounds;
 use crate::command::{Acquire, Wait};
 use crate::effect::Freed;
 use crate::id::{LockName, Ticket, Token};
-use crate::lock::{Demand, Lock};
+use crate::lock::Demand;
 use crate::refusal::Refusal;
 use crate::scope::{Policy, ScopeNo, Scopes, scope_of};
 use crate::session::Remembered;
 use crate::table::LockTable;
+use crate::work::{Task, too_expensive};
 
 /// One of those who wait for each other in a circle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +45,34 @@ enum Node {
 /// Where the search came from: the node, and the lock between the two.
 type Trail = BTreeMap<Node, (Node, LockName)>;
 
+/// What a search for a cycle came to.
+#[derive(Debug)]
+pub(crate) enum Search {
+    /// It is complete: the cycle, if there is one.
+    Done(Option<Vec<CycleStep>>),
+    /// The budget of the entry is spent: the search has to begin again in another one.
+    Unfinished,
+    /// It takes more steps than any request may have.
+    TooExpensive,
+}
+
+/// The steps of a search are spent.
+#[derive(Debug)]
+struct Exhausted;
+
+/// The steps that a search may still take.
+struct Steps(u64);
+
+impl Steps {
+    fn spend(&mut self, steps: u64) -> Result<(), Exhausted> {
+        self.0 = self.0.checked_sub(steps).ok_or_else(|| {
+            self.0 = 0;
+            Exhausted
+        })?;
+        Ok(())
+    }
+}
+
 impl LockTable {
     /// A scope's request cannot be granted at once: what its age says about that. Locks may have been freed by it.
     pub(crate) fn meet(&mut self, request: &Acquire, scope: ScopeNo, demand: Demand) -> Result<(), Refusal> {
@@ -60,19 +90,23 @@ impl LockTable {
             }
             Policy::WoundWait => {
                 if matches!(request.wait, Wait::No | Wait::ForMs(0))
-                    && !self.is_free_for(request, scope, demand)
+                    && !self.is_free_for(request, scope, demand)?
                 {
                     return Ok(());
                 }
                 for name in request.locks.as_slice() {
-                    while let Some(victim) = self.youngest_in_the_way(name, scope, demand.units) {
+                    while let Some(victim) = self.youngest_in_the_way(name, scope, demand.units)? {
                         self.wound(victim);
                     }
                 }
             }
         }
         // Whoever holds what an older one waits for must not wait itself.
-        if !matches!(request.wait, Wait::No | Wait::ForMs(0)) && self.is_owed_to_an_older_one(scope) {
+        if matches!(request.wait, Wait::No | Wait::ForMs(0)) || self.scopes.wounding.is_empty() {
+            return Ok(());
+        }
+        self.check_steps_left()?;
+        if self.is_owed_to_an_older_one(scope) {
             self.wound(scope);
             if let Some(state) = self.scopes.all.get_mut(&scope) {
                 // The answer to this request tells it.
@@ -85,41 +119,69 @@ impl LockTable {
 
     /// The youngest holder that is younger than `scope` and keeps it from having the lock, or keeps out those who stand
     /// in line before it.
-    fn youngest_in_the_way(&self, name: &LockName, scope: ScopeNo, units: u32) -> Option<ScopeNo> {
-        let lock = self.locks.get(name)?;
+    fn youngest_in_the_way(
+        &mut self,
+        name: &LockName,
+        scope: ScopeNo,
+        units: u32,
+    ) -> Result<Option<ScopeNo>, Refusal> {
+        self.check_steps_left()?;
+        let Some(lock) = self.locks.get(name) else { return Ok(None) };
         let mut needed = u64::from(lock.used) + u64::from(units);
         let mut line =
             self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
         while needed <= u64::from(lock.capacity) {
-            let (_, ticket) = line.next()?;
+            self.work.charge(1);
+            let Some((_, ticket)) = line.next() else { return Ok(None) };
             needed += self.waiters.get(ticket).map_or(0, |waiter| u64::from(waiter.units));
         }
         let all = (name.clone(), ScopeNo::default(), Token::default())
             ..(name.clone(), ScopeNo(u64::MAX), Token(u64::MAX));
-        self.scopes.holding.range(all).next_back().map(|(_, no, _)| *no).filter(|no| *no > scope)
+        self.work.charge(1);
+        Ok(self.scopes.holding.range(all).next_back().map(|(_, no, _)| *no).filter(|no| *no > scope))
+    }
+
+    /// Wounding cannot be put off: as long as it is not complete, the request must not wait. Scopes that were wounded
+    /// before the steps ran out stay wounded.
+    fn check_steps_left(&self) -> Result<(), Refusal> {
+        match self.work.is_exhausted() {
+            true => Err(too_expensive("taking the locks from younger scopes")),
+            false => Ok(()),
+        }
     }
 
     /// Whether it could be granted at once if the younger holders were gone.
-    fn is_free_for(&self, request: &Acquire, scope: ScopeNo, demand: Demand) -> bool {
-        let is_younger = |lock: &Lock| {
-            lock.holders.iter().all(|(token, session)| {
+    fn is_free_for(&mut self, request: &Acquire, scope: ScopeNo, demand: Demand) -> Result<bool, Refusal> {
+        for name in request.locks.as_slice() {
+            let Some(lock) = self.locks.get(name) else { continue };
+            if lock.is_free() || (lock.waiting == 0 && lock.admits(demand.units)) {
+                continue;
+            }
+            if lock.waiting > 0 {
+                return Ok(false);
+            }
+            for (token, session) in lock.holders.iter() {
+                if self.work.is_exhausted() {
+                    return Err(too_expensive("taking the locks from younger scopes"));
+                }
+                self.work.charge(1);
                 let held = self.grants.get(&(session, token));
-                held.and_then(|held| scope_of(held.extra.as_ref())).is_some_and(|holder| holder > scope)
-            })
-        };
-        request.locks.as_slice().iter().all(|name| {
-            self.locks.get(name).is_none_or(|lock| {
-                lock.is_free() || (lock.waiting == 0 && (lock.admits(demand.units) || is_younger(lock)))
-            })
-        })
+                let holder = held.and_then(|held| scope_of(held.extra.as_ref()));
+                if holder.is_none_or(|holder| holder < scope) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Whether an older scope that may wound waits for something that this one holds.
-    fn is_owed_to_an_older_one(&self, scope: ScopeNo) -> bool {
+    fn is_owed_to_an_older_one(&mut self, scope: ScopeNo) -> bool {
         if self.scopes.wounding.is_empty() {
             return false;
         }
         let Some(state) = self.scopes.all.get(&scope) else { return false };
+        self.work.charge(u64::from(state.locks_held));
         self.scopes.tokens_of(scope).any(|token| {
             let held = self.grants.get(&(state.session, token));
             held.is_some_and(|held| {
@@ -141,9 +203,16 @@ impl LockTable {
 
     pub(crate) fn wound_the_doomed(&mut self) {
         while let Some(scope) = self.doomed.pop() {
-            if self.scopes.tickets_of(scope).next().is_some() && self.is_owed_to_an_older_one(scope) {
-                self.wound(scope);
+            match self.work.is_exhausted() {
+                true => self.backlog.push(Task::Wound(scope)),
+                false => self.wound_if_doomed(scope),
             }
+        }
+    }
+
+    pub(crate) fn wound_if_doomed(&mut self, scope: ScopeNo) {
+        if self.scopes.tickets_of(scope).next().is_some() && self.is_owed_to_an_older_one(scope) {
+            self.wound(scope);
         }
     }
 
@@ -171,29 +240,70 @@ impl LockTable {
         }
     }
 
+    /// Searches for a cycle through this waiting request. `newest` is the request itself if it has just joined its
+    /// queues: nobody waits behind it then.
+    pub(crate) fn search(&mut self, scope: ScopeNo, ticket: Ticket, newest: Option<Ticket>) -> Search {
+        let most = bounds().steps_per_search;
+        let granted = most.min(self.work.left());
+        let mut steps = Steps(granted);
+        let found = self.cycle(scope, ticket, newest, &mut steps);
+        self.work.charge(granted - steps.0);
+        match found {
+            Ok(cycle) => Search::Done(cycle),
+            Err(Exhausted) if granted == most => Search::TooExpensive,
+            Err(Exhausted) => Search::Unfinished,
+        }
+    }
+
+    /// Continues with a search that an earlier entry deferred. False if this entry has no steps left for it either.
+    pub(crate) fn search_again(&mut self, ticket: Ticket) -> bool {
+        let waiter = self.waiters.get(&ticket);
+        let Some(scope) = waiter.and_then(|waiter| scope_of(waiter.extra.as_ref())) else { return true };
+        match self.search(scope, ticket, None) {
+            Search::Done(None) => true,
+            Search::Done(Some(cycle)) => {
+                self.end_wait(ticket, Refusal::Deadlock { cycle: cycle.into() });
+                true
+            }
+            Search::TooExpensive => {
+                self.end_wait(ticket, too_expensive("the search for deadlocks"));
+                true
+            }
+            Search::Unfinished => false,
+        }
+    }
+
     /// The circle that this request closes by joining its lines, beginning with its own scope.
-    pub(crate) fn cycle(&self, scope: ScopeNo, ticket: Ticket) -> Option<Vec<CycleStep>> {
+    fn cycle(
+        &self,
+        scope: ScopeNo,
+        ticket: Ticket,
+        newest: Option<Ticket>,
+        steps: &mut Steps,
+    ) -> Result<Option<Vec<CycleStep>>, Exhausted> {
         // Nobody waits for a scope that holds nothing and stands in no other line.
-        if self.scopes.all.get(&scope).is_some_and(|scope| scope.grants == 0 && scope.waits == 1) {
-            return None;
+        if newest.is_some()
+            && self.scopes.all.get(&scope).is_some_and(|scope| scope.grants == 0 && scope.waits == 1)
+        {
+            return Ok(None);
         }
         let own = Node::Scope(scope);
         let (mut ahead, mut behind) = (Trail::new(), Trail::new());
         let mut from_behind = VecDeque::from([own]);
         let mut from_ahead = VecDeque::new();
-        for (node, lock) in self.waits_for(ticket) {
+        for (node, lock) in self.waits_for(ticket, steps)? {
             if node == own {
-                return Some(vec![self.cycle_step(own, lock)]);
+                return Ok(Some(vec![self.cycle_step(own, lock)]));
             }
             if ahead.insert(node, (own, lock)).is_none() {
                 from_ahead.push_back(node);
             }
         }
         loop {
-            let node = from_behind.pop_front()?;
-            for (last, lock) in self.waited_for_by(node, ticket) {
+            let Some(node) = from_behind.pop_front() else { return Ok(None) };
+            for (last, lock) in self.waited_for_by(node, newest, steps)? {
                 if ahead.contains_key(&last) {
-                    return Some(self.steps(own, last, (node, lock), &ahead, &behind));
+                    return Ok(Some(self.steps_of(own, last, (node, lock), &ahead, &behind)));
                 }
                 if last != own {
                     behind.entry(last).or_insert_with(|| {
@@ -203,23 +313,25 @@ impl LockTable {
                 }
             }
             if from_behind.is_empty() {
-                return None;
+                return Ok(None);
             }
-            let node = from_ahead.pop_front()?;
-            for (next, lock) in self.tickets(node).flat_map(|ticket| self.waits_for(ticket)) {
-                if next == own || behind.contains_key(&next) {
-                    return Some(self.steps(own, node, (next, lock), &ahead, &behind));
+            let Some(node) = from_ahead.pop_front() else { return Ok(None) };
+            for ticket in self.tickets(node) {
+                for (next, lock) in self.waits_for(ticket, steps)? {
+                    if next == own || behind.contains_key(&next) {
+                        return Ok(Some(self.steps_of(own, node, (next, lock), &ahead, &behind)));
+                    }
+                    ahead.entry(next).or_insert_with(|| {
+                        from_ahead.push_back(next);
+                        (node, lock)
+                    });
                 }
-                ahead.entry(next).or_insert_with(|| {
-                    from_ahead.push_back(next);
-                    (node, lock)
-                });
             }
         }
     }
 
     /// Own scope to `last` as the search from ahead went, from `last` to `next`, and on as the search from behind went.
-    fn steps(
+    fn steps_of(
         &self,
         own: Node,
         last: Node,
@@ -277,10 +389,11 @@ impl LockTable {
     }
 
     /// Whom a request waits for: the one before it in each line, or those who hold the lock.
-    fn waits_for(&self, ticket: Ticket) -> Vec<(Node, LockName)> {
-        let Some(waiter) = self.waiters.get(&ticket) else { return Vec::new() };
+    fn waits_for(&self, ticket: Ticket, steps: &mut Steps) -> Result<Vec<(Node, LockName)>, Exhausted> {
+        let Some(waiter) = self.waiters.get(&ticket) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for name in waiter.locks.as_slice() {
+            steps.spend(1)?;
             // Tickets begin at 1, so there is one below every ticket.
             let before = self.queues.get_prev(&(name.clone(), Ticket(ticket.0 - 1)));
             let before = before.filter(|(lock, _)| lock == name);
@@ -289,53 +402,68 @@ impl LockTable {
                 None => {
                     let holders =
                         self.scopes.holding.range((name.clone(), ScopeNo::default(), Token::default())..);
-                    let holders = holders.take_while(|(lock, _, _)| lock == name).map(|(_, no, _)| *no);
-                    let in_the_way = holders.filter(|no| self.keeps_out(*no, name, waiter.units));
-                    found.extend(in_the_way.map(|no| (Node::Scope(no), name.clone())));
+                    for (_, no, _) in holders.take_while(|(lock, _, _)| lock == name) {
+                        if self.keeps_out(*no, name, waiter.units, steps)? {
+                            found.push((Node::Scope(*no), name.clone()));
+                        }
+                    }
                 }
             }
         }
-        found
+        Ok(found)
     }
 
-    /// Who waits for a node: the one behind each of its requests, and the first in line for each lock it holds. `but` is
-    /// the request that has just come, which nobody waits for.
-    fn waited_for_by(&self, node: Node, but: Ticket) -> Vec<(Node, LockName)> {
+    /// Who waits for a node: the one behind each of its requests, and the first in line for each lock it holds.
+    /// `newest` is the request that has just come, which nobody waits for.
+    fn waited_for_by(
+        &self,
+        node: Node,
+        newest: Option<Ticket>,
+        steps: &mut Steps,
+    ) -> Result<Vec<(Node, LockName)>, Exhausted> {
         let mut found = Vec::new();
-        for ticket in self.tickets(node).filter(|ticket| *ticket != but) {
+        for ticket in self.tickets(node).filter(|ticket| Some(*ticket) != newest) {
             let Some(waiter) = self.waiters.get(&ticket) else { continue };
             for name in waiter.locks.as_slice() {
+                steps.spend(1)?;
                 let next = self.queues.get_next(&(name.clone(), Ticket(ticket.0 + 1)));
                 let next = next.filter(|(lock, _)| lock == name);
                 found.extend(next.map(|(_, next)| (self.node_of(*next), name.clone())));
             }
         }
-        let Node::Scope(no) = node else { return found };
-        let Some(state) = self.scopes.all.get(&no) else { return found };
+        let Node::Scope(no) = node else { return Ok(found) };
+        let Some(state) = self.scopes.all.get(&no) else { return Ok(found) };
         for token in self.scopes.tokens_of(no) {
             let Some(held) = self.grants.get(&(state.session, token)) else { continue };
             for name in held.locks.as_slice() {
+                steps.spend(1)?;
                 let Some(head) = self.head(name) else { continue };
                 let units = self.waiters.get(&head).map_or(0, |waiter| waiter.units);
-                if self.keeps_out(no, name, units) {
+                if self.keeps_out(no, name, units, steps)? {
                     found.push((self.node_of(head), name.clone()));
                 }
             }
         }
-        found
+        Ok(found)
     }
 
     /// Whether nobody can have so many units of the lock as long as this scope keeps what it has of it. On a counted
     /// lock one holder alone need not be in the way: another one's release may do.
-    fn keeps_out(&self, scope: ScopeNo, name: &LockName, units: u32) -> bool {
-        let Some(lock) = self.locks.get(name) else { return false };
-        let Some(state) = self.scopes.all.get(&scope) else { return false };
+    fn keeps_out(
+        &self,
+        scope: ScopeNo,
+        name: &LockName,
+        units: u32,
+        steps: &mut Steps,
+    ) -> Result<bool, Exhausted> {
+        let Some(lock) = self.locks.get(name) else { return Ok(false) };
+        let Some(state) = self.scopes.all.get(&scope) else { return Ok(false) };
         let own = self.scopes.holding.range((name.clone(), scope, Token::default())..);
-        let own = own.take_while(|(lock, no, _)| lock == name && *no == scope);
-        let held: u64 = own
-            .filter_map(|(_, _, token)| self.grants.get(&(state.session, *token)))
-            .map(|held| u64::from(held.units))
-            .sum();
-        u64::from(lock.capacity) < held + u64::from(units)
+        let mut held = 0;
+        for (_, _, token) in own.take_while(|(lock, no, _)| lock == name && *no == scope) {
+            steps.spend(1)?;
+            held += self.grants.get(&(state.session, *token)).map_or(0, |held| u64::from(held.units));
+        }
+        Ok(u64::from(lock.capacity) < held + u64::from(units))
     }
 }

@@ -53,6 +53,7 @@ pub mod value;
 pub mod version;
 pub mod view;
 mod weighed;
+mod work;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
 pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};

@@ -37,9 +37,9 @@ pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
 /// Most requests that can wait for one lock. One release can let all of them in at once (readers), and that
 /// entry must stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
-/// Most grants that one scope can hold: an older scope may have to take them all in one entry.
-pub const GRANTS_PER_SCOPE_MAX: u32 = 256;
-/// Most requests of one scope that can wait.
+/// Most locks that one scope can hold: an older scope may have to take them all in one entry.
+pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
+/// Most locks that one scope can wait for, in all its requests together.
 pub const WAITS_PER_SCOPE_MAX: u32 = 256;
 /// Scopes that neither hold nor wait whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
@@ -57,9 +57,23 @@ pub const VALUES_MAX: usize = 1_000_000;
 pub const SETTLED_PER_SESSION_MAX: u32 = 256;
 /// Free locks whose last token is remembered one by one; older ones are covered by one common bound.
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
-/// Most grants and waits of ended sessions that one entry takes back. It keeps the apply of one entry
-/// short, whatever ended: a session of 100,000 locks goes in slices, and others are served in between.
-pub const REAPED_PER_ENTRY_MAX: usize = 512;
+/// Work budgets of one entry, in steps of about a microsecond (see `work.rs` and ADR 0018). What does not fit continues
+/// in the next entries, and others are served in between. These belong to the cell version: a node with other ones
+/// would have another table.
+///
+/// For work that earlier entries deferred. Also the most that one deadlock search may take, so that a deferred search
+/// can always be completed.
+pub const BACKLOG_STEPS_PER_ENTRY: u64 = 8_192;
+/// For waits and lock-delays that end, shared by all commands of an entry beside [`STEPS_PER_COMMAND`].
+pub const COMMAND_STEPS_PER_ENTRY: u64 = 4_096;
+/// Added for each command, so that an ordinary hand-off from one holder to the next is never deferred.
+pub const STEPS_PER_COMMAND: u64 = 8;
+/// The leader closes an entry when the estimated cost of its commands has grown to this (see `Command::cost`).
+pub const ENTRY_COST_MAX: u64 = 32_768;
+/// For taking back what ended sessions held.
+pub const REAP_STEPS_PER_ENTRY: u64 = 4_096;
+/// Of those, at least so many for forgetting the answers and scopes of ended sessions, whose locks come first.
+pub const FORGET_STEPS_PER_ENTRY: u64 = 512;
 
 /// The most that a table holds in logical bytes, unless an administrator has set another bound.
 pub const STATE_BYTES_MAX: u64 = 1 << 30;

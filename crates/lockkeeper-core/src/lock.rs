@@ -164,6 +164,14 @@ impl Holders {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Holders::None => 0,
+            Holders::One(..) => 1,
+            Holders::Many(many) => many.len(),
+        }
+    }
+
     /// The holders in the order of their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, SessionId)> + '_ {
         let (one, many) = match self {

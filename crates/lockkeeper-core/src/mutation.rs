@@ -6,6 +6,8 @@
 pub enum Mutation {
     /// A retry is a new request (S5).
     ForgetRequest,
+    /// A refused acquire is forgotten: a late copy of it is a new request (S5).
+    ForgetRefusals,
     /// The last in the queue is let in first (S7).
     Overtake,
     /// An expiry is carried out although the session was heard of since it was decided (S3).
@@ -52,8 +54,9 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 22] = [
+    pub const ALL: [Mutation; 23] = [
         Mutation::ForgetRequest,
+        Mutation::ForgetRefusals,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
         Mutation::TokenFromMemory,

@@ -15,6 +15,7 @@ use crate::refusal::Refusal;
 use crate::scope::{Extra, scope_of};
 use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
+use crate::work::{LOCK_STEPS, Task};
 
 /// A request that waits for one lock, or for several at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +76,7 @@ impl LockTable {
     /// Takes a request out of every line it stands in. Whoever calls this then lets in those behind it.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
+        self.work.charge(LOCK_STEPS * waiter.locks.as_slice().len() as u64);
         for name in waiter.locks.as_slice() {
             self.queues.remove(&(name.clone(), ticket));
             self.access.remove(name, Counted::Waiter);
@@ -117,9 +119,17 @@ impl LockTable {
 
     /// Lets in whoever can go, in the order of tickets. Called with the locks whose head of line or room
     /// may have changed. Whoever goes in leaves the lines of all its locks, so those behind it come next.
+    ///
+    /// When the budget of the entry is spent, the rest is deferred. Nobody overtakes meanwhile: a lock with waiters
+    /// is never granted past them (S7).
     pub(crate) fn admit(&mut self, names: &[LockName]) {
         let mut next: BTreeSet<Ticket> = names.iter().filter_map(|name| self.head(name)).collect();
         while let Some(ticket) = next.pop_first() {
+            if self.work.is_exhausted() {
+                next.insert(ticket);
+                self.defer_admission(&next);
+                break;
+            }
             if !self.can_go(ticket) {
                 continue;
             }
@@ -133,11 +143,22 @@ impl LockTable {
         }
     }
 
+    /// Leaves a task for the first lock of each request: whoever can go is at the head of the lines of all its locks.
+    fn defer_admission(&mut self, tickets: &BTreeSet<Ticket>) {
+        for ticket in tickets {
+            let first = self.waiters.get(ticket).and_then(|waiter| waiter.locks.as_slice().first());
+            if let Some(name) = first.cloned() {
+                self.backlog.push(Task::Admit(name));
+            }
+        }
+    }
+
     /// A request goes in when it is at the head of the lines of all its locks and all have room: tickets
     /// have one order, so the lowest can always go. One whose session has ended never goes: it keeps its
     /// place until it is cleared away, in slices as everything of that session.
-    fn can_go(&self, ticket: Ticket) -> bool {
+    fn can_go(&mut self, ticket: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&ticket) else { return false };
+        self.work.charge(waiter.locks.as_slice().len() as u64);
         self.sessions.contains_key(&waiter.session)
             && waiter.locks.as_slice().iter().all(|name| {
                 self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units))
@@ -160,6 +181,7 @@ impl LockTable {
 
     /// Lets a holder in: the only place where tokens are made (S1). The caller has checked that there is room.
     pub(crate) fn grant(&mut self, session: SessionId, held: Held) -> Grant {
+        self.work.charge(LOCK_STEPS * held.locks.as_slice().len() as u64);
         self.last_token.0 += 1;
         let token = self.last_token;
         for name in held.locks.as_slice() {

@@ -1,6 +1,9 @@
 //! Bounds for namespaces and identities. What is in use is counted only while there are bounds, so that a cell without
 //! any pays nothing.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -9,6 +12,7 @@ use crate::command::Locks;
 use crate::id::LockName;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
+use crate::work::Task;
 
 /// The bounds of a namespace. What is not set has none but those of the whole cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -56,6 +60,16 @@ pub struct Usage {
     pub values: u64,
 }
 
+/// How far counting has come since the first quota was set. Nothing in use is looked at all at once: there may be
+/// millions. Names come in their order; those up to the one here are counted, and from then on kept up to date.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Counting {
+    /// The locks, with their waiters, up to this one.
+    Locks(LockName),
+    /// All locks, and the values up to this one.
+    Values(SmolStr),
+}
+
 /// What is counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Counted {
@@ -100,14 +114,24 @@ impl Access {
         !self.quotas.is_empty()
     }
 
+    /// Whether counting has come past this name.
+    fn is_counted(&self, name: &str, what: Counted) -> bool {
+        match (&self.counting, what) {
+            (None, _) | (Some(Counting::Values(_)), Counted::Lock | Counted::Waiter) => true,
+            (Some(Counting::Locks(_)), Counted::Value) => false,
+            (Some(Counting::Locks(last)), Counted::Lock | Counted::Waiter) => name <= last.as_str(),
+            (Some(Counting::Values(last)), Counted::Value) => name <= last.as_str(),
+        }
+    }
+
     pub(crate) fn add(&mut self, name: &str, what: Counted) {
-        if self.counts() {
+        if self.counts() && self.is_counted(name, what) {
             *self.usage.entry(SmolStr::new(namespace(name))).or_default().part(what) += 1;
         }
     }
 
     pub(crate) fn remove(&mut self, name: &str, what: Counted) {
-        if !self.counts() {
+        if !self.counts() || !self.is_counted(name, what) {
             return;
         }
         let Some(usage) = self.usage.get_mut(namespace(name)) else { return };
@@ -190,27 +214,65 @@ impl LockTable {
         bound: impl Fn(&Quota) -> Option<u64> + Copy,
         used: impl Fn(Usage) -> u64 + Copy,
     ) -> Result<(), Refusal> {
+        let mut wanted: BTreeMap<&str, u64> = BTreeMap::new();
         for name in names {
-            let of_same = names.iter().filter(|other| namespace(other) == namespace(name)).count() as u64;
+            *wanted.entry(namespace(name)).or_default() += 1;
+        }
+        for name in names {
+            let of_same = wanted.get(namespace(name)).copied().unwrap_or(0);
             self.access.check(name, what, bound, |usage| used(usage) + of_same)?;
         }
         Ok(())
     }
 
-    /// Counts everything anew, or forgets all counts if there are no bounds.
-    pub(crate) fn count_usage(&mut self) {
+    /// Quotas were set, or the last one was taken away: begins to count what is in use, or forgets it.
+    pub(crate) fn restart_counting(&mut self) {
         self.access.usage = Default::default();
-        if !self.access.counts() {
-            return;
+        self.access.counting = self.access.counts().then(|| Counting::Locks(LockName::default()));
+        self.count_more();
+    }
+
+    /// Counts what is in use, as far as the budget of the entry goes.
+    pub(crate) fn count_more(&mut self) {
+        let LockTable { access, locks, values, work, backlog, .. } = self;
+        if let Some(Counting::Locks(last)) = access.counting.clone() {
+            for (name, lock) in locks.range((Bound::Excluded(last), Bound::Unbounded)) {
+                if work.is_exhausted() {
+                    return backlog.push(Task::Count);
+                }
+                work.charge(1);
+                access.counting = Some(Counting::Locks(name.clone()));
+                if lock.freed.is_none() {
+                    let usage = access.usage.entry(SmolStr::new(namespace(name))).or_default();
+                    usage.locks += 1;
+                    usage.waiters += u64::from(lock.waiting);
+                }
+            }
+            access.counting = Some(Counting::Values(SmolStr::default()));
         }
-        let access = &mut self.access;
-        for (name, _) in self.locks.iter().filter(|(_, lock)| lock.freed.is_none()) {
+        if let Some(Counting::Values(last)) = access.counting.clone() {
+            for (key, _) in values.range((Bound::Excluded(last), Bound::Unbounded)) {
+                if work.is_exhausted() {
+                    return backlog.push(Task::Count);
+                }
+                work.charge(1);
+                access.counting = Some(Counting::Values(key.clone()));
+                access.add(key, Counted::Value);
+            }
+            access.counting = None;
+        }
+    }
+
+    /// Counts a restored table, as far as it was counted when its snapshot was taken.
+    pub(crate) fn count_restored(&mut self) {
+        let LockTable { access, locks, queues, values, .. } = self;
+        for (name, _) in locks.iter().filter(|(_, lock)| lock.freed.is_none()) {
             access.add(name, Counted::Lock);
         }
-        for (name, _) in self.queues.iter() {
+        for (name, _) in queues.iter() {
             access.add(name, Counted::Waiter);
         }
-        for key in self.values.keys() {
+        for key in values.keys() {
             access.add(key, Counted::Value);
         }
     }

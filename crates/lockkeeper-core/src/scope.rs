@@ -75,6 +75,12 @@ pub(crate) struct Scope {
     // Invariant: the number of its keys in `Scopes::waits`. Restored by counting.
     #[serde(skip)]
     pub(crate) waits: u32,
+    // Invariant: the locks of its grants. Restored by counting.
+    #[serde(skip)]
+    pub(crate) locks_held: u32,
+    // Invariant: the locks that its requests wait for. Restored by counting.
+    #[serde(skip)]
+    pub(crate) locks_awaited: u32,
 }
 
 /// All scopes, and who of them holds and waits for what.
@@ -116,9 +122,19 @@ impl Scopes {
         self.grants.insert((scope, token));
         if let Some(owner) = self.all.get_mut(&scope) {
             owner.grants += 1;
+            owner.locks_held += locks.len() as u32;
         }
         for name in locks {
             self.holding.insert((name.clone(), scope, token));
+        }
+    }
+
+    /// A grant has lost one of its locks.
+    pub(crate) fn forget_lock(&mut self, scope: ScopeNo, token: Token, lock: &LockName) {
+        if self.holding.remove(&(lock.clone(), scope, token)).is_some()
+            && let Some(owner) = self.all.get_mut(&scope)
+        {
+            owner.locks_held -= 1;
         }
     }
 
@@ -136,6 +152,7 @@ impl Scopes {
         self.waits.insert((scope, ticket));
         if let Some(owner) = self.all.get_mut(&scope) {
             owner.waits += 1;
+            owner.locks_awaited += locks.len() as u32;
         }
         for name in locks {
             match extra.policy {
@@ -152,6 +169,7 @@ impl Scopes {
             && let Some(owner) = self.all.get_mut(&scope)
         {
             owner.waits -= 1;
+            owner.locks_awaited -= locks.len() as u32;
         }
         for name in locks {
             match extra.policy {
@@ -173,21 +191,29 @@ impl Scopes {
 }
 
 impl LockTable {
-    /// The scope under this name, made if there is none. One that was wounded is told so, once.
-    pub(crate) fn enter_scope(&mut self, session: SessionId, name: &SmolStr) -> Result<ScopeNo, Refusal> {
+    /// The scope under this name, made if there is none. One that was wounded is told so, once. It must have room for
+    /// so many locks more.
+    pub(crate) fn enter_scope(
+        &mut self,
+        session: SessionId,
+        name: &SmolStr,
+        locks: usize,
+    ) -> Result<ScopeNo, Refusal> {
         if let Some(&no) = self.scopes.names.get(&(session, name.clone())) {
             let Some(scope) = self.scopes.all.get_mut(&no) else { return Ok(no) };
             if std::mem::take(&mut scope.wounded) {
                 return Err(Refusal::Wounded);
             }
-            let (held, waits) = (scope.grants, scope.waits);
+            let (held, waits) = (scope.locks_held, scope.locks_awaited);
             if let Some(number) = scope.idle.take() {
                 self.scopes.idle.remove(&number);
             }
-            if held >= limits::GRANTS_PER_SCOPE_MAX || waits >= limits::WAITS_PER_SCOPE_MAX {
+            let locks = locks as u32;
+            if held + locks > limits::LOCKS_PER_SCOPE_MAX || waits + locks > limits::WAITS_PER_SCOPE_MAX {
+                self.note_if_idle(no);
                 return Err(Refusal::limit(format!(
                     "the scope \"{name}\" holds {held} locks and waits for {waits}; at most {} and {} are allowed",
-                    limits::GRANTS_PER_SCOPE_MAX,
+                    limits::LOCKS_PER_SCOPE_MAX,
                     limits::WAITS_PER_SCOPE_MAX
                 )));
             }
@@ -196,7 +222,16 @@ impl LockTable {
         self.scopes.next += 1;
         let no = ScopeNo(self.scopes.next);
         self.scopes.names.insert((session, name.clone()), no);
-        let scope = Scope { session, name: name.clone(), wounded: false, idle: None, grants: 0, waits: 0 };
+        let scope = Scope {
+            session,
+            name: name.clone(),
+            wounded: false,
+            idle: None,
+            grants: 0,
+            waits: 0,
+            locks_held: 0,
+            locks_awaited: 0,
+        };
         self.scopes.all.insert(no, scope);
         Ok(no)
     }
@@ -245,7 +280,9 @@ impl LockTable {
                 ));
             }
             expected.names.insert((scope.session, scope.name.clone()), *no);
-            expected.all.insert(*no, Scope { grants: 0, waits: 0, ..scope.clone() });
+            expected
+                .all
+                .insert(*no, Scope { grants: 0, waits: 0, locks_held: 0, locks_awaited: 0, ..scope.clone() });
             if let Some(number) = scope.idle {
                 expected.idle.insert(number, *no);
             }

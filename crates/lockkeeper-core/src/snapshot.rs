@@ -19,12 +19,14 @@ use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
+use crate::quota::Counting;
 use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
 use crate::table_hash::{Cursor, Digest};
 use crate::value::StoredValue;
 use crate::version::CellVersion;
+use crate::work::Task;
 
 const MAGIC: &[u8; 8] = b"LKTABLE1";
 /// What all formats begin with; the format's number follows as one digit.
@@ -84,6 +86,7 @@ struct Head {
     last_ticket: Ticket,
     cell_version: CellVersion,
     ending_next: u64,
+    backlog_next: u64,
     free_next: u64,
     forgotten: Token,
     removed_version: u64,
@@ -92,6 +95,7 @@ struct Head {
     state_bytes_max: Option<u64>,
     hash: u64,
     cursor: Cursor,
+    counting: Option<Counting>,
     records: u64,
 }
 
@@ -114,6 +118,8 @@ enum Record {
     Request(SessionId, RequestId, Remembered),
     Settled(SessionId, u64, RequestId),
     Ending(u64, SessionId, SessionEnd),
+    Forgetting(u64, SessionId),
+    Task(u64, Task),
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
@@ -136,6 +142,8 @@ impl LockTable {
             + self.requests.len()
             + self.settled.len()
             + self.ending.len()
+            + self.forgetting.len()
+            + self.backlog.tasks.len()
             + self.values.len()
             + self.scopes.all.len()
             + self.limiters.len()
@@ -148,6 +156,7 @@ impl LockTable {
             last_ticket: self.last_ticket,
             cell_version: self.cell_version,
             ending_next: self.ending_next,
+            backlog_next: self.backlog.next,
             free_next: self.free_next,
             forgotten: self.forgotten,
             removed_version: self.removed_version,
@@ -156,6 +165,7 @@ impl LockTable {
             state_bytes_max: self.state_bytes_max,
             hash: self.hash,
             cursor: self.cursor.clone(),
+            counting: self.access.counting.clone(),
             records,
         });
         let sessions = self.sessions.iter().map(|(id, session)| Record::Session(*id, session.clone()));
@@ -179,6 +189,9 @@ impl LockTable {
             .map(|((session, number), request)| Record::Settled(*session, *number, request.clone()));
         let ending =
             self.ending.iter().map(|(number, (session, why))| Record::Ending(*number, *session, *why));
+        let forgetting =
+            self.forgetting.iter().map(|(number, session)| Record::Forgetting(*number, *session));
+        let tasks = self.backlog.tasks.iter().map(|(number, task)| Record::Task(*number, task.clone()));
         let values = self.values.iter().map(|(key, value)| Record::Value(key.clone(), value.clone()));
         let scopes = self.scopes.all.iter().map(|(no, scope)| Record::Scope(*no, scope.clone()));
         let limiters = self.limiters.iter().map(|(name, full)| Record::Limiter(name.clone(), *full));
@@ -190,6 +203,8 @@ impl LockTable {
             .chain(requests)
             .chain(settled)
             .chain(ending)
+            .chain(forgetting)
+            .chain(tasks)
             .chain(values)
             .chain(scopes)
             .chain(limiters)
@@ -351,6 +366,7 @@ impl Restore {
                 table.last_ticket = head.last_ticket;
                 table.cell_version = head.cell_version;
                 table.ending_next = head.ending_next;
+                table.backlog.next = head.backlog_next;
                 table.free_next = head.free_next;
                 table.forgotten = head.forgotten;
                 table.removed_version = head.removed_version;
@@ -358,6 +374,7 @@ impl Restore {
                 table.scopes.idle_next = head.idle_scopes_next;
                 table.state_bytes_max = head.state_bytes_max;
                 (table.hash, table.cursor) = (head.hash, head.cursor);
+                table.access.counting = head.counting;
                 self.expected = Some(head.records);
                 return Ok(());
             }
@@ -384,6 +401,8 @@ impl Restore {
                 table.settled.insert((session, number), request).is_some()
             }
             Record::Ending(number, session, why) => table.ending.insert(number, (session, why)).is_some(),
+            Record::Forgetting(number, session) => table.forgetting.insert(number, session).is_some(),
+            Record::Task(number, task) => table.backlog.put(number, task),
             Record::Value(key, value) => table.values.insert(key, value).is_some(),
             Record::Scope(no, scope) => {
                 let named = table.scopes.names.insert((scope.session, scope.name.clone()), no).is_some();
@@ -454,7 +473,7 @@ impl Restore {
                 timers.insert((until, Timer::WaitEnds(*ticket)));
             }
         }
-        self.table.count_usage();
+        self.table.count_restored();
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::access::Access;
+use crate::bounds::bounds;
 use crate::command::{Batch, Command};
 use crate::effect::{Answer, Applied, Effect, SessionEnd};
 use crate::history::History;
@@ -19,6 +20,7 @@ use crate::table_hash::Cursor;
 use crate::value::StoredValue;
 use crate::version::{CellVersion, check_supported};
 use crate::weighed::Weighed;
+use crate::work::{Backlog, Work};
 
 /// The whole state of a cell. Cloning it takes no time: the copies share everything until one of them
 /// changes, which is how a snapshot is taken while grants go on.
@@ -50,6 +52,12 @@ pub struct LockTable {
     /// Sessions that have ended and still have something to be taken back, oldest first.
     pub(crate) ending: OrdMap<u64, (SessionId, SessionEnd)>,
     pub(crate) ending_next: u64,
+    /// Ended sessions that hold nothing any more and whose answers and scopes are still to be forgotten.
+    pub(crate) forgetting: OrdMap<u64, SessionId>,
+    /// What earlier entries deferred.
+    pub(crate) backlog: Backlog,
+    /// Counts the steps of an entry.
+    pub(crate) work: Work,
     /// Free locks whose last token is still remembered, the longest free first.
     pub(crate) free: OrdMap<u64, LockName>,
     pub(crate) free_next: u64,
@@ -134,17 +142,22 @@ impl LockTable {
         if self.history.awaits_utc() {
             self.history.set_utc(batch.utc_ms);
         }
-        let mut budget = crate::limits::REAPED_PER_ENTRY_MAX;
-        let before = self.before(None);
-        self.run_timers(&mut budget);
+        self.work.begin_entry();
+        // One more, so that the first task finds a whole search's budget.
+        self.work.allot(bounds().steps_per_search + 1);
+        self.run_backlog();
+        self.work.allot(bounds().steps_for_commands);
+        let before = self.before();
+        self.run_timers();
         self.wound_the_doomed();
-        self.after_time(before);
+        self.after_time(before, &SmolStr::default());
         let answers: Vec<Answer> =
             batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
-        let before = self.before(None);
-        self.reap(&mut budget);
+        self.work.allot(bounds().steps_for_reaping);
+        let before = self.before();
+        self.reap();
         self.wound_the_doomed();
-        self.after_time(before);
+        self.after_time(before, &SmolStr::default());
         self.speaker = None;
         let effects = std::mem::take(&mut self.effects);
         self.chain_hash(&answers, &effects);
@@ -152,7 +165,9 @@ impl LockTable {
     }
 
     fn run_and_remember(&mut self, command: &Command) -> Answer {
-        let before = self.before(Some(command));
+        self.work.allot(bounds().steps_per_command);
+        self.work.charge(1);
+        let before = self.before();
         let answer = self.run(command);
         self.wound_the_doomed();
         self.after(before, command, &answer);
@@ -195,10 +210,10 @@ impl LockTable {
         self.now
     }
 
-    /// When the next entry is due even if nobody asks for anything: a wait or a lock-delay ends, or ended
-    /// sessions have something left to be taken back (then it is now). The leader then proposes a `Tick`.
+    /// When the next entry is due even if nobody asks for anything: a wait or a lock-delay ends, or work is left of
+    /// earlier entries or ended sessions (then it is now). The leader then proposes a `Tick`.
     pub fn next_wake(&self) -> Option<CellTime> {
-        if !self.ending.is_empty() {
+        if !self.ending.is_empty() || !self.forgetting.is_empty() || !self.backlog.is_empty() {
             return Some(self.now);
         }
         self.timers.get_min().map(|(due, _)| *due)
@@ -314,8 +329,8 @@ pub(crate) fn no_token_left() -> Refusal {
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects`, `doomed`, `speaker` and `utc_ms` are empty between entries; they and `supported` are no part of the state.
-        // `hash` tells how the table came about: two ways can lead to the same one.
+        // `effects`, `doomed`, `speaker`, `utc_ms`, `work` and `supported` are no part of the state. `hash` tells how the table
+        // came about: two ways can lead to the same one.
         let LockTable {
             applied,
             now,
@@ -334,6 +349,9 @@ impl PartialEq for LockTable {
             timers,
             ending,
             ending_next,
+            forgetting,
+            backlog,
+            work: _,
             free,
             free_next,
             forgotten,
@@ -368,6 +386,8 @@ impl PartialEq for LockTable {
             && *timers == other.timers
             && *ending == other.ending
             && *ending_next == other.ending_next
+            && *forgetting == other.forgetting
+            && *backlog == other.backlog
             && *free == other.free
             && *free_next == other.free_next
             && *forgotten == other.forgotten

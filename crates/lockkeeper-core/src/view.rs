@@ -277,6 +277,7 @@ impl LockTable {
                 && waiter.locks.as_slice().len() == 1
                 && self.sessions.contains_key(&waiter.session)
                 && lock.admits(waiter.units)
+                && !self.backlog.has_admit(name)
             {
                 return Err(format!("{name} has room, and the first in line still waits"));
             }

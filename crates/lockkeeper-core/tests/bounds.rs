@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use lockkeeper_core::bounds::{self, Bounds};
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{
     Acquire, Answer, Batch, CellTime, Command, Effect, LockTable, Locks, Refusal, Reply, SessionId, Token,
     Wait,
@@ -17,6 +18,7 @@ const SMALL: Bounds = Bounds {
     grants_per_session: 6,
     waits_per_session: 7,
     waiters_per_lock: 3,
+    ..Bounds::REAL
 };
 
 struct Stage {
@@ -202,4 +204,34 @@ fn tokens() {
 #[test]
 fn the_real_ones_are_those_of_the_documentation() {
     assert_eq!(bounds::bounds(), Bounds::REAL);
+}
+
+/// The answers to a request at a bound, and to its late copy when there is room again.
+fn refused_and_repeated(bug: Option<Mutation>, request: Acquire) -> (Answer, Answer) {
+    let mut stage = Stage::new();
+    mutation::put_back(bug);
+    let token = stage.take(1, "lock-0");
+    for number in 1..6 {
+        stage.take(1, &format!("lock-{number}"));
+    }
+    let refused = stage.run(Command::Acquire(request.clone()));
+    stage.release(1, "lock-0", token);
+    let repeated = stage.run(Command::Acquire(request));
+    mutation::put_back(None);
+    (refused, repeated)
+}
+
+/// A late copy of a refused request is not granted: its caller has gone on (S5).
+#[test]
+fn a_refusal_at_a_bound_is_remembered() {
+    let request =
+        Acquire { request: Some("r".into()), ..Acquire::new(SessionId(1), Locks::One("one-more".into())) };
+    let (refused, repeated) = refused_and_repeated(None, request.clone());
+    at_the_bound(refused.clone(), "the session holds 6 locks, its limit");
+    assert_eq!(repeated, refused);
+    let (_, repeated) = refused_and_repeated(Some(Mutation::ForgetRefusals), request.clone());
+    assert!(matches!(repeated, Ok(Reply::Granted(_))), "with the bug it is granted to nobody: {repeated:?}");
+    let malformed = Acquire { permits: Some(0), ..request };
+    let (refused, repeated) = refused_and_repeated(None, malformed);
+    assert!(matches!(refused, Err(Refusal::Limit(_))) && repeated == refused, "{refused:?} {repeated:?}");
 }

@@ -288,11 +288,9 @@ fn operations() -> Vec<v1::operation::Kind> {
 /// A table with something of every kind.
 fn table() -> LockTable {
     use lockkeeper_core::{
-        AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, Signed, SignedWhat, TakeRate,
-        Wait,
+        AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, TakeRate, Wait,
     };
     let session = SessionId(7);
-    let signed = |what| Command::Signed(Box::new(Signed { by: "ada".into(), what }));
     let acquire = |session, lock: &str, wait| {
         let request = Acquire::new(session, Locks::One(lock.into()));
         let request = Acquire { wait, request: Some("r".into()), scope: Some("s".into()), ..request };
@@ -300,10 +298,10 @@ fn table() -> LockTable {
     };
     let rights = Rights::of([Right::Acquire]);
     let quota = Quota { locks: Some(10), requests_per_s: Some(5), ..Quota::default() };
-    let change = |change| signed(SignedWhat::Access(change));
+    let change = |change| Command::ChangeAccess { by: "ada".into(), change };
     let commands = vec![
-        signed(SignedWhat::OpenSession { session, ttl_ms: 10_000, owner: "o".into() }),
-        Command::OpenSession { session: SessionId(8), ttl_ms: 10_000, owner: "p".into() },
+        Command::OpenSession { session, ttl_ms: 10_000, owner: "o".into(), identity: Some("ada".into()) },
+        Command::OpenSession { session: SessionId(8), ttl_ms: 10_000, owner: "p".into(), identity: None },
         change(AccessChange::Grant { identity: "ci".into(), prefix: "builds/".into(), rights }),
         change(AccessChange::AddToken {
             id: "0a".into(),
@@ -317,7 +315,7 @@ fn table() -> LockTable {
         acquire(SessionId(8), "orders/1", Wait::ForMs(1_000)),
         Command::PutValue { key: "k".into(), value: vec![1, 2, 3].into(), fence: None, if_version: None },
         Command::TakeRate(TakeRate { limiter: "l".into(), permits: 1, interval_ns: 1_000_000, burst: 5 }),
-        signed(SignedWhat::ForceRelease { lock: "bills/1".into(), reason: "why".into() }),
+        Command::ForceRelease { lock: "bills/1".into(), reason: "why".into(), by: "ada".into() },
     ];
     let mut table = LockTable::new();
     commands.into_iter().for_each(|command| apply(&mut table, command));

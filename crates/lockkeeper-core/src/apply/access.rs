@@ -16,7 +16,7 @@ impl LockTable {
         let counted = self.access.counts();
         self.access.change(self.now, change)?;
         if counted != self.access.counts() {
-            self.count_usage();
+            self.restart_counting();
         }
         Ok(Reply::Done)
     }

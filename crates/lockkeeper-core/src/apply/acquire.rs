@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::bounds::bounds;
 use crate::command::{Acquire, Locks, Wait, Waiting};
+use crate::deadlock::Search;
 use crate::effect::{Answer, Freed, Reply};
-use crate::id::{LockName, RequestId, SessionId};
+use crate::id::{LockName, RequestId, SessionId, Ticket};
 use crate::limits;
 use crate::lock::{Demand, Held, Lock, UNCOUNTED};
 use crate::mutation::{self, Mutation};
@@ -15,43 +16,53 @@ use crate::scope::{Extra, Policy, ScopeNo, scope_of};
 use crate::session::Remembered;
 use crate::state_bytes::growth;
 use crate::table::LockTable;
+use crate::work::{Task, too_expensive};
 
 impl LockTable {
     pub(crate) fn acquire(&mut self, request: &Acquire) -> Answer {
-        check_shape(request)?;
-        let session = self.heard_of(request.session)?;
-        let (grants, waits) = (session.grants, session.waits);
-        if let Some(id) = &request.request
-            && let Some(answer) = self.answer_again(request, id)
-        {
+        let Some(id) = &request.request else {
+            self.heard_of(request.session)?;
+            return self.acquire_new(request);
+        };
+        check_request_id(id)?;
+        self.heard_of(request.session)?;
+        if let Some(answer) = self.answer_again(request, id) {
             return answer;
         }
+        let answer = self.acquire_new(request);
+        if let Err(refusal) = &answer
+            && !mutation::is_on(Mutation::ForgetRefusals)
+        {
+            // A late copy of a refused request must not be granted: its caller has gone on (S5).
+            self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
+        }
+        answer
+    }
+
+    /// A request that was not made before.
+    fn acquire_new(&mut self, request: &Acquire) -> Answer {
+        check_shape(request)?;
         self.check_token_left()?;
         self.check_state_bytes(growth(request))?;
+        let (grants, waits) =
+            self.sessions.get(&request.session).map_or((0, 0), |session| (session.grants, session.waits));
         if grants >= bounds().grants_per_session {
             return Err(Refusal::limit(format!(
                 "the session holds {} locks, its limit: release some first",
                 bounds().grants_per_session
             )));
         }
-
-        let scope = match &request.scope {
-            Some(name) => {
-                Some(self.enter_scope(request.session, name).map_err(|why| self.refused(request, why))?)
-            }
-            None => None,
-        };
-        let answer = self.acquire_in_scope(request, scope, waits);
-        if let Some(scope) = scope {
-            self.note_if_idle(scope);
-        }
+        let Some(name) = &request.scope else { return self.acquire_in_scope(request, None, waits) };
+        let scope = self.enter_scope(request.session, name, request.locks.as_slice().len())?;
+        let answer = self.acquire_in_scope(request, Some(scope), waits);
+        self.note_if_idle(scope);
         answer
     }
 
     fn acquire_in_scope(&mut self, request: &Acquire, scope: Option<ScopeNo>, waits: u32) -> Answer {
         let (mut demand, mut blocked) = self.look(request)?;
         if let (Some(scope), Some(_)) = (scope, blocked) {
-            self.meet(request, scope, demand).map_err(|why| self.refused(request, why))?;
+            self.meet(request, scope, demand)?;
             (demand, blocked) = self.look(request)?;
         }
         let extra = Extra { scope, value: request.value.clone(), policy: request.policy }.shared();
@@ -84,14 +95,6 @@ impl LockTable {
         Ok(Reply::Granted(grant))
     }
 
-    /// A refusal that a retry hears again (S5).
-    fn refused(&mut self, request: &Acquire, refusal: Refusal) -> Refusal {
-        if let Some(id) = &request.request {
-            self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
-        }
-        refusal
-    }
-
     /// The answer to a request that was made before (S5).
     fn answer_again(&self, request: &Acquire, id: &RequestId) -> Option<Answer> {
         let other_lock = || {
@@ -112,7 +115,8 @@ impl LockTable {
                     // Part of it was taken away or given back meanwhile: it must not pass for the whole.
                     Some(held) if held.locks != grant.locks => {
                         let left = held.locks.as_slice();
-                        let gone = grant.locks.as_slice().iter().find(|name| !left.contains(name));
+                        let gone =
+                            grant.locks.as_slice().iter().find(|name| left.binary_search(name).is_err());
                         Err(Refusal::NotHeld { lock: gone.cloned().unwrap_or_default(), token: grant.token })
                     }
                     _ => Ok(Reply::Granted(grant.clone())),
@@ -159,9 +163,7 @@ impl LockTable {
         extra: Option<Arc<Extra>>,
     ) -> Answer {
         let until = match request.wait {
-            Wait::No | Wait::ForMs(0) => {
-                return Err(self.refused(request, Refusal::Busy { lock: blocked.clone() }));
-            }
+            Wait::No | Wait::ForMs(0) => return Err(Refusal::Busy { lock: blocked.clone() }),
             Wait::ForMs(ms) => Some(self.now.plus_ms(ms)),
             Wait::Forever => None,
         };
@@ -194,14 +196,30 @@ impl LockTable {
             lock_delay_ms: request.lock_delay_ms,
             extra: extra.clone(),
         });
-        if let Some(scope) = scope_of(extra.as_ref())
-            && let Some(cycle) = self.cycle(scope, ticket)
-        {
-            // Nobody stands behind it: its going lets nobody in.
-            self.leave(ticket);
-            return Err(self.refused(request, Refusal::Deadlock { cycle: cycle.into() }));
+        if let Some(scope) = scope_of(extra.as_ref()) {
+            match self.search(scope, ticket, Some(ticket)) {
+                Search::Done(None) => {}
+                // Nobody stands behind it: its going lets nobody in.
+                Search::Done(Some(cycle)) => {
+                    self.leave_unanswered(request, ticket);
+                    return Err(Refusal::Deadlock { cycle: cycle.into() });
+                }
+                Search::TooExpensive => {
+                    self.leave_unanswered(request, ticket);
+                    return Err(too_expensive("the search for deadlocks"));
+                }
+                Search::Unfinished => self.backlog.push(Task::Search(ticket)),
+            }
         }
         Ok(Reply::Queued { ticket })
+    }
+
+    /// Takes back a request that has just joined its queues. Its answer is remembered by the caller.
+    fn leave_unanswered(&mut self, request: &Acquire, ticket: Ticket) {
+        self.leave(ticket);
+        if let Some(id) = &request.request {
+            self.requests.remove(&(request.session, id.clone()));
+        }
     }
 
     fn open_all(&mut self, locks: &Locks, demand: Demand) {
@@ -243,6 +261,14 @@ impl LockTable {
     }
 }
 
+fn check_request_id(id: &RequestId) -> Result<(), Refusal> {
+    limits::check_length("request id", id.len(), limits::REQUEST_BYTES_MAX)?;
+    if id.is_empty() {
+        return Err(Refusal::invalid("the request id is empty: leave it out, or choose a unique one"));
+    }
+    Ok(())
+}
+
 fn check_shape(request: &Acquire) -> Result<(), Refusal> {
     let locks = request.locks.as_slice();
     if locks.is_empty() {
@@ -267,12 +293,6 @@ fn check_shape(request: &Acquire) -> Result<(), Refusal> {
         return Err(Refusal::invalid(
             "several locks at once are taken whole: leave out permits and capacity",
         ));
-    }
-    if let Some(id) = &request.request {
-        limits::check_length("request id", id.len(), limits::REQUEST_BYTES_MAX)?;
-        if id.is_empty() {
-            return Err(Refusal::invalid("the request id is empty: leave it out, or choose a unique one"));
-        }
     }
     match &request.scope {
         Some(scope) => limits::check_name("name of the scope", scope)?,

@@ -3,11 +3,12 @@
 use smol_str::SmolStr;
 
 use crate::effect::{Answer, Freed, Reply};
-use crate::id::{CellTime, LockName};
+use crate::id::{CellTime, LockName, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
+use crate::work::Task;
 
 impl LockTable {
     pub(crate) fn force_release(&mut self, name: &LockName, reason: &SmolStr, by: &SmolStr) -> Answer {
@@ -20,20 +21,32 @@ impl LockTable {
         let raised = self.last_token;
         let (closed_until, holders) = self.open_lock(name, |lock| {
             lock.last_token = raised;
-            (std::mem::take(&mut lock.closed_until), lock.holders.iter().collect::<Vec<_>>())
+            (std::mem::take(&mut lock.closed_until), lock.holders.len())
         });
         if closed_until != CellTime::default() {
             self.timers.remove(&(closed_until, Timer::Reopens(name.clone())));
         }
-        for &(token, session) in &holders {
+        self.take_by_force(name, raised, reason);
+        self.admit(std::slice::from_ref(name));
+        let last_token = self.locks.get(name).map_or(raised, |lock| lock.last_token);
+        Ok(Reply::Forced { released: holders as u32, last_token })
+    }
+
+    /// Takes the lock from all holders with a token below this one, the oldest first. If they are too many for this
+    /// entry, the others keep it for a few entries more; they are stale at every gate already.
+    pub(crate) fn take_by_force(&mut self, name: &LockName, below: Token, reason: &SmolStr) {
+        while let Some((token, session)) = self.locks.get(name).and_then(|lock| lock.holders.iter().next())
+            && token < below
+        {
+            if self.work.is_exhausted() {
+                self.backlog.push(Task::Force { lock: name.clone(), below, reason: reason.clone() });
+                return;
+            }
             if let Some(Some(request)) = self.free_one(session, name, token, Freed::Forced) {
                 // A retry must not hear of the grant as if it still held.
                 let answer = Remembered::Refused(Refusal::NotHeld { lock: name.clone(), token });
                 self.settle(session, request, answer);
             }
         }
-        self.admit(std::slice::from_ref(name));
-        let last_token = self.locks.get(name).map_or(raised, |lock| lock.last_token);
-        Ok(Reply::Forced { released: holders.len() as u32, last_token })
     }
 }

@@ -9,6 +9,7 @@ use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
+use crate::work::too_expensive;
 
 impl LockTable {
     pub(crate) fn hand_over(
@@ -24,7 +25,7 @@ impl LockTable {
         let Some(given_back) = held.map(|held| held.units) else {
             return Err(Refusal::NotHeld { lock: name.clone(), token });
         };
-        let Some(heir) = self.candidate(name, to) else {
+        let Some(heir) = self.candidate(name, to)? else {
             return Err(Refusal::invalid(format!(
                 "nobody who waits for \"{name}\" is called \"{to}\": name a candidate by its value or its owner"
             )));
@@ -50,23 +51,27 @@ impl LockTable {
     }
 
     /// The first in line whose value, or whose owner, is this one, and who waits for nothing else.
-    fn candidate(&self, name: &LockName, to: &SmolStr) -> Option<Ticket> {
+    fn candidate(&mut self, name: &LockName, to: &SmolStr) -> Result<Option<Ticket>, Refusal> {
         let line =
             self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
-        let single = line.filter_map(|(_, ticket)| {
-            let waiter = self.waiters.get(ticket)?;
-            let session = self.sessions.get(&waiter.session)?;
-            (waiter.locks.as_slice().len() == 1).then_some((*ticket, waiter, session))
-        });
         let mut by_owner = None;
-        for (ticket, waiter, session) in single {
+        for (_, ticket) in line {
+            if self.work.is_exhausted() {
+                return Err(too_expensive("finding the candidate in the queue"));
+            }
+            self.work.charge(1);
+            let Some(waiter) = self.waiters.get(ticket) else { continue };
+            let Some(session) = self.sessions.get(&waiter.session) else { continue };
+            if waiter.locks.as_slice().len() > 1 {
+                continue;
+            }
             if waiter.extra.as_ref().and_then(|extra| extra.value.as_ref()) == Some(to) {
-                return Some(ticket);
+                return Ok(Some(*ticket));
             }
             if by_owner.is_none() && session.owner == *to {
-                by_owner = Some(ticket);
+                by_owner = Some(*ticket);
             }
         }
-        by_owner
+        Ok(by_owner)
     }
 }

@@ -7,6 +7,7 @@ use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::scope::scope_of;
 use crate::table::{LockTable, Timer};
+use crate::work::LOCK_STEPS;
 
 /// Whether somebody is about to be let in out of turn: until then the lock must not pass for a free one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,7 @@ impl LockTable {
         why: Freed,
         line: Line,
     ) -> Option<Taken> {
+        self.work.charge(LOCK_STEPS);
         // Nearly always all of the grant goes: it is taken out, and put back if that was wrong.
         let mut held = self.grants.remove(&(session, token))?;
         if !held.locks.as_slice().contains(name) {
@@ -100,7 +102,7 @@ impl LockTable {
             self.grants.insert((session, token), held);
         }
         if let Some(scope) = scope {
-            self.scopes.holding.remove(&(name.clone(), scope, token));
+            self.scopes.forget_lock(scope, token, name);
             if is_whole {
                 self.scopes.forget_grant(scope, token);
                 self.note_if_idle(scope);

@@ -73,10 +73,14 @@ impl LockTable {
     /// From here on nothing can be asked in the session's name. What it holds is taken back in slices (see
     /// `reap`); until then it stays held by nobody, which is late but never wrong.
     fn end_session(&mut self, session: SessionId, why: SessionEnd) {
-        if let Some(identity) = self.sessions.remove(&session).and_then(|ended| ended.identity) {
-            self.access.session_ended(&identity);
+        let Some(ended) = self.sessions.remove(&session) else { return };
+        if let Some(identity) = &ended.identity {
+            self.access.session_ended(identity);
         }
         if self.has_remains(session) {
+            if ended.grants > 0 {
+                self.history.session_leaves(session, ended.owner);
+            }
             self.ending.insert(self.ending_next, (session, why));
             self.ending_next += 1;
         }

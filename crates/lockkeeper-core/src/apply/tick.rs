@@ -2,18 +2,19 @@
 
 use crate::effect::{Freed, SessionEnd};
 use crate::id::{CellTime, RequestId, SessionId, Ticket, Token};
+use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::{LockTable, Timer};
 
 impl LockTable {
-    /// Ends the waits and lock-delays that are due, at most `budget` of them.
-    pub(crate) fn run_timers(&mut self, budget: &mut usize) {
-        while *budget > 0 {
+    /// Ends the waits and lock-delays that are due, as far as the budget of the entry goes.
+    pub(crate) fn run_timers(&mut self) {
+        while !self.work.is_exhausted() {
             let Some((due, timer)) = self.timers.get_min().cloned() else { return };
             if due > self.now {
                 return;
             }
-            *budget -= 1;
+            self.work.charge(1);
             self.timers.remove(&(due, timer.clone()));
             match timer {
                 Timer::WaitEnds(ticket) => {
@@ -31,18 +32,29 @@ impl LockTable {
         }
     }
 
-    /// Takes back what ended sessions held, at most `budget` things of it. The waits go first, so that
-    /// nothing is granted to the dead.
-    pub(crate) fn reap(&mut self, budget: &mut usize) {
+    /// Takes back what ended sessions held, as far as the budget of the entry goes. The locks of all ended sessions
+    /// come first, then what is remembered of them, which nobody waits for.
+    pub(crate) fn reap(&mut self) {
         while let Some(&(number, (session, why))) = self.ending.get_min() {
-            if !self.reap_session(session, why, budget) {
-                return;
+            if !self.free_all_of(session, why) {
+                break;
             }
             self.ending.remove(&number);
+            self.history.left.push(session);
+            if self.has_remains(session) {
+                self.forgetting.insert(number, session);
+            }
+        }
+        self.work.allot(limits::FORGET_STEPS_PER_ENTRY);
+        while let Some(&(number, session)) = self.forgetting.get_min() {
+            if !self.forget_all_of(session) {
+                return;
+            }
+            self.forgetting.remove(&number);
         }
     }
 
-    /// Whether anything of the session is left to be taken back.
+    /// Whether anything of the session is left to be taken back or forgotten.
     pub(crate) fn has_remains(&self, session: SessionId) -> bool {
         self.first_wait_of(session).is_some()
             || self.first_grant_of(session).is_some()
@@ -51,14 +63,16 @@ impl LockTable {
             || self.first_scope_of(session).is_some()
     }
 
-    /// True if nothing of the session is left.
-    fn reap_session(&mut self, session: SessionId, why: SessionEnd, budget: &mut usize) -> bool {
+    /// Ends the waits of an ended session, so that nothing is granted to the dead, and then its grants. True if none is
+    /// left.
+    fn free_all_of(&mut self, session: SessionId, why: SessionEnd) -> bool {
         let freed = match why {
             SessionEnd::Closed => Freed::SessionClosed,
             SessionEnd::Expired => Freed::SessionExpired,
         };
+        self.work.charge(1);
         while let Some(ticket) = self.first_wait_of(session) {
-            if !spend(budget) {
+            if self.work.is_exhausted() {
                 return false;
             }
             self.end_wait(ticket, Refusal::SessionLost);
@@ -66,31 +80,33 @@ impl LockTable {
         while let Some(token) = self.first_grant_of(session) {
             let locks = self.grants.get(&(session, token)).map(|held| held.locks.clone());
             for name in locks.iter().flat_map(|locks| locks.as_slice()) {
-                if !spend(budget) {
+                if self.work.is_exhausted() {
                     return false;
                 }
                 self.free_one(session, name, token, freed);
             }
         }
-        while let Some(request) = self.first_request_of(session) {
-            if !spend(budget) {
-                return false;
-            }
-            self.requests.remove(&(session, request));
-        }
-        while let Some(number) = self.first_settled_of(session) {
-            if !spend(budget) {
-                return false;
-            }
-            self.settled.remove(&(session, number));
-        }
-        while let Some(scope) = self.first_scope_of(session) {
-            if !spend(budget) {
-                return false;
-            }
-            self.forget_scope(scope);
-        }
         true
+    }
+
+    /// Forgets the answers and the scopes of an ended session. True if none is left.
+    fn forget_all_of(&mut self, session: SessionId) -> bool {
+        self.work.charge(1);
+        loop {
+            if self.work.is_exhausted() {
+                return !self.has_remains(session);
+            }
+            self.work.charge(1);
+            if let Some(request) = self.first_request_of(session) {
+                self.requests.remove(&(session, request));
+            } else if let Some(number) = self.first_settled_of(session) {
+                self.settled.remove(&(session, number));
+            } else if let Some(scope) = self.first_scope_of(session) {
+                self.forget_scope(scope);
+            } else {
+                return true;
+            }
+        }
     }
 
     fn first_wait_of(&self, session: SessionId) -> Option<Ticket> {
@@ -112,10 +128,4 @@ impl LockTable {
         let ((owner, number), _) = self.settled.range((session, 0)..).next()?;
         (*owner == session).then_some(*number)
     }
-}
-
-fn spend(budget: &mut usize) -> bool {
-    let left = *budget > 0;
-    *budget = budget.saturating_sub(1);
-    left
 }

@@ -42,8 +42,6 @@ pub const EVENTS_MAX: usize = 65_536;
 pub const KEPT_PER_SECOND_MAX: u64 = 4_096;
 /// Acts of operators that are kept.
 pub const ACTS_MAX: usize = 1_000;
-/// So many sessions may be in `leaving` that have left already, before it is swept.
-const LEFT_MAX: usize = 1_024;
 /// Changes of the leader that are kept.
 pub const LEADERS_MAX: usize = 256;
 
@@ -207,6 +205,8 @@ pub(crate) struct History {
     pub(crate) leaders: Vector<Leader>,
     /// The owners of sessions that have ended and still have something to be taken back.
     pub(crate) leaving: Weighed<SessionId, SmolStr>,
+    /// Those whose last grant was taken back in this entry; empty between entries.
+    pub(crate) left: Vec<SessionId>,
 }
 
 impl History {
@@ -234,6 +234,11 @@ impl History {
                 self.rings.push(lock, event);
             }
         }
+    }
+
+    /// A session has ended, and what it held is still to be taken back.
+    pub(crate) fn session_leaves(&mut self, session: SessionId, owner: SmolStr) {
+        self.leaving.insert(session, owner);
     }
 
     fn act(&mut self, at: CellTime, utc_ms: Option<u64>, deed: Deed) {

@@ -1,11 +1,9 @@
 //! From what an entry did to what is remembered of it. The commands themselves know nothing of this: it looks at
 //! their answers and effects, so that whatever grants and frees locks is in the history.
 
-use std::collections::BTreeSet;
-
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{Deed, LEFT_MAX, Leader, LockEvent, ShortSession, What};
+use super::{Deed, Leader, LockEvent, ShortSession, What};
 use crate::command::Command;
 use crate::effect::{Answer, Effect, Freed, Grant, Reply};
 use crate::id::{SessionId, Token};
@@ -19,14 +17,7 @@ pub(crate) struct Before {
 
 impl LockTable {
     /// Looks at the table before a command, or before time alone does something.
-    pub(crate) fn before(&mut self, command: Option<&Command>) -> Before {
-        if let Some(Command::CloseSession { session } | Command::ExpireSession { session, .. }) = command
-            && let Some(ends) = self.sessions.get(session)
-            && ends.grants() > 0
-        {
-            // What it holds is taken back when nobody knows its owner any more.
-            self.history.leaving.insert(*session, ends.owner.clone());
-        }
+    pub(crate) fn before(&self) -> Before {
         Before { token: self.last_token, effects: self.effects.len() }
     }
 
@@ -83,19 +74,11 @@ impl LockTable {
         text.clone()
     }
 
-    /// Remembers what time alone has brought about.
-    pub(crate) fn after_time(&mut self, before: Before) {
-        self.remember_effects(before.effects, &SmolStr::default());
-        // Those who have left for good.
-        if self.history.leaving.len() > self.ending.len() + LEFT_MAX
-            || self.ending.is_empty() && !self.history.leaving.is_empty()
-        {
-            let still: BTreeSet<SessionId> = self.ending.values().map(|(session, _)| *session).collect();
-            let gone: Vec<SessionId> =
-                self.history.leaving.keys().filter(|session| !still.contains(session)).copied().collect();
-            for session in gone {
-                self.history.leaving.remove(&session);
-            }
+    /// Remembers what time alone has brought about, or a task that was deferred; `reason` is that of a force-release.
+    pub(crate) fn after_time(&mut self, before: Before, reason: &SmolStr) {
+        self.remember_effects(before.effects, reason);
+        for session in std::mem::take(&mut self.history.left) {
+            self.history.leaving.remove(&session);
         }
     }
 

@@ -41,6 +41,7 @@ fn found(bug: Option<Mutation>) -> Option<(usize, &'static str, TestCaseError)> 
 fn bugs_of_the_table_are_caught() {
     let of_the_table = [
         Mutation::ForgetRequest,
+        Mutation::ForgetRefusals,
         Mutation::Overtake,
         Mutation::ExpiryIgnoresVersion,
         Mutation::TokenFromMemory,

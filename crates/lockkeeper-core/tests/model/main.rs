@@ -3,6 +3,8 @@
 //! 256 histories for each test; more with `PROPTEST_CASES=100000 cargo test -p lockkeeper-core --test model`.
 
 #[cfg(feature = "mutations")]
+mod budgets;
+#[cfg(feature = "mutations")]
 mod bugs;
 mod history;
 mod naive;

@@ -220,11 +220,22 @@ impl Naive {
 
     fn acquire(&mut self, request: &Acquire) -> Answer {
         self.heard_of(request.session)?;
+        if let Some(answer) = self.answer_again(request) {
+            return answer;
+        }
+        let answer = self.acquire_new(request);
+        if let Err(refusal) = &answer {
+            self.remember(request.session, request.request.as_ref(), Memory::Refused(refusal.clone()));
+        }
+        answer
+    }
+
+    fn answer_again(&self, request: &Acquire) -> Option<Answer> {
         let locks = request.locks.as_slice().to_vec();
         let again = |same: bool, answer: Answer| if same { answer } else { Err(Refusal::invalid("")) };
         match self.memory_of(request.session, request.request.as_ref()) {
             Some(Memory::Waits(ticket, asked)) => {
-                return again(*asked == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) }));
+                Some(again(*asked == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) })))
             }
             Some(Memory::Granted(asked, token, mode)) => {
                 let hold = self.holds.iter().find(|hold| hold.token == *token);
@@ -233,11 +244,15 @@ impl Naive {
                     Some(name) => Err(Refusal::NotHeld { lock: name.clone(), token: Token(*token) }),
                     None => Ok(Reply::Granted(grant(asked, *token, *mode))),
                 };
-                return again(*asked == locks, answer);
+                Some(again(*asked == locks, answer))
             }
-            Some(Memory::Refused(refusal)) => return Err(refusal.clone()),
-            None => {}
+            Some(Memory::Refused(refusal)) => Some(Err(refusal.clone())),
+            None => None,
         }
+    }
+
+    fn acquire_new(&mut self, request: &Acquire) -> Answer {
+        let locks = request.locks.as_slice().to_vec();
         let takes: Result<Vec<Take>, Refusal> = locks.iter().map(|name| self.take(name, request)).collect();
         let takes = takes?;
         let take = takes[0];
@@ -262,9 +277,7 @@ impl Naive {
             return Ok(Reply::Granted(self.let_in(hold)));
         };
         if matches!(request.wait, Wait::No | Wait::ForMs(0)) {
-            let refusal = Refusal::Busy { lock: blocked };
-            self.remember(request.session, request.request.as_ref(), Memory::Refused(refusal.clone()));
-            return Err(refusal);
+            return Err(Refusal::Busy { lock: blocked });
         }
         self.last_ticket += 1;
         let ticket = self.last_ticket;

@@ -82,7 +82,7 @@ stories! {
     retry_is_the_same_request
     semaphore
     session_ids_come_back
-    session_of_5000_locks
+    session_of_20000_locks
     settled_requests_are_forgotten_in_turn
     shared_and_exclusive
     time_never_goes_back

@@ -79,6 +79,9 @@ pub fn can_be_seen(mutation: &Mutation) -> bool {
 pub fn in_words(mutation: Mutation) -> &'static str {
     match mutation {
         Mutation::ForgetRequest => "a retry is taken for a new request (S5)",
+        Mutation::ForgetRefusals => {
+            "a refused acquire is forgotten, and a late copy of it is a new request (S5)"
+        }
         Mutation::Overtake => "the last in the queue is let in first (S7)",
         Mutation::ExpiryIgnoresVersion => {
             "an expiry is carried out although the session was heard of since (S3)"

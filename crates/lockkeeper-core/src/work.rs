@@ -1,0 +1,187 @@
+//! Work budgets (S11): how much one entry may do. What does not fit continues in the next entries as a [`Task`], in the
+//! order in which it was deferred. ADR 0018 gives the reasons.
+//!
+//! A step is about a microsecond of a release build. Steps are counted, never measured, so that every node defers the
+//! same work at the same place of the log.
+
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::id::{LockName, Ticket, Token};
+use crate::refusal::Refusal;
+use crate::scope::ScopeNo;
+use crate::table::LockTable;
+
+/// Steps of one lock granted, freed, or left by a waiter: the lock and all its indexes.
+pub(crate) const LOCK_STEPS: u64 = 4;
+
+/// Counts the steps of an entry. No part of the state.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Work {
+    /// Steps that may still be spent before work is deferred.
+    left: u64,
+    /// Steps spent in this entry.
+    spent: u64,
+}
+
+impl Work {
+    pub(crate) fn begin_entry(&mut self) {
+        *self = Work::default();
+    }
+
+    /// Adds to the budget.
+    pub(crate) fn allot(&mut self, steps: u64) {
+        self.left = self.left.saturating_add(steps);
+    }
+
+    pub(crate) fn charge(&mut self, steps: u64) {
+        self.left = self.left.saturating_sub(steps);
+        self.spent = self.spent.saturating_add(steps);
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.left == 0
+    }
+
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+}
+
+/// Work that did not fit into its entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Grant a lock to those at the head of its queue for whom there is room.
+    Admit(LockName),
+    /// Take a lock from all holders with a token below this one.
+    Force { lock: LockName, below: Token, reason: SmolStr },
+    /// Check whether a waiting request closed a cycle.
+    Search(Ticket),
+    /// Wound a scope that waits while it holds what an older scope waits for.
+    Wound(ScopeNo),
+    /// Count what namespaces have in use.
+    Count,
+}
+
+/// There is one task of each kind for each of these.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TaskKey {
+    Admit(LockName),
+    Force(LockName),
+    Search(Ticket),
+    Wound(ScopeNo),
+    Count,
+}
+
+impl Task {
+    fn key(&self) -> TaskKey {
+        match self {
+            Task::Admit(lock) => TaskKey::Admit(lock.clone()),
+            Task::Force { lock, .. } => TaskKey::Force(lock.clone()),
+            Task::Search(ticket) => TaskKey::Search(*ticket),
+            Task::Wound(scope) => TaskKey::Wound(*scope),
+            Task::Count => TaskKey::Count,
+        }
+    }
+}
+
+/// Deferred work, oldest first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Backlog {
+    pub(crate) tasks: OrdMap<u64, Task>,
+    pub(crate) next: u64,
+    // Invariant: the number of each task in `tasks`.
+    numbers: OrdMap<TaskKey, u64>,
+}
+
+impl Backlog {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, task: Task) {
+        let number = match self.numbers.get(&task.key()) {
+            Some(number) => *number,
+            None => {
+                self.next += 1;
+                self.next
+            }
+        };
+        self.put(number, task);
+    }
+
+    /// True if there was a task with this number, or the same task with another one.
+    pub(crate) fn put(&mut self, number: u64, task: Task) -> bool {
+        let known = self.numbers.insert(task.key(), number).is_some();
+        self.tasks.insert(number, task).is_some() || known
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.tasks.get_min().map(|(number, _)| *number)
+    }
+
+    fn take(&mut self, number: u64) -> Option<Task> {
+        let task = self.tasks.remove(&number)?;
+        self.numbers.remove(&task.key());
+        Some(task)
+    }
+
+    pub(crate) fn has_admit(&self, lock: &LockName) -> bool {
+        self.numbers.contains_key(&TaskKey::Admit(lock.clone()))
+    }
+}
+
+impl LockTable {
+    /// Steps that the last entry took: admission, deadlock searches, wounding, reaping and everything else whose cost
+    /// depends on the size of the table.
+    pub fn steps(&self) -> u64 {
+        self.work.spent()
+    }
+
+    /// Whether work of earlier entries is left.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Continues what earlier entries deferred. A task that is deferred again goes to the end and waits for the next
+    /// entry, so that no task holds up another for long.
+    pub(crate) fn run_backlog(&mut self) {
+        let last = self.backlog.next;
+        while !self.work.is_exhausted()
+            && let Some(number) = self.backlog.first().filter(|number| *number <= last)
+            && let Some(task) = self.backlog.take(number)
+        {
+            self.work.charge(1);
+            let before = self.before();
+            let mut forced = SmolStr::default();
+            match task {
+                Task::Admit(lock) => self.admit(std::slice::from_ref(&lock)),
+                Task::Force { lock, below, reason } => {
+                    self.take_by_force(&lock, below, &reason);
+                    forced = reason;
+                }
+                Task::Search(ticket) => {
+                    if !self.search_again(ticket) {
+                        // The next entry begins with it, and with a budget that is enough for any search.
+                        self.backlog.put(number, Task::Search(ticket));
+                        return;
+                    }
+                }
+                Task::Wound(scope) => self.wound_if_doomed(scope),
+                Task::Count => self.count_more(),
+            }
+            self.wound_the_doomed();
+            self.after_time(before, &forced);
+        }
+    }
+}
+
+/// A refusal of a request that would take too many steps.
+pub(crate) fn too_expensive(what: &str) -> Refusal {
+    Refusal::limit(format!("{what} is too much work, because too many requests wait: try again later"))
+}

@@ -1,0 +1,47 @@
+//! The rules hold also when every entry defers nearly all its work to the next ones.
+
+use lockkeeper_core::bounds::{self, Bounds};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use crate::history::{happen, histories};
+use crate::properties;
+
+const TINY: Bounds = Bounds {
+    steps_per_search: 3,
+    steps_for_commands: 1,
+    steps_per_command: 1,
+    steps_for_reaping: 6,
+    ..Bounds::REAL
+};
+
+/// Tiny budgets on this thread, as long as it lives.
+struct Tiny;
+
+impl Tiny {
+    fn budgets() -> Tiny {
+        bounds::set(TINY);
+        Tiny
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        bounds::set(Bounds::REAL);
+    }
+}
+
+proptest! {
+    #[test]
+    fn rules_hold_with_tiny_budgets(wishes in histories(), at in any::<Index>()) {
+        let _tiny = Tiny::budgets();
+        let steps = happen(&wishes);
+        properties::one_holder(&steps)?;
+        properties::capacity_holds(&steps)?;
+        properties::tokens_rise(&steps)?;
+        properties::first_come_first_served(&steps)?;
+        properties::a_snapshot_is_the_table(&steps)?;
+        properties::a_snapshot_and_the_rest_are_the_whole(&steps, at.index(steps.len()))?;
+        properties::invariants_hold(&steps)?;
+    }
+}

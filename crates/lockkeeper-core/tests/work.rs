@@ -1,0 +1,337 @@
+//! One entry does a bounded amount of work (S11), whatever the table holds: the known bad cases, by step counts. Times
+//! are printed for people (`cargo test --release -p lockkeeper-core --test work -- --nocapture`).
+
+#![allow(clippy::unwrap_used)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "times are printed, nothing depends on them"
+)]
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::limits;
+use lockkeeper_core::{
+    Acquire, Applied, Batch, Command, Effect, LockTable, Locks, Mode, Policy, Refusal, Reply, Restore,
+    SessionId, Token, Wait,
+};
+
+/// What an entry may do beside what each of its commands costs by itself.
+const BUDGETS: u64 = limits::BACKLOG_STEPS_PER_ENTRY
+    + limits::COMMAND_STEPS_PER_ENTRY
+    + limits::REAP_STEPS_PER_ENTRY
+    + limits::FORGET_STEPS_PER_ENTRY
+    // The last thing of each kind may go beyond its budget: at most one scope is wounded, one request ended.
+    + 4 * 512 * 10;
+
+#[derive(Default)]
+struct Cell {
+    table: LockTable,
+    entries: u64,
+    steps: u64,
+    steps_worst: u64,
+    time_worst: Duration,
+}
+
+impl Cell {
+    fn apply(&mut self, commands: Vec<Command>) -> Applied {
+        let own: u64 = commands.iter().map(Command::cost).sum();
+        let batch = Batch { now: self.table.now(), commands };
+        let began = Instant::now();
+        let applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
+        self.time_worst = self.time_worst.max(began.elapsed());
+        let steps = self.table.steps();
+        assert!(steps <= BUDGETS + 3 * own, "{steps} steps in one entry whose commands cost {own}");
+        self.entries += 1;
+        self.steps += steps;
+        self.steps_worst = self.steps_worst.max(steps);
+        applied
+    }
+
+    /// In entries as the leader makes them.
+    fn apply_all(&mut self, commands: impl IntoIterator<Item = Command>) -> Vec<Applied> {
+        let mut applied = Vec::new();
+        let mut entry = Vec::new();
+        let mut cost = 0;
+        for command in commands {
+            cost += command.cost();
+            entry.push(command);
+            if cost >= limits::ENTRY_COST_MAX || entry.len() == 4_096 {
+                applied.push(self.apply(std::mem::take(&mut entry)));
+                cost = 0;
+            }
+        }
+        applied.push(self.apply(entry));
+        applied
+    }
+
+    /// Ticks until nothing is left to do.
+    fn drain(&mut self) -> Vec<Applied> {
+        let mut applied = Vec::new();
+        while self.table.next_wake().is_some_and(|due| due <= self.table.now()) {
+            applied.push(self.apply(vec![Command::Tick]));
+            assert!(applied.len() < 10_000, "it never ends");
+        }
+        applied
+    }
+
+    fn reset(&mut self) {
+        (self.entries, self.steps, self.steps_worst, self.time_worst) = (0, 0, 0, Duration::ZERO);
+    }
+
+    fn print(&self, what: &str) {
+        println!(
+            "{what}: {} entries, {} steps, the worst {} steps in {:?}",
+            self.entries, self.steps, self.steps_worst, self.time_worst
+        );
+    }
+}
+
+fn open(session: u128) -> Command {
+    Command::OpenSession { session: SessionId(session), ttl_ms: 10_000, owner: "o".into(), identity: None }
+}
+
+fn acquire(session: u128, lock: &str) -> Acquire {
+    Acquire::new(SessionId(session), Locks::One(lock.into()))
+}
+
+fn waiting(session: u128, lock: &str) -> Acquire {
+    Acquire { wait: Wait::Forever, ..acquire(session, lock) }
+}
+
+fn scoped(request: Acquire, scope: usize) -> Acquire {
+    Acquire { scope: Some(format!("scope-{scope}").into()), ..request }
+}
+
+fn shared(request: Acquire) -> Acquire {
+    Acquire { mode: Mode::Shared, ..request }
+}
+
+/// 250 scopes share one lock, two long queues, and all scopes want the other lock in the same entry.
+#[test]
+fn many_deadlock_searches_in_one_entry() {
+    let mut cell = Cell::default();
+    cell.apply((1..=3).map(open).collect());
+    cell.apply_all((0..250).map(|scope| Command::Acquire(scoped(shared(acquire(1, "L1")), scope))));
+    cell.apply(vec![Command::Acquire(acquire(2, "L2"))]);
+    cell.apply_all((0..9_700).map(|_| Command::Acquire(waiting(3, "L1"))));
+    cell.apply_all((0..9_700).map(|_| Command::Acquire(waiting(3, "L2"))));
+    cell.reset();
+    let wanted = (0..250).map(|scope| Command::Acquire(scoped(waiting(1, "L2"), scope))).collect();
+    let mut answers = cell.apply(wanted).answers;
+    answers.retain(|answer| !matches!(answer, Err(Refusal::Limit(_)) | Ok(Reply::Queued { .. })));
+    assert_eq!(answers, [], "each is queued, or told that the search is too expensive");
+    cell.print("250 searches");
+    cell.drain();
+    cell.print("and what was deferred");
+    // Others are served as ever.
+    let free = cell.apply(vec![Command::Acquire(acquire(1, "other"))]);
+    assert!(matches!(free.answers[0], Ok(Reply::Granted(_))));
+}
+
+/// A search that did not fit into its entry is made up for, and finds the deadlock.
+#[test]
+fn a_deferred_search_finds_the_deadlock() {
+    let mut cell = Cell::default();
+    cell.apply((1..=3).map(open).collect());
+    // Two scopes hold a lock each, behind queues that are long enough to make searches expensive, not too expensive.
+    cell.apply(vec![
+        Command::Acquire(scoped(acquire(1, "A"), 1)),
+        Command::Acquire(scoped(acquire(1, "B"), 2)),
+        Command::Acquire(scoped(waiting(1, "B"), 1)),
+    ]);
+    cell.apply((0..1_000).map(|_| Command::Acquire(waiting(3, "A"))).collect());
+    cell.apply_all((0..250).map(|scope| Command::Acquire(scoped(shared(acquire(2, "S")), 100 + scope))));
+    cell.apply(vec![Command::Acquire(acquire(3, "T"))]);
+    cell.apply_all((0..3_000).map(|_| Command::Acquire(waiting(3, "S"))));
+    cell.apply_all((0..3_000).map(|_| Command::Acquire(waiting(3, "T"))));
+    let mut commands: Vec<Command> =
+        (0..10).map(|scope| Command::Acquire(scoped(waiting(2, "T"), 100 + scope))).collect();
+    commands.push(Command::Acquire(scoped(waiting(1, "A"), 2)));
+    let applied = cell.apply(commands);
+    let Ok(Reply::Queued { ticket }) = applied.answers[10] else { panic!("{:?}", applied.answers[10]) };
+    assert!(cell.table.has_backlog());
+    // A restored table goes on where the other one was.
+    let mut restore = Restore::new();
+    cell.table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
+    assert_eq!(restore.finish().unwrap(), cell.table);
+    let ended =
+        cell.drain().into_iter().flat_map(|applied| applied.effects).find_map(|effect| match effect {
+            Effect::Ended { ticket: of, refusal, .. } if of == ticket => Some(refusal),
+            _ => None,
+        });
+    assert!(matches!(ended, Some(Refusal::Deadlock { .. })), "{ended:?}");
+}
+
+/// One entry frees five locks for which 10,000 readers wait each.
+#[test]
+fn many_readers_are_let_in_over_several_entries_and_nobody_overtakes() {
+    const READERS: usize = 10_000;
+    let mut cell = Cell::default();
+    cell.apply((1..=3).map(open).collect());
+    let locks: Vec<String> = (0..5).map(|number| format!("lock-{number}")).collect();
+    let held = cell.apply(locks.iter().map(|lock| Command::Acquire(acquire(1, lock))).collect());
+    for lock in &locks {
+        cell.apply_all((0..READERS).map(|_| Command::Acquire(shared(waiting(2, lock)))));
+    }
+    cell.reset();
+    let tokens: Vec<Token> = held
+        .answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(Reply::Granted(grant)) => grant.token,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let releases = locks.iter().zip(&tokens).map(|(lock, token)| Command::Release {
+        session: SessionId(1),
+        lock: lock.into(),
+        token: *token,
+        forget: true,
+    });
+    let mut all = vec![cell.apply(releases.collect())];
+    assert!(cell.table.has_backlog());
+    // Whoever comes meanwhile stands behind those who wait.
+    let late = cell.apply(vec![
+        Command::Acquire(shared(acquire(3, &locks[4]))),
+        Command::Acquire(shared(waiting(3, &locks[4]))),
+    ]);
+    assert!(matches!(late.answers[0], Err(Refusal::Busy { .. })), "{:?}", late.answers[0]);
+    assert!(matches!(late.answers[1], Ok(Reply::Queued { .. })), "{:?}", late.answers[1]);
+    all.push(late);
+    all.extend(cell.drain());
+    cell.print("50,000 readers");
+    for lock in &locks {
+        let tickets: Vec<_> = all
+            .iter()
+            .flat_map(|applied| &applied.effects)
+            .filter_map(|effect| match effect {
+                Effect::Granted { ticket, grant, .. } if grant.locks.as_slice()[0] == lock.as_str() => {
+                    Some(*ticket)
+                }
+                _ => None,
+            })
+            .collect();
+        assert!(tickets.len() >= READERS && tickets.is_sorted(), "{} of {lock}", tickets.len());
+    }
+    assert_eq!(cell.table.counts().waiting, 0);
+}
+
+#[test]
+fn a_lock_with_many_holders_is_taken_from_them_over_several_entries() {
+    const HOLDERS: u32 = 20_000;
+    let mut cell = Cell::default();
+    cell.apply((1..=2).map(open).collect());
+    cell.apply_all((0..HOLDERS).map(|_| Command::Acquire(shared(acquire(1, "L")))));
+    cell.apply(vec![Command::Acquire(waiting(2, "L"))]);
+    cell.reset();
+    let force = Command::ForceRelease { lock: "L".into(), reason: "stuck".into(), by: "".into() };
+    let applied = cell.apply(vec![force]);
+    let Ok(Reply::Forced { released: HOLDERS, last_token }) = applied.answers[0] else {
+        panic!("{:?}", applied.answers)
+    };
+    assert_eq!(last_token, Token(u64::from(HOLDERS) + 1), "all of them are stale at once");
+    cell.drain();
+    cell.print("20,000 holders");
+    assert_eq!(cell.table.counts().grants, 1, "whoever waited holds it");
+    let events: Vec<_> = cell.table.history(&"L".into()).take(2).collect();
+    assert_eq!(events[1].reason, "stuck", "{events:?}");
+}
+
+/// An older scope takes a lock from very many younger ones.
+#[test]
+fn wounding_is_bounded() {
+    let mut cell = Cell::default();
+    cell.apply((1..=3).map(open).collect());
+    let wound = |request| Acquire { policy: Policy::WoundWait, ..request };
+    cell.apply(vec![Command::Acquire(wound(scoped(acquire(1, "mine"), 0)))]);
+    for scope in 1..=2_000 {
+        let held = (0..8).map(|number| {
+            Command::Acquire(wound(scoped(acquire(2, &format!("held-{scope}-{number}")), scope)))
+        });
+        cell.apply(held.chain([Command::Acquire(wound(scoped(shared(acquire(2, "L")), scope)))]).collect());
+    }
+    cell.reset();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let answer = cell.apply(vec![Command::Acquire(wound(scoped(waiting(1, "L"), 0)))]).answers.remove(0);
+        cell.drain();
+        match answer {
+            Err(Refusal::Limit(_)) => assert!(tries < 100, "it never gets there"),
+            Ok(Reply::Granted(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    cell.print("2,000 scopes wounded");
+    assert_eq!(cell.table.counts().grants, 2);
+}
+
+/// Entries and steps for the end of so many sessions with a lock and 20 refused requests each; entries until the last
+/// lock is free.
+fn mass_expiry(sessions: u128) -> (u64, u64, u64) {
+    let mut cell = Cell::default();
+    cell.apply_all((1..=sessions).map(open));
+    cell.apply_all(
+        (1..=sessions).map(|session| Command::Acquire(acquire(session, &format!("lock-{session}")))),
+    );
+    for number in 0..20 {
+        cell.apply_all((1..=sessions).map(|session| {
+            let request = Some(format!("r{number}").into());
+            Command::Acquire(Acquire { request, ..acquire(session, "lock-1") })
+        }));
+    }
+    cell.reset();
+    let table = cell.table.clone();
+    cell.apply_all((1..=sessions).map(|id| Command::ExpireSession {
+        session: SessionId(id),
+        version: table.session(SessionId(id)).unwrap().version,
+    }));
+    while cell.table.counts().grants > 0 {
+        cell.apply(vec![Command::Tick]);
+    }
+    let entries_until_free = cell.entries;
+    cell.drain();
+    cell.print(&format!("{sessions} sessions expired"));
+    assert_eq!(cell.table.counts().locks, 0);
+    (cell.entries, cell.steps, entries_until_free)
+}
+
+#[test]
+fn mass_expiry_is_linear_and_frees_locks_before_anything_else() {
+    let (entries, steps, until_free) = mass_expiry(3_000);
+    let (entries_10, steps_10, until_free_10) = mass_expiry(30_000);
+    assert!(steps_10 <= 12 * steps, "{steps} and {steps_10} steps");
+    assert!(entries_10 <= 12 * entries.max(4), "{entries} and {entries_10} entries");
+    assert!(until_free_10 <= 12 * until_free, "{until_free} and {until_free_10} entries");
+    assert!(2 * until_free_10 < entries_10, "answers are forgotten after the locks are free");
+}
+
+/// The first quota of a cell counts what is in use, in slices; what happens meanwhile is counted too.
+#[test]
+fn the_first_quota_counts_in_slices() {
+    const LOCKS: u64 = 50_000;
+    let mut cell = Cell::default();
+    cell.apply((1..=2).map(open).collect());
+    let name = |number: u64| format!("{}/{number}", ["a", "m", "z"][number as usize % 3]);
+    cell.apply_all((0..LOCKS).map(|number| Command::Acquire(acquire(1, &name(number)))));
+    cell.reset();
+    let quota = lockkeeper_core::Quota { locks: Some(1_000_000), ..Default::default() };
+    let change = lockkeeper_core::AccessChange::SetQuota { namespace: "a".into(), quota };
+    cell.apply(vec![Command::ChangeAccess { by: "root".into(), change }]);
+    let mut more = 0;
+    while cell.table.has_backlog() {
+        // Before and behind the place where counting is.
+        cell.apply(
+            ["a", "z"].map(|space| Command::Acquire(acquire(2, &format!("{space}/new-{more}")))).into(),
+        );
+        let mut restore = Restore::new();
+        cell.table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
+        assert_eq!(restore.finish().unwrap(), cell.table);
+        more += 1;
+    }
+    cell.print("first quota with 50,000 locks");
+    assert!(more > 1, "it took more than one entry");
+    let usage: u64 = ["a", "m", "z"].map(|space| cell.table.access().usage_of(space).locks).iter().sum();
+    assert_eq!(usage, LOCKS + 2 * more);
+}
