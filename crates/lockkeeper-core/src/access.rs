@@ -404,6 +404,14 @@ impl Access {
 
     /// Takes one record back in; true if it came twice.
     pub(crate) fn take(&mut self, record: AccessRecord) -> bool {
+        // Rules are in force whenever there are some: a snapshot cannot open a cell.
+        let is_enabled = matches!(record, AccessRecord::Rule(..) | AccessRecord::Token(..));
+        let came_twice = self.put(record);
+        self.enabled |= is_enabled;
+        came_twice
+    }
+
+    fn put(&mut self, record: AccessRecord) -> bool {
         match record {
             AccessRecord::Enabled => std::mem::replace(&mut self.enabled, true),
             AccessRecord::Rule(who, prefix, rights) => self.rules.insert((who, prefix), rights).is_some(),
