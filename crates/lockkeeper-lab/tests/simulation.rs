@@ -79,7 +79,6 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::ServeBeforeBarrier,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
-        Mutation::AcknowledgeWithoutRoom,
         Mutation::NoDeadline,
         Mutation::WallClock,
     ];

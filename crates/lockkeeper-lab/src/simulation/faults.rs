@@ -78,7 +78,7 @@ impl Kinds {
             cuts: some(),
             clients: some(),
             members: !all && random.once_in(4),
-            disks: random.once_in(3),
+            disks: for_disks(random).once_in(3),
         }
     }
 }
@@ -145,10 +145,15 @@ pub(super) fn plan(
         }
     }
     if kinds.disks {
-        disks(random, nodes, until, &mut faults);
+        disks(&mut for_disks(random), nodes, until, &mut faults);
     }
     faults.sort_by_key(|(at, _)| *at);
     faults.into()
+}
+
+/// A source of its own, so that a run without these faults is the same as ever.
+fn for_disks(random: &Random) -> Random {
+    Random::new(random.clone().next() ^ 0xd15c)
 }
 
 /// Disks become slow or full for a while, one or several at the same time.

@@ -191,7 +191,10 @@ mod tests {
             None
         })
         .await;
-        println!("{handed_over:?}; writes went on {} ms after the transfer began", began.elapsed().as_millis());
+        println!(
+            "{handed_over:?}; writes went on {} ms after the transfer began",
+            began.elapsed().as_millis()
+        );
         assert!(consensus.status().term > term);
     }
 }
