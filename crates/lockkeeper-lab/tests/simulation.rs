@@ -80,7 +80,6 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::IgnoreDisagreement,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
-        Mutation::AcknowledgeWithoutRoom,
         Mutation::NoDeadline,
         Mutation::WallClock,
         Mutation::LeaseIgnoresPromise,

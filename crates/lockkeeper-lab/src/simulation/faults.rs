@@ -82,7 +82,7 @@ impl Kinds {
             clients: some(),
             members: !all && random.once_in(4),
             damage: false,
-            disks: random.once_in(3),
+            disks: for_disks(random).once_in(3),
         };
         kinds.damage = !kinds.members && random.once_in(6);
         kinds
@@ -154,10 +154,15 @@ pub(super) fn plan(
         faults.push((random.between_ms(2_000, 8_000), Fault::Damage(*random.one_of(nodes))));
     }
     if kinds.disks {
-        disks(random, nodes, until, &mut faults);
+        disks(&mut for_disks(random), nodes, until, &mut faults);
     }
     faults.sort_by_key(|(at, _)| *at);
     faults.into()
+}
+
+/// A source of its own, so that a run without these faults is the same as ever.
+fn for_disks(random: &Random) -> Random {
+    Random::new(random.clone().next() ^ 0xd15c)
 }
 
 /// Disks become slow or full for a while, one or several at the same time.

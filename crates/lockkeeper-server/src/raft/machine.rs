@@ -239,7 +239,7 @@ mod tests {
         let put =
             |_| Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
         let commands = (0..commands).map(put).collect();
-        let batch = Arc::new(Packed::new(Batch { now: CellTime(index), commands }));
+        let batch = Arc::new(Packed::new(Batch { now: CellTime(index), utc_ms: 0, commands }));
         let proposal = Proposal { proposer: 7, sequence: index, batch };
         Entry::new(log_id::<TypeConfig>(1, 1, index), EntryPayload::Normal(proposal))
     }
@@ -251,7 +251,7 @@ mod tests {
         let metrics = Metrics::new(metrics::seconds());
         let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, Slow::new(Duration::ZERO)));
         let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
-        let mut machine = Machine::new(shared, snapshots, None);
+        let mut machine = Machine::new(shared, Arc::new(Agreement::new(1)), snapshots, None);
         let turns = Arc::new(AtomicUsize::new(0));
         let others = turns.clone();
         let others = tokio::spawn(async move {
