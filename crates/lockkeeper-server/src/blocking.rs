@@ -32,7 +32,7 @@ pub(crate) async fn run_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send
     done.await.map_err(io::Error::other)
 }
 
-/// Drops something large beside the thread that serves: a table of a million sessions takes a second and more.
+/// Drops something large, such as a whole table, beside the thread that serves.
 pub(crate) fn drop_aside<T: Send + 'static>(large: T) {
     #[cfg(feature = "simulation")]
     if lockkeeper_proto::simulation::host().is_some() {

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 /// Between two tries to write a snapshot.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// After so many commands everybody else has a turn: about a millisecond.
+/// After so many commands everybody else has a turn. An estimate, not measured.
 const COMMANDS_PER_TURN: usize = 256;
 
 /// The state machine.
