@@ -113,6 +113,7 @@ impl ConnectionBudget {
 
     /// Ends when answers wait and the client has taken nothing for too long.
     pub(crate) async fn stalled(&self) {
+        self.note_progress();
         loop {
             // An idle connection costs no timer.
             while self.meter.is_idle() {
