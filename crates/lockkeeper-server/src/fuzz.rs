@@ -146,7 +146,9 @@ pub fn peers(data: &[u8]) {
     if let Ok(request) = peer::PeerRequest::decode(data) {
         match request.kind {
             Some(Kind::Append(append) | Kind::Heartbeat(append)) => peer_bytes::messages(&append.body),
-            Some(Kind::Vote(body) | Kind::PreVote(body) | Kind::TransferLeader(body) | Kind::Goodbye(body)) => {
+            Some(
+                Kind::Vote(body) | Kind::PreVote(body) | Kind::TransferLeader(body) | Kind::Goodbye(body),
+            ) => {
                 peer_bytes::messages(&body);
             }
             Some(Kind::Ping(_)) | None => {}

@@ -20,7 +20,8 @@ async fn counted(cell: &Cell) -> Vec<[u64; 4]> {
         let page = cell.get(node.id, "/metrics").await.body;
         let page = page.as_str().unwrap().to_owned();
         all.push(COUNTERS.map(|name| {
-            let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
+            let line =
+                page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
             line.rsplit(' ').next().unwrap().parse().unwrap()
         }));
     }

@@ -142,9 +142,8 @@ mod tests {
             tokio::time::advance(TICK).await;
             acks.accepted(member, vote(1), Instant::now(), SHORT);
         }
-        let since = |groups: &[BTreeSet<u64>]| {
-            since(&acks, 1, groups).map(|since| (since - began).as_millis() / 100)
-        };
+        let since =
+            |groups: &[BTreeSet<u64>]| since(&acks, 1, groups).map(|since| (since - began).as_millis() / 100);
         assert_eq!(since(&[group(&[1])]), Some(4), "alone, it is its own majority");
         assert_eq!(since(&[group(&[1, 2])]), Some(1));
         assert_eq!(since(&[group(&[1, 2, 3])]), Some(2));

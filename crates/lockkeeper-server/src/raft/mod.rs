@@ -21,7 +21,7 @@ pub mod types;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
@@ -67,7 +67,7 @@ pub struct Consensus {
     dialer: Dialer,
     timing: Timing,
     links: Arc<Links>,
-    _keeping: Arc<AbortOnDrop>,
+    tasks: Arc<(AbortOnDrop, OnceLock<AbortOnDrop>)>,
 }
 
 /// A task that ends with whoever started it.
@@ -149,10 +149,10 @@ impl Consensus {
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
         let heard = Arc::new(Heard::new(timing.forget_leader_after()));
         let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
-        let keeping = Arc::new(AbortOnDrop(tokio::spawn(keeping)));
+        let tasks = Arc::new((AbortOnDrop(tokio::spawn(keeping)), OnceLock::new()));
         let (heard_too, links) = (heard.clone(), links.clone());
         let consensus =
-            Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, _keeping: keeping };
+            Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, tasks };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = home.cell().is_some() && !consensus.is_alone();
@@ -160,7 +160,9 @@ impl Consensus {
         consensus.be_silent(silent_for, home.clone());
         let raft = consensus.raft.clone();
         let succession =
-            Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for);
+            Arc::new(Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for));
+        let watching = AbortOnDrop(tokio::spawn(succession.clone().watch()));
+        let _ = consensus.tasks.1.set(watching);
         let service = PeerService::new(Answering {
             raft,
             home,
@@ -168,7 +170,7 @@ impl Consensus {
             given,
             snapshots: &snapshots,
             heard,
-            succession: Arc::new(succession),
+            succession,
             counters,
             timing,
         });

@@ -95,9 +95,7 @@ impl Timing {
         };
         let (heartbeat, election_max) = match (heartbeat, election_timeout) {
             (None, None) => return Ok(base),
-            (Some(heartbeat), None) => {
-                (heartbeat, scale(base.election_max, base.heartbeat, heartbeat))
-            }
+            (Some(heartbeat), None) => (heartbeat, scale(base.election_max, base.heartbeat, heartbeat)),
             (None, Some(election)) => (scale(base.heartbeat, base.election_max, election), election),
             (Some(heartbeat), Some(election)) => (heartbeat, election),
         };

@@ -34,7 +34,11 @@ impl<'s, Requests> Appends<'s, Requests>
 where
     Requests: Stream<Item = AppendEntriesRequest> + Unpin,
 {
-    pub(super) fn new(client: &'s PeerClient, first: AppendEntriesRequest, rest: Requests) -> Appends<'s, Requests> {
+    pub(super) fn new(
+        client: &'s PeerClient,
+        first: AppendEntriesRequest,
+        rest: Requests,
+    ) -> Appends<'s, Requests> {
         let requests = Withhold::new(futures_util::stream::iter([first]).chain(rest));
         Appends {
             client,

@@ -45,7 +45,8 @@ pub(super) async fn serve(inner: Arc<Inner>, stream: net::Stream) -> io::Result<
     let from = first.header.as_ref().map_or(0, |header| header.from);
     inner.counters.accepted.inc();
     let here = inner.succession.arrived(from);
-    let mut connection = Connection { inner: inner.clone(), from, calls: FuturesUnordered::new(), stream: None };
+    let mut connection =
+        Connection { inner: inner.clone(), from, calls: FuturesUnordered::new(), stream: None };
     let mut next = Some(first);
     let ended = loop {
         if let Some(request) = next.take()
@@ -187,7 +188,12 @@ impl InboundStream {
                 Err(status) => refusal(id, &status),
             }
         });
-        InboundStream { number, requests, queued_bytes, answers: answers.ready_chunks(ANSWERS_AT_ONCE).boxed() }
+        InboundStream {
+            number,
+            requests,
+            queued_bytes,
+            answers: answers.ready_chunks(ANSWERS_AT_ONCE).boxed(),
+        }
     }
 
     fn take(&self, id: u64, request: AppendEntriesRequest, bytes: usize) -> Result<(), Status> {

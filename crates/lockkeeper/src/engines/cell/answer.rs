@@ -141,7 +141,8 @@ pub(super) fn findings(status: &Status) -> Vec<Finding> {
             member.round_trip_us.unwrap_or_default() / 1_000,
             status.round_trip_max_ms
         ),
-        advice: "restart the nodes one by one with a slower --timing (region or global), the same on all".to_owned(),
+        advice: "restart the nodes one by one with a slower --timing (region or global), the same on all"
+            .to_owned(),
     };
     status.too_far().map(too_far).collect()
 }

@@ -75,9 +75,7 @@ use self::connection::Connection;
 use self::transport::{Link, Refused, Transport};
 use self::work::Request;
 use crate::backoff;
-use crate::capabilities::{
-    Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind,
-};
+use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::election::Leader;
 use crate::engines::{Answer, Ask, Engine, Fence};
