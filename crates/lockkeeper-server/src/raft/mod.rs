@@ -151,8 +151,7 @@ impl Consensus {
         let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
         let tasks = Arc::new((AbortOnDrop(tokio::spawn(keeping)), OnceLock::new()));
         let (heard_too, links) = (heard.clone(), links.clone());
-        let consensus =
-            Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, tasks };
+        let consensus = Consensus { raft, node_id, lease, heard: heard_too, dialer, timing, links, tasks };
         // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
         // as it could still hold, this node neither votes nor stands.
         let had_a_life = home.cell().is_some() && !consensus.is_alone();
