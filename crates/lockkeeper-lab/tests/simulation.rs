@@ -82,7 +82,6 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::AcknowledgeBeforeSync,
         Mutation::NoDeadline,
         Mutation::WallClock,
-        Mutation::LeaseIgnoresPromise,
     ];
     for mutation in some {
         let found = proof::find(mutation, 300, LASTS, threads()).unwrap();

@@ -1,28 +1,16 @@
 //! Members that are far apart: with the timing that is made for their distance nothing is refused and nobody is deposed.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::certificates::Authority;
 use crate::harness::cell::{Cell, text};
 use crate::harness::client::{grant, open_session};
 use crate::harness::network::Delay;
-use crate::harness::node::free_address;
 use crate::harness::until;
 
 /// How long each cell is watched.
 const WATCHED: Duration = Duration::from_secs(4);
-
-fn delay(round_trip_ms: u64, lost_per_mille: u64) -> Delay {
-    Delay {
-        one_way: Duration::from_millis(round_trip_ms / 2),
-        jitter: Duration::from_millis(round_trip_ms / 10),
-        lost_per_mille,
-        repeated_after: Duration::from_millis(round_trip_ms + 200),
-    }
-}
 
 /// Takes and gives back a lock at the leader for some seconds. Everything is answered, and the leader stays.
 async fn works_without_a_change(cell: &Cell) {
@@ -49,7 +37,7 @@ async fn works_without_a_change(cell: &Cell) {
 
 async fn start(round_trip_ms: u64, lost_per_mille: u64, words: &[&str]) -> Cell {
     let mut cell = Cell::plan_with_network(3).await;
-    cell.network.delay(Some(delay(round_trip_ms, lost_per_mille)));
+    cell.network.delay(Some(Delay::of_round_trip(round_trip_ms, lost_per_mille)));
     let list = cell.list();
     for id in 1..=3 {
         let mut all = vec!["--cell", &list];
@@ -73,36 +61,8 @@ async fn a_cell_with_the_timing_of_a_region_holds_at_150_ms() {
 }
 
 #[tokio::test]
-async fn a_global_cell_holds_at_400_ms_under_tls() {
-    let mut cell = Cell::plan(0);
-    let members = Authority::new(cell.folder(), "members");
-    let shown = |path: &Path| path.display().to_string();
-    let mut all_words = Vec::new();
-    for id in 1..=3 {
-        // The members' port is behind the proxy; clients and the test come to the other one.
-        let (public, real, clients) = (free_address(7420), free_address(7420), free_address(7430));
-        cell.network.proxy(id, &public, &real).await;
-        let own = members.issue(&format!("node-{id}"), &[&public, &real]);
-        all_words.push(vec![
-            "--peer-listen".to_owned(),
-            real,
-            "--peer-ca".to_owned(),
-            shown(&members.file),
-            "--peer-cert".to_owned(),
-            shown(&own.certificate),
-            "--peer-key".to_owned(),
-            shown(&own.key),
-        ]);
-        cell.add_node(id, clients, public);
-    }
-    cell.network.delay(Some(delay(400, 5)));
-    let list = cell.list();
-    for (id, words) in (1..).zip(&all_words) {
-        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-        words.extend(["--cell", &list, "--timing", "global"]);
-        cell.spawn_with(id, &words);
-    }
-    cell.until_agreed().await;
+async fn a_global_cell_holds_at_400_ms() {
+    let cell = start(400, 5, &["--timing", "global"]).await;
     works_without_a_change(&cell).await;
 }
 

@@ -6,10 +6,6 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-#[path = "../security/certificates.rs"]
-#[allow(dead_code, reason = "shared with the tests of security")]
-mod certificates;
-
 mod backup;
 mod behind;
 mod busy;

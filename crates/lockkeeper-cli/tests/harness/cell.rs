@@ -74,11 +74,6 @@ impl Cell {
         self.nodes.push(Node::new(id, address.clone(), address, self.folder.path()));
     }
 
-    /// One more node that listens at one address and is found at another.
-    pub fn add_node(&mut self, id: u64, listens: String, address: String) {
-        self.nodes.push(Node::new(id, listens, address, self.folder.path()));
-    }
-
     /// A cell that has a leader whom all follow.
     pub async fn start(count: u64) -> Cell {
         let mut cell = Cell::plan(count);

@@ -43,6 +43,16 @@ pub struct Delay {
 }
 
 impl Delay {
+    /// With a jitter of a tenth of the round trip in each direction.
+    pub fn of_round_trip(round_trip_ms: u64, lost_per_mille: u64) -> Delay {
+        Delay {
+            one_way: Duration::from_millis(round_trip_ms / 2),
+            jitter: Duration::from_millis(round_trip_ms / 10),
+            lost_per_mille,
+            repeated_after: Duration::from_millis(round_trip_ms + 200),
+        }
+    }
+
     fn of_one(&self, random: &mut u64) -> Duration {
         let mut next = || {
             *random ^= *random << 13;

@@ -1,6 +1,7 @@
 //! Members know each other by their certificates: a stranger cannot vote, append or even say hello.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper::Keeper;
@@ -13,6 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::certificates::Authority;
+use crate::harness::network::{Delay, Network};
 use crate::harness::node::{Node, free_address};
 use crate::harness::{until, write_secret};
 use crate::stage::{Caller, ROOT_TOKEN};
@@ -71,6 +73,11 @@ struct Trio {
 impl Trio {
     /// Three nodes; `apart` gives the members a port of their own.
     async fn start(apart: bool) -> Trio {
+        Trio::start_with(apart, None, &[]).await
+    }
+
+    /// The same with a network between the members' ports, and more settings.
+    async fn start_with(apart: bool, network: Option<&Network>, more: &[&str]) -> Trio {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let (nodes_ca, clients_ca) = (Authority::new(path, "nodes"), Authority::new(path, "clients"));
@@ -111,13 +118,28 @@ impl Trio {
                 "--root-token-file".to_owned(),
                 text(&token),
             ];
+            words.extend(more.iter().map(|word| (*word).to_owned()));
+            let id = at as u64 + 1;
             if apart {
-                words.extend(["--peer-listen".to_owned(), members.clone()]);
+                // Behind the network, the node listens at another address than that by which the others know it.
+                let listens = match network {
+                    Some(network) => {
+                        let real = free_address(7421);
+                        network.proxy(id, members, &real).await;
+                        real
+                    }
+                    None => members.clone(),
+                };
+                words.extend(["--peer-listen".to_owned(), listens]);
                 words.extend(["--peer-cert".to_owned(), text(&shown.certificate)]);
                 words.extend(["--peer-key".to_owned(), text(&shown.key)]);
             }
-            let mut node = Node::new(at as u64 + 1, address.clone(), members.clone(), path);
-            node.spawn(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut node = Node::new(id, address.clone(), members.clone(), path);
+            let given = words.iter().map(String::as_str).collect::<Vec<_>>();
+            match network {
+                Some(network) => network.start(id, || node.spawn(&given)),
+                None => drop(node.spawn(&given)),
+            }
             nodes.push(node);
             all_words.push(words);
         }
@@ -164,6 +186,24 @@ impl Trio {
         let status = self.root(&self.nodes[leader], self.is_apart()).read("/v1/status").await.ok();
         status["term"].as_u64().unwrap()
     }
+}
+
+/// The handshakes take four round trips.
+#[tokio::test]
+async fn members_all_over_the_world_hold_together_under_tls() {
+    let network = Network::new();
+    network.delay(Some(Delay::of_round_trip(400, 0)));
+    let trio = Trio::start_with(true, Some(&network), &["--timing", "global"]).await;
+    let (leader, term) = (trio.leader().await, trio.term().await);
+    let root = trio.root(&trio.nodes[leader], true);
+    let keeper: Keeper = root.builder().connect(&format!("lockkeeper://{}", root.address)).await.unwrap();
+    let (began, mut pairs) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(4) {
+        keeper.lock("far").acquire().await.unwrap().release().await.unwrap();
+        pairs += 1;
+    }
+    println!("{pairs} pairs in {:?}", began.elapsed());
+    assert_eq!((trio.leader().await, trio.term().await), (leader, term));
 }
 
 async fn strangers_stay_outside(trio: &Trio) {

@@ -10,7 +10,7 @@ pub struct MemberCounters {
     pub opened: Counter,
     /// Connections of other members that this node has accepted.
     pub accepted: Counter,
-    /// Elections that this node has begun because the leader's connection ended or the leader said goodbye.
+    /// Elections that this node has begun because the leader's connection ended, or the leader was silent or said goodbye.
     pub attempts: Counter,
     /// Pre-votes that this node has asked for, whatever for.
     pub pre_votes: Counter,
@@ -26,7 +26,7 @@ impl MemberCounters {
         );
         r.register(
             "elections_triggered",
-            "Elections begun because the leader's connection ended or the leader said goodbye",
+            "Elections begun because the leader's connection ended, or the leader was silent or said goodbye",
             self.attempts.clone(),
         );
         r.register("pre_votes_requested", "Pre-votes requested from other members", self.pre_votes.clone());

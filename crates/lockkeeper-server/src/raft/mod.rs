@@ -24,7 +24,7 @@ pub mod types;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
@@ -78,7 +78,7 @@ pub struct Consensus {
     dialer: Dialer,
     timing: Timing,
     links: Arc<Links>,
-    _keeping: Arc<AbortOnDrop>,
+    tasks: Arc<(AbortOnDrop, OnceLock<AbortOnDrop>)>,
     handing_over: HandOver,
     rooms: Arc<Rooms>,
 }
@@ -171,7 +171,7 @@ impl Consensus {
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
         let heard = Arc::new(Heard::new(timing.forget_leader_after()));
         let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
-        let keeping = Arc::new(AbortOnDrop(tokio::spawn(keeping)));
+        let tasks = Arc::new((AbortOnDrop(tokio::spawn(keeping)), OnceLock::new()));
         let (heard_too, links) = (heard.clone(), links.clone());
         let consensus = Consensus {
             raft,
@@ -182,7 +182,7 @@ impl Consensus {
             dialer,
             timing,
             links,
-            _keeping: keeping,
+            tasks,
             handing_over: HandOver::default(),
             rooms,
         };
@@ -192,7 +192,10 @@ impl Consensus {
         let silent_for = if had_a_life { longest_promise } else { Duration::ZERO };
         consensus.be_silent(silent_for, home.clone());
         let raft = consensus.raft.clone();
-        let succession = Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for);
+        let succession =
+            Arc::new(Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for));
+        let watching = AbortOnDrop(tokio::spawn(succession.clone().watch()));
+        let _ = consensus.tasks.1.set(watching);
         let service = PeerService::new(Answering {
             raft,
             log: log.space_watch(),
@@ -201,7 +204,7 @@ impl Consensus {
             given,
             snapshots: &snapshots,
             heard,
-            succession: Arc::new(succession),
+            succession,
             counters,
             timing,
             versions,

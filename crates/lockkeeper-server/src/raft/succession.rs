@@ -1,9 +1,9 @@
-//! When this node stands for election before raft's own timeout: once after the connection of the leader has ended, and at once
-//! if the leader has said goodbye.
+//! When this node stands for election before raft's own timeout: once after the leader's connection has ended or the leader has been
+//! silent for longer than the promise to it, and at once if it has said goodbye.
 //!
-//! A connection can end for many reasons while its leader is well. So its end only schedules one attempt, at the end of this
-//! node's promise, and the attempt is dropped if the leader was heard again or another election has begun. Everything else is left to raft's
-//! own random timeout.
+//! A connection can end, and a message can be late, while the leader is well. So there is one attempt for each silence, at the end of
+//! this node's promise, and it is dropped if the leader was heard again or another election has begun. It asks by pre-vote: members that
+//! hear the leader refuse. Everything else is left to raft's own random timeout.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +31,10 @@ pub(crate) struct Succession {
     votes_from: Instant,
     /// Connections by the member that has opened them.
     connections: Mutex<BTreeMap<u64, usize>>,
-    // Invariant: at most one attempt is scheduled.
+    // Invariant: the end of a connection, or a goodbye, has at most one attempt scheduled.
     is_scheduled: AtomicBool,
+    /// When the leader was last heard before the latest attempt: there is one for each silence.
+    attempted: Mutex<Option<Instant>>,
 }
 
 /// A connection of a member, for as long as it is there.
@@ -69,6 +71,7 @@ impl Succession {
             votes_from: Instant::now() + silent_for,
             connections: Mutex::default(),
             is_scheduled: AtomicBool::new(false),
+            attempted: Mutex::default(),
         }
     }
 
@@ -99,17 +102,42 @@ impl Succession {
             let at = (heard + succession.timing.promise() + delay).max(succession.votes_from);
             tokio::time::sleep_until(at).await;
             succession.is_scheduled.store(false, Ordering::Relaxed);
-            if succession.led_by(from) == Some((term, heard)) {
-                tracing::info!(
-                    leader = from,
-                    term,
-                    "the connection of the leader has ended: standing for election"
-                );
-                succession.counters.attempts.inc();
-                // Raft itself refuses as long as the promise holds, here and at the other members.
-                let _ = succession.raft.trigger().elect(true).await;
-            }
+            succession.attempt(from, term, heard, "the connection of the leader has ended").await;
         });
+    }
+
+    /// Stands once for each silence of a leader that is longer than the promise to it. Runs until it is aborted.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            let leader = self.raft.metrics().borrow_watched().current_leader;
+            let led_by = leader.and_then(|leader| Some((leader, self.led_by(leader)?)));
+            let Some((leader, (term, heard))) = led_by.filter(|(_, (_, heard))| !self.was_attempted(*heard))
+            else {
+                tokio::time::sleep(self.timing.heartbeat).await;
+                continue;
+            };
+            // After those whose connection to the leader has ended: they know more.
+            let delay = self.timing.stand_margin() + self.timing.heartbeat / 2 + self.own_turn(leader);
+            let at = (heard + self.timing.promise() + delay).max(self.votes_from);
+            tokio::time::sleep_until(at).await;
+            self.attempt(leader, term, heard, "the leader is silent").await;
+        }
+    }
+
+    fn was_attempted(&self, heard: Instant) -> bool {
+        *self.attempted.lock().unwrap_or_else(PoisonError::into_inner) == Some(heard)
+    }
+
+    /// Stands for election, if nothing has been heard since and nobody else has stood.
+    async fn attempt(&self, leader: u64, term: u64, heard: Instant, why: &'static str) {
+        if self.led_by(leader) != Some((term, heard)) || self.was_attempted(heard) {
+            return;
+        }
+        *self.attempted.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard);
+        tracing::info!(leader, term, "{why}: standing for election");
+        self.counters.attempts.inc();
+        // Raft itself refuses as long as the promise holds, here and at the other members.
+        let _ = self.raft.trigger().elect(true).await;
     }
 
     /// The leader has said goodbye: it has left office, so nobody has to wait for its lease to end.
@@ -144,7 +172,8 @@ impl Succession {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let heard = self.heard.last()?;
-        (metrics.current_leader == Some(leader)).then_some((metrics.current_term, heard))
+        let is_follower = metrics.id != leader && metrics.current_leader == Some(leader);
+        is_follower.then_some((metrics.current_term, heard))
     }
 
     /// The followers stand one after the other, in the order of their ids, so that they do not split the votes.

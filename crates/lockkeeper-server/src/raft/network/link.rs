@@ -4,26 +4,27 @@
 //! Requests are numbered, and an answer has the number of its request. So a heartbeat does not wait for the answer to the entries
 //! before it, and an answer that comes after its caller has given up still counts for the lease.
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_answer::Kind as AnswerKind;
 use lockkeeper_proto::peer::peer_request::Kind;
 use openraft::raft::StreamAppendResult;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
-use tonic::{Code, Status};
+use tokio::time::{Instant, timeout};
+use tonic::Status;
 
-use super::backoff::Backoff;
-use super::direct::{Direct, Incoming, Outgoing};
+use self::worker::Worker;
+use super::Shared;
 use super::round_trip::RoundTrip;
-use super::{Shared, codec, format};
 use crate::listen::LogThrottle;
-use crate::raft::agreement::TableHash;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
 /// Calls that wait for the connection.
@@ -183,7 +184,7 @@ impl Link {
             state,
             reply,
             answers,
-            unanswered: Default::default(),
+            unanswered: VecDeque::new(),
             unanswered_bytes: 0,
         })
     }
@@ -198,7 +199,7 @@ pub(super) struct AppendStream {
     reply: mpsc::Sender<Result<AppendResult, Status>>,
     answers: mpsc::Receiver<Result<AppendResult, Status>>,
     /// The sizes of the requests that wait for their answers.
-    unanswered: std::collections::VecDeque<usize>,
+    unanswered: VecDeque<usize>,
     unanswered_bytes: usize,
 }
 
@@ -253,275 +254,6 @@ impl AppendStream {
 
 /// Room for one request.
 pub(super) struct Reserved(mpsc::OwnedPermit<Outbound>);
-
-/// The task of a link.
-struct Worker {
-    shared: Arc<Shared>,
-    target: u64,
-    member: Member,
-    calls: mpsc::Receiver<Outbound>,
-    appends: mpsc::Receiver<Outbound>,
-    state: watch::Sender<LinkState>,
-    round_trip: Arc<RoundTrip>,
-    connections: u64,
-    refusals: LogThrottle,
-}
-
-impl Worker {
-    async fn run(mut self) {
-        let mut backoff = Backoff::new();
-        loop {
-            self.state.send_replace(LinkState::Connecting);
-            let limit = self.shared.timing.connect_within();
-            let why = match Direct::open(&self.shared.dialer, &self.member.peer, limit).await {
-                Ok(direct) => {
-                    self.shared.counters.opened.inc();
-                    self.connections += 1;
-                    let mut conversation = Conversation::new(direct, self.shared.versions.format_min);
-                    let ended = self.converse(&mut conversation).await;
-                    // One that was never answered was refused, or the member is not well: do not hurry.
-                    if conversation.was_answered {
-                        backoff.reset();
-                    }
-                    self.report(&ended);
-                    ended.message().to_owned()
-                }
-                Err(error) => error.to_string(),
-            };
-            tracing::debug!(node = self.target, address = %self.member.peer, %why, "no connection to a member");
-            let why = format!("node {} at {}: {why}", self.target, self.member.peer);
-            self.state.send_replace(LinkState::Down(why.clone()));
-            self.pause(backoff.next(), &why).await;
-        }
-    }
-
-    /// Not a matter of time: somebody has to do something.
-    fn report(&self, ended: &Status) {
-        if ended.code() == Code::FailedPrecondition && self.refusals.allow().is_some() {
-            tracing::error!(node = self.target, address = %self.member.peer, why = ended.message(),
-                "a member refuses to speak with this node");
-        }
-    }
-
-    /// Waits before the next connection, and refuses what comes meanwhile.
-    async fn pause(&mut self, pause: Duration, why: &str) {
-        let until = tokio::time::sleep(pause);
-        tokio::pin!(until);
-        loop {
-            let refused = tokio::select! {
-                biased;
-                () = &mut until => return,
-                Some(call) = self.calls.recv() => call,
-                Some(append) = self.appends.recv() => append,
-            };
-            if let Reply::Call(reply) = refused.reply {
-                let _ = reply.send(Err(Status::unavailable(why)));
-            }
-        }
-    }
-
-    /// Carries requests and answers for as long as the connection lasts; says why it ended.
-    async fn converse(&mut self, conversation: &mut Conversation) -> Status {
-        let mut look = tokio::time::interval(self.shared.timing.suspect_after() / 2);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first request says who speaks to whom. It also shows that the member takes requests.
-        self.ping(conversation);
-        self.state.send_replace(LinkState::Connected(self.connections));
-        loop {
-            let Conversation { incoming, outgoing, .. } = conversation;
-            let has_room = outgoing.is_written();
-            tokio::select! {
-                biased;
-                written = outgoing.write(), if !has_room => match written {
-                    Ok(()) => conversation.say_goodbye(),
-                    Err(error) => return gone(&error),
-                },
-                answer = incoming.next::<peer::PeerAnswer>() => match answer {
-                    Ok(Some(answer)) => {
-                        if let Err(refused) = self.answered(conversation, answer) {
-                            return refused;
-                        }
-                    }
-                    Ok(None) => return Status::unavailable("the member has closed the connection"),
-                    Err(error) => return gone(&error),
-                },
-                Some(call) = self.calls.recv(), if has_room => self.send(conversation, call),
-                Some(append) = self.appends.recv(), if has_room => self.send(conversation, append),
-                _ = look.tick() => {
-                    if let Err(stalled) = self.look(conversation) {
-                        return stalled;
-                    }
-                }
-            }
-        }
-    }
-
-    fn send(&self, conversation: &mut Conversation, outbound: Outbound) {
-        let Outbound { connection, mut kind, vote, reply } = outbound;
-        if reply.is_abandoned() || connection.is_some_and(|connection| connection != self.connections) {
-            return;
-        }
-        let id = conversation.next_id;
-        conversation.next_id += 1;
-        let header = (id == 1).then(|| self.shared.header(self.target, &self.member));
-        let format = conversation.format;
-        format::wrap_request(format, &mut kind);
-        conversation.outgoing.push(&peer::PeerRequest { header, format, id, kind: Some(kind) });
-        match reply {
-            Reply::Goodbye(written) => conversation.goodbye = Some(written),
-            reply => drop(conversation.pending.insert(id, Pending { vote, sent: Instant::now(), reply })),
-        }
-    }
-
-    fn ping(&self, conversation: &mut Conversation) {
-        conversation.pinged = Some(Instant::now());
-        let kind = Kind::Ping(peer::Ping {});
-        self.send(conversation, Outbound { connection: None, kind, vote: None, reply: Reply::Ping });
-    }
-
-    /// Pings a connection that is silent, and gives up one that does not answer.
-    fn look(&self, conversation: &mut Conversation) -> Result<(), Status> {
-        let timing = &self.shared.timing;
-        let silence = conversation.heard.elapsed();
-        if let Some(pinged) = conversation.pinged {
-            let waits = pinged.elapsed().min(silence);
-            if waits > timing.stalled_after() {
-                return Err(Status::unavailable(format!("the connection is cut: no answer for {silence:?}")));
-            }
-            return Ok(());
-        }
-        let is_suspect = !conversation.pending.is_empty() && silence > timing.suspect_after();
-        if is_suspect || conversation.ping_due <= Instant::now() {
-            conversation.ping_due = Instant::now() + PING_EVERY;
-            self.ping(conversation);
-        }
-        Ok(())
-    }
-
-    /// Passes an answer on. Fails if the member refuses the connection.
-    fn answered(&self, conversation: &mut Conversation, answer: peer::PeerAnswer) -> Result<(), Status> {
-        conversation.heard = Instant::now();
-        let peer::PeerAnswer { id, mut kind, format, refused, code } = answer;
-        if let Some(kind) = &mut kind {
-            format::unwrap_answer(format, kind).map_err(Status::internal)?;
-        }
-        if let Some(AnswerKind::Pong(pong)) = &kind {
-            conversation.format = self.common_format(pong)?;
-        }
-        let result = match refused.is_empty() {
-            true => Ok(kind),
-            false => Err(Status::new(Code::from_i32(code), refused)),
-        };
-        if id == 0 {
-            return Err(result
-                .err()
-                .unwrap_or_else(|| Status::unavailable("the member ends the connection")));
-        }
-        conversation.was_answered = true;
-        let Some(Pending { vote, sent, reply }) = conversation.pending.remove(&id) else { return Ok(()) };
-        let result = result.and_then(|kind| self.open_answer(kind, vote, sent));
-        match (reply, result) {
-            (Reply::Ping, Ok(_)) => {
-                conversation.pinged = None;
-                self.round_trip.measured(sent.elapsed());
-            }
-            (Reply::Ping, Err(refused)) => return Err(refused),
-            (Reply::Call(reply), result) => drop(reply.send(result)),
-            (Reply::Stream(reply), result) => {
-                let result = match result {
-                    Ok(Answered::Append(result)) => Ok(result),
-                    Ok(_) => Err(Status::internal("the answer is not that to an append")),
-                    Err(refused) => Err(refused),
-                };
-                // There is room: no more are unanswered than fit.
-                let _ = reply.try_send(result);
-            }
-            (Reply::Goodbye(_), _) => {}
-        }
-        Ok(())
-    }
-
-    /// The format that both nodes use from now on.
-    fn common_format(&self, pong: &peer::Pong) -> Result<u32, Status> {
-        let own = self.shared.versions;
-        own.common_format(pong.format_min, pong.format_max).ok_or_else(|| {
-            Status::failed_precondition(own.no_common_format(pong.format_min, pong.format_max))
-        })
-    }
-
-    /// Reads an answer, and counts what it acknowledges.
-    fn open_answer(
-        &self,
-        kind: Option<AnswerKind>,
-        vote: Option<Vote>,
-        sent: Instant,
-    ) -> Result<Answered, Status> {
-        match kind {
-            Some(AnswerKind::Append(answer)) => {
-                self.shared.rooms.report(self.target, answer.room_bytes);
-                if let Some(theirs) = TableHash::from_wire(answer.table.as_ref()) {
-                    self.shared.agreement.report(self.target, theirs);
-                }
-                let result: AppendResult = codec::decode(&answer.body).map_err(Status::internal)?;
-                if let (Ok(_), Some(vote)) = (&result, vote) {
-                    let promise = Duration::from_millis(answer.promise_ms);
-                    self.shared.acks.accepted(self.target, vote, sent, promise);
-                }
-                Ok(Answered::Append(result))
-            }
-            Some(AnswerKind::Body(body)) => Ok(Answered::Body(body)),
-            Some(AnswerKind::Pong(_)) => Ok(Answered::Pong),
-            None => Err(Status::internal("the answer is empty")),
-        }
-    }
-}
-
-/// One connection and what is on its way.
-struct Conversation {
-    incoming: Incoming,
-    outgoing: Outgoing,
-    pending: BTreeMap<u64, Pending>,
-    next_id: u64,
-    /// The format of requests.
-    format: u32,
-    /// When something last came back.
-    heard: Instant,
-    was_answered: bool,
-    /// The ping that is not answered yet.
-    pinged: Option<Instant>,
-    ping_due: Instant,
-    goodbye: Option<oneshot::Sender<()>>,
-}
-
-impl Conversation {
-    fn new(direct: Direct, format: u32) -> Conversation {
-        let (incoming, outgoing) = direct.split();
-        let now = Instant::now();
-        Conversation {
-            incoming,
-            outgoing,
-            pending: BTreeMap::new(),
-            next_id: 1,
-            format,
-            heard: now,
-            was_answered: false,
-            pinged: None,
-            ping_due: now + PING_EVERY,
-            goodbye: None,
-        }
-    }
-
-    /// Everything is written.
-    fn say_goodbye(&mut self) {
-        if let Some(written) = self.goodbye.take() {
-            let _ = written.send(());
-        }
-    }
-}
-
-fn gone(error: &std::io::Error) -> Status {
-    Status::unavailable(format!("the connection is gone: {error}"))
-}
 
 impl Shared {
     /// Who speaks to whom.
