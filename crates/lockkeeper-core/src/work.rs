@@ -35,6 +35,11 @@ impl Work {
         self.left = self.left.saturating_add(steps);
     }
 
+    /// Gives up what is left beyond this.
+    pub(crate) fn keep_at_most(&mut self, steps: u64) {
+        self.left = self.left.min(steps);
+    }
+
     pub(crate) fn charge(&mut self, steps: u64) {
         self.left = self.left.saturating_sub(steps);
         self.spent = self.spent.saturating_add(steps);

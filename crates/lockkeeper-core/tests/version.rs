@@ -5,7 +5,7 @@
 use lockkeeper_core::{Batch, CellTime, CellVersion, Command, LockTable, Refusal, Restore, TableError};
 
 fn apply(table: &mut LockTable, command: Command) -> Result<Result<(), Refusal>, TableError> {
-    let batch = Batch { now: CellTime(0), commands: vec![command] };
+    let batch = Batch { now: CellTime(0), utc_ms: 0, commands: vec![command] };
     let applied = table.apply(table.applied() + 1, &batch)?;
     Ok(applied.answers[0].clone().map(|_| ()))
 }

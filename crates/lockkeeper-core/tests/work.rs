@@ -36,7 +36,7 @@ struct Cell {
 impl Cell {
     fn apply(&mut self, commands: Vec<Command>) -> Applied {
         let own: u64 = commands.iter().map(Command::cost).sum();
-        let batch = Batch { now: self.table.now(), commands };
+        let batch = Batch { now: self.table.now(), utc_ms: 0, commands };
         let began = Instant::now();
         let applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
         self.time_worst = self.time_worst.max(began.elapsed());

@@ -94,6 +94,9 @@ impl Caller {
     }
 }
 
+/// Most callers that wait for the same request.
+const CALLERS_PER_TICKET_MAX: usize = 32;
+
 /// Who has heard of the end of a wait; of several callers, the one who has heard most counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
@@ -155,9 +158,21 @@ impl Callers {
             Ok(Reply::Queued { ticket }) => {
                 let mut inner = self.inner();
                 let waiting = inner.queued.entry(ticket).or_default();
-                // Earlier tries of a client that has come back on another connection.
-                waiting.retain(Caller::is_there);
+                // Earlier tries of a client that has come back on another connection. Whoever repeats a request more
+                // often than that is answered by the newest ones.
+                let mut surplus = None;
+                if waiting.len() >= CALLERS_PER_TICKET_MAX {
+                    waiting.retain(Caller::is_there);
+                    surplus = (waiting.len() >= CALLERS_PER_TICKET_MAX).then(|| waiting.remove(0));
+                }
                 waiting.push(caller);
+                drop(inner);
+                if let Some(surplus) = surplus {
+                    surplus.deliver(Err(Failure::Overload {
+                        why: "the request was repeated too often while it waits".into(),
+                        retry_after_ms: 1_000,
+                    }));
+                }
                 true
             }
             answer => caller.deliver(answer.map_err(Failure::Refused)),
@@ -218,6 +233,32 @@ impl Callers {
         };
         for caller in proposed.into_values().chain(queued.into_values()).flatten() {
             caller.deliver(Err(failure.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeating_a_waiting_request_keeps_a_bounded_number_of_callers() {
+        let callers = Callers::default();
+        let ticket = Ticket(1);
+        let mut answers = Vec::new();
+        for _ in 0..10 * CALLERS_PER_TICKET_MAX {
+            let (sender, answer) = oneshot::channel();
+            callers.answer(Caller::Call(sender), Ok(Reply::Queued { ticket }));
+            answers.push(answer);
+            assert!(callers.inner().queued[&ticket].len() <= CALLERS_PER_TICKET_MAX);
+        }
+        let newest = answers.split_off(answers.len() - CALLERS_PER_TICKET_MAX);
+        for mut answer in answers {
+            assert!(matches!(answer.try_recv(), Ok(Err(Failure::Overload { .. }))));
+        }
+        callers.wait_over(ticket, Ok(Reply::Done));
+        for mut answer in newest {
+            assert!(matches!(answer.try_recv(), Ok(Ok(Reply::Done))));
         }
     }
 }

@@ -82,7 +82,7 @@ impl Calls {
         known: Option<u64>,
     ) -> Result<v1::Election, Failure> {
         // First the eye, then the look: what happens in between is not missed.
-        let mut changes = self.shared().observers.observe(lock_of(election)?);
+        let mut changes = self.shared().observers.observe(lock_of(election)?)?;
         loop {
             changes.mark_unchanged();
             let seen = self.election(election)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use lockkeeper_core::limits::ENTRY_COST_MAX;
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Batch, Command};
 use lockkeeper_proto::utc;
@@ -64,7 +65,7 @@ pub struct Proposer {
 #[derive(Debug, Default)]
 struct Queue {
     commands: VecDeque<Queued>,
-    // Invariant: the sum of `bytes_of` its commands.
+    // Invariant: the sum of the sizes of its commands.
     bytes: usize,
 }
 
@@ -188,12 +189,13 @@ impl Proposer {
 
     fn take(&self) -> (Vec<Command>, Vec<Caller>) {
         let mut queue = self.queue();
-        let (mut count, mut bytes) = (0, 0);
+        let (mut count, mut bytes, mut cost) = (0, 0, 0);
         for Queued { command, .. } in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
-            if count > 0 && bytes >= ENTRY_BYTES_MAX {
+            if count > 0 && (bytes >= ENTRY_BYTES_MAX || cost >= ENTRY_COST_MAX) {
                 break;
             }
             bytes += command.size();
+            cost += command.cost();
             count += 1;
         }
         queue.bytes -= bytes;
@@ -345,7 +347,7 @@ impl UnderWay {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Refusal, SessionId};
+    use lockkeeper_core::{Acquire, Locks, Refusal, SessionId};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -453,6 +455,28 @@ mod tests {
         }
         while !proposer.take().0.is_empty() {}
         assert_eq!(proposer.queue().bytes, 0);
+    }
+
+    #[test]
+    fn an_entry_is_bounded_in_cost() {
+        let proposer = Proposer::default();
+        let locks = Locks::many((0..128).map(|number| format!("lock-{number:03}").into()));
+        let expensive = Command::Acquire(Acquire::new(SessionId(1), locks));
+        for _ in 0..COMMANDS_PER_ENTRY_MAX {
+            proposer.submit(expensive.clone(), Caller::Nobody);
+        }
+        let (commands, _) = proposer.take();
+        let cost: u64 = commands.iter().map(Command::cost).sum();
+        assert!(commands.len() > 1 && cost <= ENTRY_COST_MAX + expensive.cost(), "{cost} in one entry");
+        let proposer = Proposer::default();
+        for _ in 0..COMMANDS_PER_ENTRY_MAX {
+            proposer.submit(close(), Caller::Nobody);
+        }
+        assert_eq!(
+            proposer.take().0.len(),
+            COMMANDS_PER_ENTRY_MAX,
+            "ordinary commands are bounded by number"
+        );
     }
 
     #[test]

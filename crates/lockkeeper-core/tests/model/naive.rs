@@ -157,7 +157,9 @@ impl Naive {
             | Command::TakeRate(_)
             | Command::ChangeAccess { .. }
             | Command::AuditNote { .. } => unreachable!("no history has them"),
-            Command::Tick => Ok(Reply::Done),
+            Command::Tick | Command::RaiseCellVersion { .. } => Ok(Reply::Done),
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => Ok(Reply::Done),
         }
     }
 

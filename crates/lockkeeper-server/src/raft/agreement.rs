@@ -16,7 +16,7 @@ const HASHES_KEPT: usize = 4_096;
 
 /// The hash of a table after an entry. Entries are counted as the table does, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TableHash {
+pub(crate) struct TableHash {
     /// The entry.
     pub index: u64,
     /// The hash.
