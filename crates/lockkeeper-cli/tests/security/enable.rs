@@ -34,7 +34,8 @@ async fn a_rule_or_token_on_an_open_cell_is_refused_with_the_way_to_turn_access_
     nobody.post("/v1/access/grant", rule).await.refused(400, "invalid");
     nobody.post("/v1/access/token/create", json!({"identity": "ci"})).await.refused(400, "invalid");
     let listed = nobody.read("/v1/access").await.ok();
-    assert_eq!(listed, json!({"rules": [], "tokens": [], "quotas": [], "enabled": false}));
+    assert_eq!(listed["enabled"], false, "{listed}");
+    assert_eq!((&listed["rules"], &listed["tokens"]), (&json!([]), &json!([])), "{listed}");
     plain.works().await;
 }
 

@@ -1,6 +1,7 @@
 //! Keeps the connections to all members, and the heartbeats as frequent as the followers need them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -21,7 +22,13 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 const HEARTBEATS_PER_PROMISE: u32 = 3;
 
 /// Runs until it is aborted.
-pub(super) async fn run(raft: Raft, links: Arc<Links>, acks: Arc<Acks>, timing: Timing) {
+pub(super) async fn run(
+    raft: Raft,
+    links: Arc<Links>,
+    acks: Arc<Acks>,
+    timing: Timing,
+    sends_heartbeats: Arc<AtomicBool>,
+) {
     let mut known: Vec<(u64, Member)> = Vec::new();
     let mut looked = None::<Instant>;
     let mut reported = None::<Instant>;
@@ -34,11 +41,12 @@ pub(super) async fn run(raft: Raft, links: Arc<Links>, acks: Arc<Acks>, timing: 
             }
         }
         let pause = match heartbeat_needed(&raft, &acks, &timing) {
-            Some(pause) => {
+            // A leader that has to fall silent is replaced only if none of its heartbeats is heard.
+            Some(pause) if sends_heartbeats.load(Ordering::Relaxed) => {
                 let _ = raft.trigger().heartbeat().await;
                 pause
             }
-            None => LOOK_EVERY,
+            _ => LOOK_EVERY,
         };
         tokio::time::sleep(pause).await;
     }

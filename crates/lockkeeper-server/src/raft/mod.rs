@@ -24,6 +24,7 @@ pub mod types;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -79,6 +80,8 @@ pub struct Consensus {
     timing: Timing,
     links: Arc<Links>,
     tasks: Arc<(AbortOnDrop, OnceLock<AbortOnDrop>)>,
+    /// Shared with the task that sends extra heartbeats.
+    sends_heartbeats: Arc<AtomicBool>,
     handing_over: HandOver,
     rooms: Arc<Rooms>,
 }
@@ -170,7 +173,8 @@ impl Consensus {
             .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
         let heard = Arc::new(Heard::new(timing.forget_leader_after()));
-        let keeping = keeping::run(raft.clone(), links.clone(), acks, timing);
+        let sends_heartbeats = Arc::new(AtomicBool::new(true));
+        let keeping = keeping::run(raft.clone(), links.clone(), acks, timing, sends_heartbeats.clone());
         let tasks = Arc::new((AbortOnDrop(tokio::spawn(keeping)), OnceLock::new()));
         let (heard_too, links) = (heard.clone(), links.clone());
         let consensus = Consensus {
@@ -183,6 +187,7 @@ impl Consensus {
             timing,
             links,
             tasks,
+            sends_heartbeats,
             handing_over: HandOver::default(),
             rooms,
         };
@@ -304,6 +309,7 @@ impl Consensus {
 
     /// Whether this node, if it leads, says so to the others.
     pub(crate) fn speak(&self, speaks: bool) {
+        self.sends_heartbeats.store(speaks, Ordering::Relaxed);
         self.raft.runtime_config().heartbeat(speaks);
     }
 

@@ -204,7 +204,9 @@ impl Inner {
     fn introduce(&self, request: &peer::HelloRequest) -> peer::HelloResponse {
         let own = self.home.identity();
         let details = Member { folder: own.folder, ..self.own.clone() };
-        if !self.is_formed() {
+        // A cell that is being formed tells those with whom it can be formed anew, and nobody else.
+        let can_found = own.cell.is_empty() || self.given.iter().any(|(id, _)| *id == request.node_id);
+        if !self.is_formed() && can_found {
             return peer::HelloResponse {
                 format_min: self.versions.format_min,
                 format_max: self.versions.format_max,
