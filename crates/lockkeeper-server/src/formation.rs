@@ -272,6 +272,8 @@ impl Formation {
     /// What the answers of the others mean for a node that belongs to no cell yet.
     fn judge(&self, answers: &[(u64, String, Result<PeerInfo, String>)]) -> Result<Found, Misfit> {
         let own = self.home.identity();
+        let mut others = self.given.clone();
+        others.remove(&own.node_id);
         let mut everybody = BTreeMap::new();
         let mut absent = Vec::new();
         let mut stranger = None;
@@ -287,6 +289,11 @@ impl Formation {
             let Some(cell) = &peer.cell else {
                 let theirs = peer.members.iter().map(|(id, member)| (*id, member.peer.clone()));
                 let theirs: BTreeMap<u64, String> = theirs.collect();
+                // The others form a cell without this node, which is to be added to it when it is formed.
+                if theirs == others {
+                    absent.push(format!("node {id} at {address} (its cell is not formed yet)"));
+                    continue;
+                }
                 if theirs != self.given {
                     return Err(Misfit::OtherList {
                         own: list(&self.given),
