@@ -71,7 +71,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Serve a cell: durable, with its console, on 127.0.0.1:7420
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Run a command while holding a lock
     Run(run::Run),
     /// Run a command while leading an election

@@ -1,5 +1,7 @@
 //! A restored table gives no token and no version again (S1).
 
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
 use lockkeeper_core::{
     Acquire, Answer, Batch, CellTime, Command, Fence, LockTable, Locks, Refusal, Reply, Restore, SessionId,
     Token,

@@ -1,9 +1,9 @@
 //! Takes office when raft makes this node the leader, and leaves it when raft no longer does.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lockkeeper_core::mutation::{self, Mutation};
 use tokio::time::Instant;
 
@@ -122,7 +122,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
 struct Barrier {
     term: u64,
     // Invariant: `Some` until it has ended.
-    passing: Option<Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>>,
+    passing: Option<BoxFuture<'static, Result<(), Failure>>>,
 }
 
 impl Barrier {
