@@ -40,7 +40,7 @@ mod tests {
     fn no_text_steers_the_terminal() {
         let mut table = Table::new(&["NAME"]);
         table.row(["a\x1b[2Jb\nc".to_owned()]);
-        assert_eq!(table.to_string(), "NAME\na?[2Jb?c\n");
+        assert_eq!(table.to_string(), "NAME\na\\u{1b}[2Jb\\u{a}c\n");
     }
 
     #[test]
