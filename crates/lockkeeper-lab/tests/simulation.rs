@@ -84,7 +84,7 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::WallClock,
     ];
     for mutation in some {
-        let found = proof::find(mutation, 300, LASTS, threads()).unwrap();
+        let found = proof::find(mutation, 1_500, LASTS, threads()).unwrap();
         println!("{mutation:?}: {:?} seeds, {}: {}", found.seeds, found.checker, found.words);
         assert!(found.seeds.is_some(), "{mutation:?} was not caught");
     }
