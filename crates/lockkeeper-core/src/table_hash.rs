@@ -93,7 +93,7 @@ impl LockTable {
     /// Makes the next hash of the chain, after an entry is applied.
     pub(crate) fn chain_hash(&mut self, answers: &[Answer], effects: &[Effect]) {
         let mut digest = Digest::new(self.hash);
-        digest.put_words(&[TABLE_HASH_RULES, self.applied, self.now.0]);
+        digest.put_words(&[TABLE_HASH_RULES, self.cell_version.0.into(), self.applied, self.now.0]);
         digest.put_words(&[self.last_token.0, self.last_ticket.0, self.forgotten.0, self.removed_version]);
         digest.put_words(&[self.ending_next, self.free_next, self.scopes.next, self.scopes.idle_next]);
         digest.put_words(&[self.state_bytes(), self.state_bytes_max()]);
@@ -112,6 +112,7 @@ impl LockTable {
             self.values.len(),
             self.scopes.all.len(),
             self.limiters.len(),
+            self.backlog.tasks.len(),
         ];
         digest.put_words(&lengths.map(|length| length as u64));
         let mut digest = digest.put(answers).put(effects);
