@@ -1,6 +1,7 @@
 //! How many of something there may be (S11). To reach some of these takes gigabytes: with the feature `mutations` a test
 //! can have smaller ones on its thread. Without it they are constants.
 
+use crate::command::Command;
 use crate::limits;
 
 /// The most of each.
@@ -26,6 +27,10 @@ pub struct Bounds {
     pub steps_per_command: u64,
     /// See [`limits::REAP_STEPS_PER_ENTRY`].
     pub steps_for_reaping: u64,
+    /// See [`limits::FORGET_STEPS_PER_ENTRY`].
+    pub steps_for_forgetting: u64,
+    /// See [`limits::STEPS_PER_PIECE_MAX`].
+    pub steps_per_piece: u64,
 }
 
 impl Bounds {
@@ -41,7 +46,23 @@ impl Bounds {
         steps_for_commands: limits::COMMAND_STEPS_PER_ENTRY,
         steps_per_command: limits::STEPS_PER_COMMAND,
         steps_for_reaping: limits::REAP_STEPS_PER_ENTRY,
+        steps_for_forgetting: limits::FORGET_STEPS_PER_ENTRY,
+        steps_per_piece: limits::STEPS_PER_PIECE_MAX,
     };
+
+    /// The most steps that an entry with these commands takes: all its budgets, and three times the piece of work that began
+    /// when almost nothing was left (of the commands, of reaping, of forgetting).
+    pub fn steps_per_entry_max(&self, commands: &[Command]) -> u64 {
+        let of_commands: u64 =
+            commands.iter().map(|command| self.steps_per_command + command.steps_of_further_locks()).sum();
+        self.steps_per_search
+            + 1
+            + self.steps_for_commands
+            + of_commands
+            + self.steps_for_reaping
+            + self.steps_for_forgetting
+            + 3 * self.steps_per_piece
+    }
 }
 
 #[cfg(feature = "mutations")]

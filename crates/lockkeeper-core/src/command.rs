@@ -260,6 +260,16 @@ impl Command {
         }
     }
 
+    /// Steps that it takes whatever is left of the budget, beyond those of a command for one lock.
+    pub(crate) fn steps_of_further_locks(&self) -> u64 {
+        match self {
+            Command::Acquire(request) => {
+                LOCK_STEPS * (request.locks.as_slice().len() as u64).saturating_sub(1)
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether it frees or ends something, or is an administrator's. Such commands are accepted for as long as the
     /// log can take anything (S11).
     pub fn frees(&self) -> bool {

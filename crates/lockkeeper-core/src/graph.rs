@@ -3,18 +3,23 @@
 //! A ring of arrows is a deadlock if each session in it is one line of work. A session may have several, so a ring is
 //! shown as what should be looked at; the table itself refuses what closes a ring within scopes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smol_str::SmolStr;
 
 use crate::history::ShortSession;
 use crate::id::{CellTime, LockName, SessionId, Ticket};
+use crate::reads;
 use crate::table::LockTable;
 
 /// Waits that a picture starts with, the oldest first.
 const WAITS_MAX: usize = 300;
 /// Arrows in a picture.
 const ARROWS_MAX: usize = 1_000;
+/// Waiting requests that are followed.
+const FOLLOWED_MAX: usize = 2_000;
+/// Locks that are looked at for holders.
+const LOCKS_MAX: usize = 4_000;
 /// Holders of one lock that get an arrow.
 const HOLDERS_MAX: usize = 8;
 
@@ -72,10 +77,20 @@ impl LockTable {
             None => self.waiters.keys().copied().take(WAITS_MAX).collect(),
         };
         builder.graph.sampled = lock.is_none() && self.waiters.len() > WAITS_MAX;
-        let mut seen: std::collections::BTreeSet<Ticket> = open.iter().copied().collect();
+        reads::count(open.len());
+        let mut seen: BTreeSet<Ticket> = open.iter().copied().collect();
+        // Sessions whose waits are among those that are followed.
+        let mut followed: BTreeSet<SessionId> = BTreeSet::new();
+        let mut locks = 0;
         while let Some(ticket) = open.pop_front() {
             let Some(waiter) = self.waiters.get(&ticket) else { continue };
             for name in waiter.locks.as_slice() {
+                reads::count(1);
+                locks += 1;
+                if locks > LOCKS_MAX {
+                    builder.graph.sampled = true;
+                    return builder.finish();
+                }
                 for other in self.in_the_way(name, ticket) {
                     if builder.graph.arrows.len() == ARROWS_MAX {
                         builder.graph.sampled = true;
@@ -84,9 +99,21 @@ impl LockTable {
                     let (from, to) = (builder.point(self, waiter.session), builder.point(self, other));
                     let waited_ms = now.ms_since(waiter.since);
                     builder.graph.arrows.push(Arrow { from, to, lock: name.clone(), waited_ms });
+                    if !followed.insert(other) {
+                        continue;
+                    }
                     let theirs = self.waits.range((other, Ticket::default())..);
                     let theirs = theirs.take_while(|(session, _)| *session == other).take(WAITS_MAX);
-                    open.extend(theirs.map(|(_, ticket)| *ticket).filter(|ticket| seen.insert(*ticket)));
+                    for (_, ticket) in theirs {
+                        reads::count(1);
+                        if seen.len() == FOLLOWED_MAX {
+                            builder.graph.sampled = true;
+                            break;
+                        }
+                        if seen.insert(*ticket) {
+                            open.push_back(*ticket);
+                        }
+                    }
                 }
             }
         }
@@ -98,6 +125,7 @@ impl LockTable {
         let Some(lock) = self.locks.get(name) else { return Vec::new() };
         let mut sessions: Vec<_> =
             lock.holders.iter().map(|(_, session)| session).take(HOLDERS_MAX).collect();
+        reads::count(sessions.len());
         if sessions.is_empty() {
             let before = self.queues.range(..(name.clone(), ticket)).next_back();
             let before = before.filter(|(lock, _)| lock == name).and_then(|(_, t)| self.waiters.get(t));

@@ -23,6 +23,7 @@
 //! ```
 
 pub mod access;
+pub mod admission;
 mod apply;
 pub mod bounds;
 pub mod command;
@@ -39,6 +40,7 @@ pub mod mutation;
 pub mod percent;
 mod queue;
 pub mod quota;
+pub mod reads;
 pub mod refusal;
 pub mod scope;
 pub mod sequencer;

@@ -55,6 +55,8 @@ pub const INTERVAL_NS_MAX: u64 = 24 * 60 * 60 * 1_000_000_000;
 pub const VALUES_MAX: usize = 1_000_000;
 /// Answers of settled requests (released or refused) that a session's retries can still ask for.
 pub const SETTLED_PER_SESSION_MAX: u32 = 256;
+/// A full table keeps so many of them for each session that had them, or fewer if the new ones are larger.
+pub const SETTLED_IN_FULL_TABLE: u32 = 16;
 /// Free locks whose last token is remembered one by one; older ones are covered by one common bound.
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 /// Work budgets of one entry, in steps of about a microsecond (see `work.rs` and ADR 0018). What does not fit continues
@@ -74,6 +76,9 @@ pub const ENTRY_COST_MAX: u64 = 32_768;
 pub const REAP_STEPS_PER_ENTRY: u64 = 4_096;
 /// Of those, at least so many for forgetting the answers and scopes of ended sessions, whose locks come first.
 pub const FORGET_STEPS_PER_ENTRY: u64 = 512;
+/// The most steps of a piece of work that is done as a whole, such as wounding one scope. The last piece of an entry may
+/// begin when one step is left.
+pub const STEPS_PER_PIECE_MAX: u64 = 4_096;
 
 /// The most that a table holds in logical bytes, unless an administrator has set another bound.
 pub const STATE_BYTES_MAX: u64 = 1 << 30;

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 
+use crate::admission::{self, Demand, UNCOUNTED};
 use crate::command::{Acquire, Locks, Mode};
 use crate::id::{CellTime, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
 use crate::scope::Extra;
-
-/// The capacity of a lock that nobody counted: exclusive takes all of it, shared takes one unit.
-/// People see it as capacity 1.
-pub(crate) const UNCOUNTED: u32 = u32::MAX;
 
 /// A lock that is held, waited for, closed, or lately was.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,54 +64,20 @@ impl Lock {
 
     /// Whether a request for `units` would be admitted once a holder has given back `given_back` units.
     pub(crate) fn admits_in_exchange(&self, units: u32, given_back: u32) -> bool {
-        self.closed_until == CellTime::default() && units <= self.capacity - self.used + given_back
+        let used = u64::from(self.used - given_back);
+        self.closed_until == CellTime::default() && admission::admits(self.capacity, used, units)
     }
 
     /// The capacity as people see it.
     pub(crate) fn capacity_shown(&self) -> u32 {
-        if self.capacity == UNCOUNTED { 1 } else { self.capacity }
+        admission::shown(self.capacity)
     }
 
     /// What a request would take of this lock, and the capacity the lock would then have.
     pub(crate) fn demand(&self, request: &Acquire) -> Result<Demand, Refusal> {
-        let asked = match request.capacity {
-            Some(0) => return Err(Refusal::invalid("capacity is 0: nobody could ever hold such a lock")),
-            Some(1) => Some(UNCOUNTED),
-            other => other,
-        };
-        let capacity = match asked {
-            Some(asked) if !self.is_free() && asked != self.capacity => {
-                return Err(Refusal::invalid(format!(
-                    "the lock is in use with capacity {}: ask for that one, or for none",
-                    self.capacity_shown()
-                )));
-            }
-            Some(asked) => asked,
-            None if self.is_free() => UNCOUNTED,
-            None => self.capacity,
-        };
-        let counted = capacity != UNCOUNTED;
-        let units = match (request.permits, request.mode) {
-            (Some(0), _) => return Err(Refusal::invalid("permits is 0: ask for at least one")),
-            (Some(permits), _) if counted && permits <= capacity => permits,
-            (Some(1) | None, Mode::Shared) => 1,
-            (Some(1) | None, Mode::Exclusive) => capacity,
-            (Some(permits), _) => {
-                let shown = if counted { capacity } else { 1 };
-                return Err(Refusal::invalid(format!(
-                    "{permits} permits are more than the capacity {shown}: name a larger capacity"
-                )));
-            }
-        };
-        Ok(Demand { units, capacity })
+        let in_use = (!self.is_free()).then_some(self.capacity);
+        Demand::of(request.mode, request.permits, request.capacity, in_use)
     }
-}
-
-/// What a request takes of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub(crate) units: u32,
-    pub(crate) capacity: u32,
 }
 
 /// Who holds a lock. Nearly always one, which then costs no allocation.

@@ -50,11 +50,13 @@ pub enum Mutation {
     IgnoreDisagreement,
     /// An entry for which the disk has no room is acknowledged all the same (S10).
     AcknowledgeWithoutRoom,
+    /// Work that does not fit into its entry is done all the same (S11).
+    IgnoreBudget,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 23] = [
+    pub const ALL: [Mutation; 24] = [
         Mutation::ForgetRequest,
         Mutation::ForgetRefusals,
         Mutation::Overtake,
@@ -78,6 +80,7 @@ impl Mutation {
         Mutation::LeaseIgnoresPromise,
         Mutation::IgnoreDisagreement,
         Mutation::AcknowledgeWithoutRoom,
+        Mutation::IgnoreBudget,
     ];
 }
 

@@ -155,11 +155,12 @@ impl LockTable {
 
     /// A request goes in when it is at the head of the lines of all its locks and all have room: tickets
     /// have one order, so the lowest can always go. One whose session has ended never goes: it keeps its
-    /// place until it is cleared away, in slices as everything of that session.
+    /// place until it is cleared away, in slices as everything of that session. Nor does one that was cancelled.
     fn can_go(&mut self, ticket: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&ticket) else { return false };
         self.work.charge(waiter.locks.as_slice().len() as u64);
         self.sessions.contains_key(&waiter.session)
+            && !self.backlog.has_cancel(ticket)
             && waiter.locks.as_slice().iter().all(|name| {
                 self.locks.get(name).is_some_and(|lock| lock.admits(waiter.units))
                     && self.head(name) == Some(ticket)

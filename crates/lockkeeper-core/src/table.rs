@@ -10,6 +10,7 @@ use crate::command::{Batch, Command};
 use crate::effect::{Answer, Applied, Effect, SessionEnd};
 use crate::history::History;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
+use crate::limits;
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
 use crate::quota::Counted;
@@ -167,7 +168,7 @@ impl LockTable {
     }
 
     fn run_and_remember(&mut self, command: &Command) -> Answer {
-        self.work.allot(bounds().steps_per_command);
+        self.work.allot(bounds().steps_per_command + command.steps_of_further_locks());
         self.work.charge(1);
         let before = self.before();
         let answer = self.run(command);
@@ -248,7 +249,7 @@ impl LockTable {
         self.access.remove(name, Counted::Lock);
         self.free.insert(self.free_next, name.clone());
         self.free_next += 1;
-        if self.free.len() > crate::limits::FREE_LOCKS_REMEMBERED_MAX {
+        if self.free.len() > limits::FREE_LOCKS_REMEMBERED_MAX {
             self.forget_oldest_free();
         }
     }
@@ -288,27 +289,48 @@ impl LockTable {
     /// Remembers the answer of a request that is over.
     pub(crate) fn settle(&mut self, session: SessionId, request: RequestId, answer: Remembered) {
         if self.sessions.contains_key(&session) {
+            let before = self.remembered_bytes();
             self.requests.insert((session, request.clone()), answer);
-            self.note_settled(session, request);
+            self.note_settled_since(session, request, before);
         }
     }
 
-    /// A request whose answer is remembered is over: it may be forgotten in its turn. Forgets the session's
-    /// oldest beyond the bound; in a full table each one takes the place of another.
+    /// A request whose answer is remembered is over: its answer may be forgotten in its turn.
     pub(crate) fn note_settled(&mut self, session: SessionId, request: RequestId) {
+        let before = self.remembered_bytes();
+        self.note_settled_since(session, request, before);
+    }
+
+    /// Forgets the oldest answers of the session beyond the bound. In a full table a new answer takes the place of as many
+    /// old ones as have its size, so that the table does not grow. A session that has more than
+    /// [`SETTLED_IN_FULL_TABLE`](crate::limits::SETTLED_IN_FULL_TABLE) also loses one more with each new answer, which
+    /// makes room for others. `before` is what all answers took before this one.
+    fn note_settled_since(&mut self, session: SessionId, request: RequestId, before: u64) {
         let Some(owner) = self.sessions.get_mut(&session) else { return };
         self.settled.insert((session, owner.settled_next), request);
         owner.settled_next += 1;
-        let remembered = owner.settled_next - owner.settled_first;
-        // A full table has room for no more. Two at a time, so that a session that had many comes down to one.
-        let forgets = match remembered > u64::from(crate::limits::SETTLED_PER_SESSION_MAX) {
-            true => 1,
-            false if self.is_full() => (remembered - 1).min(2),
-            false => 0,
-        };
-        for _ in 0..forgets {
+        let mut remembered = owner.settled_next - owner.settled_first;
+        if remembered > u64::from(limits::SETTLED_PER_SESSION_MAX) {
             self.forget_oldest_settled(session);
+            remembered -= 1;
         }
+        let mut extra = u64::from(remembered > u64::from(limits::SETTLED_IN_FULL_TABLE) + 1);
+        while remembered > 1 && self.is_full() {
+            if self.remembered_bytes() <= before {
+                if extra == 0 {
+                    break;
+                }
+                extra -= 1;
+            }
+            self.work.charge(1);
+            self.forget_oldest_settled(session);
+            remembered -= 1;
+        }
+    }
+
+    /// What the answers to requests take, in logical bytes.
+    fn remembered_bytes(&self) -> u64 {
+        self.requests.bytes() + self.settled.bytes()
     }
 
     fn forget_oldest_settled(&mut self, session: SessionId) {

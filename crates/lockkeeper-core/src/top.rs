@@ -8,11 +8,13 @@ use smol_str::SmolStr;
 
 use crate::history::ShortSession;
 use crate::id::{CellTime, LockName, SessionId, Ticket, Token};
+use crate::reads;
 use crate::session::Session;
 use crate::table::LockTable;
 
-/// At most so many locks or sessions are looked at; beyond that the answer is a sample.
-const LOOKED_AT_MAX: usize = 10_000;
+/// At most so many locks or sessions are looked at; beyond that the answer is a sample. Each takes several lookups, so that
+/// all of them take a few milliseconds.
+const LOOKED_AT_MAX: usize = 4_096;
 
 /// A lock that many wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +56,7 @@ impl LockTable {
                 break;
             }
             looked_at += 1;
+            reads::count(1);
             let behind = (name.clone(), Ticket(u64::MAX));
             next = self.queues.range(behind..).map(|(name, _)| name.clone()).next();
             let Some(lock) = self.locks.get(&name) else { continue };
@@ -82,13 +85,25 @@ impl LockTable {
     pub fn longest_held(&self, now: CellTime, limit: usize) -> (Vec<LongHeld>, bool) {
         let now = now.max(self.now);
         let first_of = |session: SessionId, from: Token| {
+            reads::count(1);
             let (&(owner, token), held) = self.grants.range((session, from)..).next()?;
             (owner == session).then_some(Reverse((held.since, token, session)))
         };
-        let sessions = self.sessions.iter().filter(|(_, session)| session.grants > 0);
-        let mut oldest: BinaryHeap<_> =
-            sessions.take(LOOKED_AT_MAX).filter_map(|(id, _)| first_of(*id, Token::default())).collect();
-        let sampled = oldest.len() == LOOKED_AT_MAX;
+        let (mut oldest, mut looked_at) = (BinaryHeap::new(), 0);
+        let mut next = self.grants.get_min().map(|((session, token), held)| (*session, *token, held.since));
+        while let Some((session, token, since)) = next
+            && looked_at < LOOKED_AT_MAX
+        {
+            looked_at += 1;
+            reads::count(1);
+            // A session that has ended holds its locks until they are taken back, but nobody is shown it.
+            if self.sessions.contains_key(&session) {
+                oldest.push(Reverse((since, token, session)));
+            }
+            let mut behind = self.grants.range((session, Token(u64::MAX))..);
+            next = behind.next().map(|((session, token), held)| (*session, *token, held.since));
+        }
+        let sampled = looked_at == LOOKED_AT_MAX;
         let mut found = Vec::new();
         while let Some(Reverse((since, token, session))) = oldest.pop() {
             let Some(held) = self.grants.get(&(session, token)) else { continue };
@@ -123,7 +138,8 @@ impl LockTable {
         let from = after.map_or(0, |ShortSession(short)| (u128::from(short) + 1) << 96);
         // Behind the very last there is nothing: the shift has carried over.
         let none = after == Some(ShortSession(u32::MAX));
-        let found = self.sessions.range(SessionId(from)..).map(|(id, session)| (*id, session));
+        let found = self.sessions.range(SessionId(from)..).inspect(|_| reads::count(1));
+        let found = found.map(|(id, session)| (*id, session));
         found.filter(move |_| !none)
     }
 }

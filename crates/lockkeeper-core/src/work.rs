@@ -8,7 +8,8 @@ use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::id::{LockName, Ticket, Token};
+use crate::id::{LockName, SessionId, Ticket, Token};
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::scope::ScopeNo;
 use crate::table::LockTable;
@@ -19,8 +20,9 @@ pub(crate) const LOCK_STEPS: u64 = 4;
 /// Counts the steps of an entry. No part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    /// Steps that may still be spent before work is deferred.
-    left: u64,
+    /// Steps that may still be spent before work is deferred. Below zero if the last piece of work took more than was left:
+    /// later commands of the entry make up for that.
+    left: i64,
     /// Steps spent in this entry.
     spent: u64,
 }
@@ -32,25 +34,28 @@ impl Work {
 
     /// Adds to the budget.
     pub(crate) fn allot(&mut self, steps: u64) {
-        self.left = self.left.saturating_add(steps);
+        self.left = self.left.saturating_add_unsigned(steps);
     }
 
-    /// Gives up what is left beyond this.
+    /// Gives up what is left beyond this, and what was spent beyond the budget.
     pub(crate) fn keep_at_most(&mut self, steps: u64) {
-        self.left = self.left.min(steps);
+        self.left = self.left.clamp(0, i64::try_from(steps).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn charge(&mut self, steps: u64) {
-        self.left = self.left.saturating_sub(steps);
+        self.left = self.left.saturating_sub_unsigned(steps);
         self.spent = self.spent.saturating_add(steps);
     }
 
     pub(crate) fn left(&self) -> u64 {
-        self.left
+        match mutation::is_on(Mutation::IgnoreBudget) {
+            true => u64::MAX,
+            false => u64::try_from(self.left).unwrap_or(0),
+        }
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.left == 0
+        self.left() == 0
     }
 
     pub(crate) fn spent(&self) -> u64 {
@@ -71,6 +76,10 @@ pub(crate) enum Task {
     Wound(ScopeNo),
     /// Count what namespaces have in use.
     Count,
+    /// End a wait whose caller has cancelled it. It is not granted meanwhile.
+    CancelWait(Ticket),
+    /// Free the other locks of a grant whose caller has cancelled its request.
+    CancelGrant(SessionId, Token),
 }
 
 /// There is one task of each kind for each of these.
@@ -81,6 +90,8 @@ pub(crate) enum TaskKey {
     Search(Ticket),
     Wound(ScopeNo),
     Count,
+    CancelWait(Ticket),
+    CancelGrant(Token),
 }
 
 impl Task {
@@ -91,6 +102,8 @@ impl Task {
             Task::Search(ticket) => TaskKey::Search(*ticket),
             Task::Wound(scope) => TaskKey::Wound(*scope),
             Task::Count => TaskKey::Count,
+            Task::CancelWait(ticket) => TaskKey::CancelWait(*ticket),
+            Task::CancelGrant(_, token) => TaskKey::CancelGrant(*token),
         }
     }
 }
@@ -139,6 +152,10 @@ impl Backlog {
     pub(crate) fn has_admit(&self, lock: &LockName) -> bool {
         self.numbers.contains_key(&TaskKey::Admit(lock.clone()))
     }
+
+    pub(crate) fn has_cancel(&self, ticket: Ticket) -> bool {
+        !self.is_empty() && self.numbers.contains_key(&TaskKey::CancelWait(ticket))
+    }
 }
 
 impl LockTable {
@@ -179,6 +196,8 @@ impl LockTable {
                 }
                 Task::Wound(scope) => self.wound_if_doomed(scope),
                 Task::Count => self.count_more(),
+                Task::CancelWait(ticket) => self.end_wait(ticket, Refusal::Cancelled),
+                Task::CancelGrant(session, token) => self.cancel_grant(session, token),
             }
             self.wound_the_doomed();
             self.after_time(before, &forced);

@@ -235,3 +235,32 @@ fn a_refusal_at_a_bound_is_remembered() {
     let (refused, repeated) = refused_and_repeated(None, malformed);
     assert!(matches!(refused, Err(Refusal::Limit(_))) && repeated == refused, "{refused:?} {repeated:?}");
 }
+
+/// The same for a request that is invalid only because of the state of its lock.
+#[test]
+fn an_invalid_request_stays_invalid() {
+    let late_copy = |bug| {
+        let mut stage = Stage::new();
+        mutation::put_back(bug);
+        let counted = |capacity| Acquire {
+            request: Some("r".into()),
+            capacity: Some(capacity),
+            permits: Some(1),
+            ..Acquire::new(SessionId(1), Locks::One("pool".into()))
+        };
+        let Ok(Reply::Granted(first)) = stage.run(Command::Acquire(Acquire { request: None, ..counted(2) }))
+        else {
+            panic!("not granted")
+        };
+        let refused = stage.run(Command::Acquire(counted(3)));
+        stage.release(1, "pool", first.token);
+        let repeated = stage.run(Command::Acquire(counted(3)));
+        mutation::put_back(None);
+        (refused, repeated)
+    };
+    let (refused, repeated) = late_copy(None);
+    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+    assert_eq!(repeated, refused);
+    let (_, repeated) = late_copy(Some(Mutation::ForgetRefusals));
+    assert!(matches!(repeated, Ok(Reply::Granted(_))), "with the bug it is granted to nobody: {repeated:?}");
+}

@@ -120,6 +120,42 @@ fn refused_requests_do_not_grow_a_full_table_without_end() {
     assert!(grown < 4_096 + 200 * 2, "{grown} bytes more");
 }
 
+/// In a full table a new answer takes the place of old ones of its size. The last 16 of a session stay, and with fewer than
+/// that as many as there were (S5).
+#[test]
+fn a_full_table_remembers_the_last_answers_of_each_session() {
+    let mut table = full_table();
+    run(&mut table, set_bound(Some(2 << 20))).unwrap();
+    let poll = |who, number: usize| acquire(who, "b", &format!("poll-{number:06}"), Wait::No);
+    for number in 0..200 {
+        assert!(matches!(run(&mut table, poll(ANNA, number)), Err(Refusal::Busy { .. })));
+    }
+    let open = |table: &mut LockTable| run(table, open(SessionId(3), "cora"));
+    open(&mut table).unwrap();
+    for number in 0..5 {
+        assert!(matches!(run(&mut table, poll(SessionId(3), number)), Err(Refusal::Busy { .. })));
+    }
+    run(&mut table, set_bound(Some(STATE_BYTES_SETTING_MIN))).unwrap();
+    let full = table.state_bytes();
+    for number in 200..600 {
+        assert!(is_limit(&run(&mut table, poll(ANNA, number))));
+    }
+    assert!(table.state_bytes() < full, "{} bytes, {full} before", table.state_bytes());
+    for number in 5..60 {
+        assert!(is_limit(&run(&mut table, poll(SessionId(3), number))));
+    }
+    // There is room again, and the lock is free: whoever is not remembered is granted now.
+    run(&mut table, set_bound(None)).unwrap();
+    let force = Command::ForceRelease { lock: "b".into(), reason: "".into(), by: "".into() };
+    run(&mut table, force).unwrap();
+    let remembered = |session, numbers: std::ops::Range<usize>| {
+        let is_remembered = |number: &usize| run(&mut table.clone(), poll(session, *number)).is_err();
+        numbers.filter(is_remembered).collect::<Vec<_>>()
+    };
+    assert_eq!(remembered(ANNA, 0..600), (584..600).collect::<Vec<_>>());
+    assert_eq!(remembered(SessionId(3), 0..60), (58..60).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_bound_is_part_of_the_state_and_can_be_changed() {
     let mut table = full_table();

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::admission::{Demand, UNCOUNTED};
 use crate::bounds::bounds;
 use crate::command::{Acquire, Locks, Wait, Waiting};
 use crate::deadlock::Search;
 use crate::effect::{Answer, Freed, Reply};
-use crate::id::{LockName, RequestId, SessionId, Ticket};
+use crate::id::{LockName, RequestId, SessionId, Ticket, Token};
 use crate::limits;
-use crate::lock::{Demand, Held, Lock, UNCOUNTED};
+use crate::lock::{Held, Lock};
 use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
 use crate::refusal::Refusal;
@@ -236,12 +237,8 @@ impl LockTable {
             Waiting::Request(id) => match self.requests.get(&(session, id.clone())) {
                 Some(Remembered::Waiting(ticket)) => *ticket,
                 Some(Remembered::Granted(grant)) => {
-                    let grant = grant.clone();
-                    for name in grant.locks.as_slice() {
-                        if let Some(Some(id)) = self.free_one(session, name, grant.token, Freed::Cancelled) {
-                            self.settle(session, id, Remembered::Refused(Refusal::Cancelled));
-                        }
-                    }
+                    let token = grant.token;
+                    self.cancel_grant(session, token);
                     return Ok(Reply::Done);
                 }
                 Some(Remembered::Refused(_)) => return Ok(Reply::Done),
@@ -253,11 +250,30 @@ impl LockTable {
                 }
             },
         };
-        if self.waiters.get(&ticket).is_some_and(|waiter| waiter.session == session) {
-            self.end_wait(ticket, Refusal::Cancelled);
+        let Some(waiter) = self.waiters.get(&ticket).filter(|waiter| waiter.session == session) else {
             return Ok(Reply::Done);
+        };
+        // To leave one queue costs no more than any other command.
+        match waiter.locks.as_slice().len() > 1 && self.work.is_exhausted() {
+            true => self.backlog.push(Task::CancelWait(ticket)),
+            false => self.end_wait(ticket, Refusal::Cancelled),
         }
         Ok(Reply::Done)
+    }
+
+    /// Frees all locks of a grant, the first one at once and the others as far as the budget of the entry goes.
+    pub(crate) fn cancel_grant(&mut self, session: SessionId, token: Token) {
+        while let Some(held) = self.grants.get(&(session, token))
+            && let Some(name) = held.locks.as_slice().first().cloned()
+        {
+            if let Some(Some(request)) = self.free_one(session, &name, token, Freed::Cancelled) {
+                self.settle(session, request, Remembered::Refused(Refusal::Cancelled));
+            }
+            if self.work.is_exhausted() && self.grants.contains_key(&(session, token)) {
+                self.backlog.push(Task::CancelGrant(session, token));
+                return;
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What time alone brings: waits and lock-delays that end, and ended sessions that are cleared away.
 
+use crate::bounds::bounds;
 use crate::effect::{Freed, SessionEnd};
 use crate::id::{CellTime, RequestId, SessionId, Ticket, Token};
-use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::{LockTable, Timer};
 
@@ -45,7 +45,8 @@ impl LockTable {
                 self.forgetting.insert(number, session);
             }
         }
-        self.work.allot(limits::FORGET_STEPS_PER_ENTRY);
+        self.work.keep_at_most(u64::MAX);
+        self.work.allot(bounds().steps_for_forgetting);
         while let Some(&(number, session)) = self.forgetting.get_min() {
             if !self.forget_all_of(session) {
                 return;

@@ -26,6 +26,7 @@ use smol_str::SmolStr;
 use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
+use crate::reads;
 use crate::weighed::{Weigh, Weighed};
 
 use self::recent::{Page, Recent};
@@ -282,7 +283,7 @@ impl History {
 
     /// The last events of a lock, the newest first.
     fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
-        self.recent.of(lock).chain(self.rings.of(lock)).take(EVENTS_PER_LOCK_MAX)
+        self.recent.of(lock).chain(self.rings.of(lock)).take(EVENTS_PER_LOCK_MAX).inspect(|_| reads::count(1))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{LockEvent, RECENT_MAX};
 use crate::id::LockName;
+use crate::reads;
 use crate::weighed::Weigh;
 
 /// Events of a page: what is copied when an event comes after a snapshot was begun.
@@ -65,6 +66,7 @@ impl Recent {
     pub(super) fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
         let (wanted, lock) = (hash(lock), lock.clone());
         self.pages.iter().rev().flat_map(move |page| {
+            reads::count(1);
             let lock = lock.clone();
             let places = (0..page.hashes.len()).rev().filter(move |place| page.hashes[*place] == wanted);
             places

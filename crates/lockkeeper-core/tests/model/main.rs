@@ -69,6 +69,11 @@ proptest! {
     }
 
     #[test]
+    fn entries_stay_within_their_budgets(wishes in histories()) {
+        properties::entries_stay_within_their_budgets(&happen(&wishes))?;
+    }
+
+    #[test]
     fn time_never_goes_back(wishes in histories()) {
         properties::time_never_goes_back(&happen(&wishes))?;
     }

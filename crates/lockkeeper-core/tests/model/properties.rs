@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_core::bounds;
 use lockkeeper_core::{
     Acquire, Batch, Command, Effect, Grant, LockName, LockTable, LockView, Mode, Reply, RequestId, Restore,
     SessionId, Ticket, Token, Waiting,
@@ -211,6 +212,15 @@ pub(crate) fn a_snapshot_and_the_rest_are_the_whole(steps: &[Step], at: usize) -
 pub(crate) fn invariants_hold(steps: &[Step]) -> Checked {
     for step in steps {
         prop_assert_eq!(step.after.check_invariants(), Ok(()), "after {:?}", step.batch);
+    }
+    Ok(())
+}
+
+/// No entry takes more steps than its budgets allow (S11).
+pub(crate) fn entries_stay_within_their_budgets(steps: &[Step]) -> Checked {
+    for step in steps {
+        let (taken, most) = (step.after.steps(), bounds::bounds().steps_per_entry_max(&step.batch.commands));
+        prop_assert!(taken <= most, "{} steps, at most {} are allowed: {:?}", taken, most, step.batch);
     }
     Ok(())
 }

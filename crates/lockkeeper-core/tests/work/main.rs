@@ -8,104 +8,15 @@
     reason = "times are printed, nothing depends on them"
 )]
 
-use std::time::{Duration, Instant};
+#[cfg(feature = "mutations")]
+mod generated;
+mod stage;
 
-use lockkeeper_core::limits;
 use lockkeeper_core::{
-    Acquire, Applied, Batch, Command, Effect, LockTable, Locks, Mode, Policy, Refusal, Reply, Restore,
-    SessionId, Token, Wait,
+    Acquire, Command, Effect, Locks, Policy, Refusal, Reply, Restore, SessionId, Ticket, Token, Waiting,
 };
 
-/// What an entry may do beside what each of its commands costs by itself.
-const BUDGETS: u64 = limits::BACKLOG_STEPS_PER_ENTRY
-    + limits::COMMAND_STEPS_PER_ENTRY
-    + limits::REAP_STEPS_PER_ENTRY
-    + limits::FORGET_STEPS_PER_ENTRY
-    // The last thing of each kind may go beyond its budget: at most one scope is wounded, one request ended.
-    + 4 * 512 * 10;
-
-#[derive(Default)]
-struct Cell {
-    table: LockTable,
-    entries: u64,
-    steps: u64,
-    steps_worst: u64,
-    time_worst: Duration,
-}
-
-impl Cell {
-    fn apply(&mut self, commands: Vec<Command>) -> Applied {
-        let own: u64 = commands.iter().map(Command::cost).sum();
-        let batch = Batch { now: self.table.now(), utc_ms: 0, commands };
-        let began = Instant::now();
-        let applied = self.table.apply(self.table.applied() + 1, &batch).unwrap();
-        self.time_worst = self.time_worst.max(began.elapsed());
-        let steps = self.table.steps();
-        assert!(steps <= BUDGETS + 3 * own, "{steps} steps in one entry whose commands cost {own}");
-        self.entries += 1;
-        self.steps += steps;
-        self.steps_worst = self.steps_worst.max(steps);
-        applied
-    }
-
-    /// In entries as the leader makes them.
-    fn apply_all(&mut self, commands: impl IntoIterator<Item = Command>) -> Vec<Applied> {
-        let mut applied = Vec::new();
-        let mut entry = Vec::new();
-        let mut cost = 0;
-        for command in commands {
-            cost += command.cost();
-            entry.push(command);
-            if cost >= limits::ENTRY_COST_MAX || entry.len() == 4_096 {
-                applied.push(self.apply(std::mem::take(&mut entry)));
-                cost = 0;
-            }
-        }
-        applied.push(self.apply(entry));
-        applied
-    }
-
-    /// Ticks until nothing is left to do.
-    fn drain(&mut self) -> Vec<Applied> {
-        let mut applied = Vec::new();
-        while self.table.next_wake().is_some_and(|due| due <= self.table.now()) {
-            applied.push(self.apply(vec![Command::Tick]));
-            assert!(applied.len() < 10_000, "it never ends");
-        }
-        applied
-    }
-
-    fn reset(&mut self) {
-        (self.entries, self.steps, self.steps_worst, self.time_worst) = (0, 0, 0, Duration::ZERO);
-    }
-
-    fn print(&self, what: &str) {
-        println!(
-            "{what}: {} entries, {} steps, the worst {} steps in {:?}",
-            self.entries, self.steps, self.steps_worst, self.time_worst
-        );
-    }
-}
-
-fn open(session: u128) -> Command {
-    Command::OpenSession { session: SessionId(session), ttl_ms: 10_000, owner: "o".into(), identity: None }
-}
-
-fn acquire(session: u128, lock: &str) -> Acquire {
-    Acquire::new(SessionId(session), Locks::One(lock.into()))
-}
-
-fn waiting(session: u128, lock: &str) -> Acquire {
-    Acquire { wait: Wait::Forever, ..acquire(session, lock) }
-}
-
-fn scoped(request: Acquire, scope: usize) -> Acquire {
-    Acquire { scope: Some(format!("scope-{scope}").into()), ..request }
-}
-
-fn shared(request: Acquire) -> Acquire {
-    Acquire { mode: Mode::Shared, ..request }
-}
+use self::stage::{Cell, acquire, open, scoped, shared, waiting};
 
 /// 250 scopes share one lock, two long queues, and all scopes want the other lock in the same entry.
 #[test]
@@ -334,4 +245,115 @@ fn the_first_quota_counts_in_slices() {
     assert!(more > 1, "it took more than one entry");
     let usage: u64 = ["a", "m", "z"].map(|space| cell.table.access().usage_of(space).locks).iter().sum();
     assert_eq!(usage, LOCKS + 2 * more);
+}
+
+/// So many requests for a hundred locks each; each waits because the first of its locks is held by session 1.
+fn wide_requests(cell: &mut Cell, count: usize) {
+    cell.apply((1..=2).map(open).collect());
+    let first = |number| format!("wide-{number:04}-000");
+    let request = |number| {
+        let names = (0..100).map(|lock| format!("wide-{number:04}-{lock:03}").into());
+        let request = Some(format!("r{number}").into());
+        Command::Acquire(Acquire { request, locks: Locks::many(names), ..waiting(2, "") })
+    };
+    cell.apply_all((0..count).map(|number| Command::Acquire(acquire(1, &first(number)))));
+    cell.apply_all((0..count).map(request));
+    assert_eq!(cell.table.counts().waiting, count as u64);
+    cell.reset();
+}
+
+/// Each release of one lock lets in a request for a hundred.
+#[test]
+fn requests_for_many_locks_are_let_in_over_several_entries() {
+    const REQUESTS: usize = 600;
+    let mut cell = Cell::default();
+    wide_requests(&mut cell, REQUESTS);
+    let session = SessionId(1);
+    let grants: Vec<_> = cell.table.grants_of(session).collect();
+    let release = |grant: lockkeeper_core::Grant| Command::Release {
+        session,
+        lock: grant.locks.as_slice()[0].clone(),
+        token: grant.token,
+        forget: true,
+    };
+    let released = cell.apply(grants.into_iter().map(release).collect());
+    assert!(released.answers.iter().all(Result::is_ok));
+    assert!(cell.table.has_backlog());
+    cell.drain();
+    cell.print("600 requests for a hundred locks each");
+    assert_eq!(cell.table.counts().grants, REQUESTS as u64);
+}
+
+/// What cancels them is answered at once; those that wait for a hundred locks leave over several entries, and are not
+/// granted meanwhile.
+#[test]
+fn requests_for_many_locks_are_cancelled_over_several_entries() {
+    const REQUESTS: usize = 600;
+    let mut cell = Cell::default();
+    wide_requests(&mut cell, REQUESTS);
+    let last = cell.table.last_ticket().0;
+    let session = SessionId(2);
+    let cancel = |back| Command::Cancel { session, what: Waiting::Ticket(Ticket(last - back)) };
+    let cancelled = cell.apply((0..REQUESTS as u64).map(cancel).collect());
+    assert!(cancelled.answers.iter().all(|answer| *answer == Ok(Reply::Done)));
+    assert!(cell.table.has_backlog());
+    let mut restore = Restore::new();
+    cell.table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
+    assert_eq!(restore.finish().unwrap(), cell.table);
+    // What they wait for becomes free.
+    let version = cell.table.session(SessionId(1)).unwrap().version;
+    let mut all =
+        vec![cancelled, cell.apply(vec![Command::ExpireSession { session: SessionId(1), version }])];
+    all.extend(cell.drain());
+    cell.print("600 requests for a hundred locks each, cancelled");
+    let effects: Vec<_> = all.iter().flat_map(|applied| &applied.effects).collect();
+    assert!(
+        !effects.iter().any(|effect| matches!(effect, Effect::Granted { .. })),
+        "nobody is there to take it"
+    );
+    let ended = |effect: &&&Effect| matches!(effect, Effect::Ended { refusal: Refusal::Cancelled, .. });
+    assert_eq!(effects.iter().filter(ended).count(), REQUESTS);
+    assert_eq!((cell.table.counts().waiting, cell.table.counts().locks), (0, 0));
+}
+
+/// The same for grants whose callers have gone.
+#[test]
+fn grants_of_many_locks_are_cancelled_over_several_entries() {
+    const REQUESTS: usize = 600;
+    let mut cell = Cell::default();
+    wide_requests(&mut cell, REQUESTS);
+    cell.apply(vec![Command::CloseSession { session: SessionId(1) }]);
+    cell.drain();
+    assert_eq!(cell.table.counts().grants, REQUESTS as u64);
+    cell.reset();
+    let session = SessionId(2);
+    let cancel = |number| Command::Cancel { session, what: Waiting::Request(format!("r{number}").into()) };
+    cell.apply((0..REQUESTS).map(cancel).collect());
+    assert!(cell.table.has_backlog());
+    cell.drain();
+    cell.print("600 grants of a hundred locks each, cancelled");
+    assert_eq!((cell.table.counts().grants, cell.table.counts().locks), (0, 0));
+}
+
+/// A candidate that is not in a long queue is looked for once; then the budget of the entry is spent.
+#[test]
+fn looking_for_candidates_is_bounded() {
+    let mut cell = Cell::default();
+    cell.apply((1..=2).map(open).collect());
+    cell.apply(vec![Command::Acquire(acquire(1, "L"))]);
+    cell.apply_all((0..10_000).map(|_| Command::Acquire(waiting(2, "L"))));
+    cell.reset();
+    let hand_over = || Command::HandOver {
+        session: SessionId(1),
+        lock: "L".into(),
+        token: Token(1),
+        to: "absent".into(),
+    };
+    let answers = cell.apply((0..1_000).map(|_| hand_over()).collect()).answers;
+    assert!(matches!(answers[0], Err(Refusal::Invalid(_))), "{:?}", answers[0]);
+    let limited = answers.iter().filter(|answer| matches!(answer, Err(Refusal::Limit(_)))).count();
+    assert!(limited >= 998, "{limited} of 1,000 were refused");
+    cell.print("1,000 hand-overs to nobody in a queue of 10,000");
+    let free = cell.apply(vec![Command::Acquire(acquire(1, "other"))]);
+    assert!(matches!(free.answers[0], Ok(Reply::Granted(_))));
 }

@@ -1,0 +1,209 @@
+//! A read looks at a bounded number of records, whatever the table holds (S11): it runs on the thread that serves.
+
+#![cfg(feature = "mutations")]
+#![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
+
+use lockkeeper_core::limits::FREE_LOCKS_REMEMBERED_MAX;
+use lockkeeper_core::{
+    Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, Mode, SessionId, Token, Wait, reads,
+};
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 10 * FEW;
+/// What every read may look at; one that skips free locks may look at those too.
+const RECORDS_MAX: u64 = 9_000;
+
+fn table(commands: impl IntoIterator<Item = Command>) -> LockTable {
+    let mut table = LockTable::new();
+    let mut commands = commands.into_iter().peekable();
+    while commands.peek().is_some() {
+        let commands = commands.by_ref().take(4_096).collect();
+        let batch = Batch { now: CellTime(table.applied()), utc_ms: 0, commands };
+        let applied = table.apply(table.applied() + 1, &batch).unwrap();
+        assert!(
+            applied.answers.iter().all(Result::is_ok),
+            "{:?}",
+            applied.answers.iter().find(|it| it.is_err())
+        );
+    }
+    assert!(!table.has_backlog());
+    table
+}
+
+fn open(session: u64) -> Command {
+    let session = SessionId(u128::from(session) << 64);
+    Command::OpenSession { session, ttl_ms: 10_000, owner: "o".into(), identity: None }
+}
+
+fn acquire(session: u64, lock: &str) -> Acquire {
+    Acquire::new(SessionId(u128::from(session) << 64), Locks::One(lock.into()))
+}
+
+fn take(session: u64, lock: &str) -> Command {
+    Command::Acquire(acquire(session, lock))
+}
+
+fn share(session: u64, lock: &str) -> Command {
+    Command::Acquire(Acquire { mode: Mode::Shared, ..acquire(session, lock) })
+}
+
+fn wait(session: u64, lock: &str) -> Command {
+    Command::Acquire(Acquire { wait: Wait::Forever, ..acquire(session, lock) })
+}
+
+fn name(number: u64) -> String {
+    format!("lock-{number:06}")
+}
+
+/// Reads from a table with `FEW` of something, and from one with ten times as many: neither looks at more than `records_max`
+/// records.
+#[track_caller]
+fn bounded(records_max: u64, build: impl Fn(u64) -> Vec<Command>, read: impl Fn(&LockTable)) {
+    let records = [FEW, MANY].map(|count| {
+        let table = table(build(count));
+        reads::take();
+        read(&table);
+        reads::take()
+    });
+    assert!(records[0] > 0, "nothing was counted");
+    assert!(records[1] <= records_max, "{records:?} records; at most {records_max} are allowed");
+    assert!(records[1] <= 12 * records[0], "{records:?} records for {FEW} and {MANY}");
+}
+
+fn numbers(count: u64) -> impl Iterator<Item = u64> {
+    1..=count
+}
+
+/// Two sessions; one holds a lock that the other waits for so many times.
+fn queue(count: u64) -> Vec<Command> {
+    let head = [open(1), open(2), take(1, "a")];
+    head.into_iter().chain(numbers(count).map(|_| wait(2, "a"))).collect()
+}
+
+#[test]
+fn one_lock() {
+    bounded(25, queue, |table| {
+        let view = table.lock_view(&LockName::from("a"), table.now(), 10);
+        assert_eq!((view.holders.len(), view.queue.len()), (1, 10));
+    });
+    let shared = |count| [open(1)].into_iter().chain(numbers(count).map(|_| share(1, "a"))).collect();
+    bounded(25, shared, |table| {
+        assert_eq!(table.lock_view(&LockName::from("a"), table.now(), 10).holders.len(), 10);
+    });
+}
+
+#[test]
+fn page_of_locks() {
+    let held = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
+    bounded(200, held, |table| {
+        for after in ["", &name(FEW / 2), &name(FEW - 10)] {
+            let page: Vec<_> = table.lock_views("lock-", after, table.now(), 3).take(10).collect();
+            assert_eq!(page.len(), 10);
+        }
+    });
+}
+
+/// Locks that were used once lie between those in use: they are skipped, and there is a bound on their number.
+#[test]
+fn page_of_locks_behind_free_ones() {
+    const ROUNDS: u64 = 2 * FREE_LOCKS_REMEMBERED_MAX as u64 / 3;
+    let free = |count: u64| {
+        let used = numbers(ROUNDS * count / FEW).flat_map(|n| {
+            let release = Command::Release {
+                session: SessionId(1 << 64),
+                lock: name(n).into(),
+                token: Token(n),
+                forget: true,
+            };
+            [take(1, &name(n)), release]
+        });
+        [open(1)].into_iter().chain(used).chain([take(1, "z")]).collect()
+    };
+    bounded(FREE_LOCKS_REMEMBERED_MAX as u64 + 10, free, |table| {
+        let page: Vec<_> = table.lock_views("", "", table.now(), 3).take(10).collect();
+        assert_eq!(page.len(), 1);
+    });
+}
+
+#[test]
+fn locks_that_most_wait_for() {
+    let contended = |count| {
+        let head = [open(1), open(2)];
+        head.into_iter().chain(numbers(count).flat_map(|n| [take(1, &name(n)), wait(2, &name(n))])).collect()
+    };
+    bounded(RECORDS_MAX, contended, |table| {
+        let (found, sampled) = table.most_contended(table.now(), 10);
+        assert_eq!((found.len(), sampled), (10, table.counts().locks == MANY));
+    });
+    bounded(10, queue, |table| assert_eq!(table.most_contended(table.now(), 10).0[0].lock, "a"));
+}
+
+#[test]
+fn locks_that_are_held_the_longest() {
+    let holders = |count| numbers(count).flat_map(|n| [open(n), take(n, &name(n))]).collect();
+    bounded(RECORDS_MAX, holders, |table| {
+        let (found, sampled) = table.longest_held(table.now(), 10);
+        assert_eq!((found.len(), sampled), (10, table.counts().locks == MANY));
+    });
+    // Very many sessions that hold nothing.
+    let idle = |count| numbers(count).map(open).chain([take(count, "a")]).collect();
+    bounded(10, idle, |table| {
+        let (found, sampled) = table.longest_held(table.now(), 10);
+        assert_eq!((found.len(), sampled), (1, false));
+    });
+    let one = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
+    bounded(50, one, |table| assert_eq!(table.longest_held(table.now(), 10).0[0].lock, name(1)));
+}
+
+#[test]
+fn wait_graph() {
+    bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(None, table.now())));
+    bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(Some(&"a".into()), table.now())));
+    // Each session waits for the next one.
+    let chain = |count| {
+        let held = numbers(count).flat_map(|n| [open(n), take(n, &name(n))]);
+        held.chain(numbers(count - 1).map(|n| wait(n, &name(n + 1)))).collect()
+    };
+    bounded(RECORDS_MAX, chain, |table| {
+        let graph = table.wait_graph(Some(&name(2).into()), table.now());
+        assert!(graph.longest_chain.len() > 900);
+    });
+    // Each session waits for very many others.
+    let dense = |count| {
+        const SESSIONS: u64 = 50;
+        let held = numbers(SESSIONS).flat_map(|n| [open(n), take(n, &name(n))]);
+        let waits =
+            numbers(count * 5).map(|n| wait(1 + n % SESSIONS, &name(1 + (n / SESSIONS + n) % SESSIONS)));
+        held.chain(waits).collect()
+    };
+    bounded(RECORDS_MAX, dense, |table| assert!(table.wait_graph(None, table.now()).sampled));
+    // Requests for many locks at once, which are closed or held by others.
+    let wide = |count: u64| {
+        let names = || numbers(100).map(|n| LockName::from(name(n)));
+        let all = || {
+            Command::Acquire(Acquire { wait: Wait::Forever, locks: Locks::many(names()), ..acquire(1, "") })
+        };
+        let held = numbers(100).map(|n| take(1, &name(n)));
+        [open(1)].into_iter().chain(held).chain(numbers(count / 10).map(|_| all())).collect()
+    };
+    bounded(RECORDS_MAX, wide, |table| drop(table.wait_graph(None, table.now())));
+}
+
+#[test]
+fn history_of_a_lock() {
+    let used = |count| {
+        let once = |n| {
+            let lock = "a".into();
+            let session = SessionId(1 << 64);
+            [take(1, "a"), Command::Release { session, lock, token: Token(n), forget: true }]
+        };
+        [open(1)].into_iter().chain(numbers(count).flat_map(once)).collect()
+    };
+    bounded(100, used, |table| assert_eq!(table.history(&"a".into()).count(), 32));
+}
+
+#[test]
+fn page_of_sessions() {
+    let opened = |count| numbers(count).map(open).collect();
+    bounded(10, opened, |table| assert_eq!(table.sessions_after(None).take(10).count(), 10));
+}

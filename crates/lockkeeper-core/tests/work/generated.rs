@@ -1,0 +1,246 @@
+//! Generated crowds: long queues, many scopes, requests for many locks, and then bursts of commands that set all of it in
+//! motion. Every entry stays within its budgets (checked by [`Cell`]), and in the end everything comes to rest.
+
+use lockkeeper_core::Wait;
+use lockkeeper_core::mutation::{self, Mutation};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+const LOCKS: usize = 4;
+/// Locks of a request for many.
+const WIDTH: usize = 100;
+/// Holds every lock of the crowd; nobody waits for anything of this session's.
+const HOLDER: u128 = 1;
+/// Waits with requests that belong to no scope.
+const WAITER: u128 = 2;
+/// Has all scopes.
+const SCOPED: u128 = 3;
+/// Waits with requests for many locks.
+const WIDE: u128 = 4;
+
+/// Those who come to one of the locks.
+#[derive(Debug, Clone, Copy)]
+enum Group {
+    Holders,
+    Scopes(Policy),
+    Readers,
+    Writers,
+    Brief,
+    Wide,
+}
+
+/// What sets them in motion.
+#[derive(Debug, Clone, Copy)]
+enum Burst {
+    ScopesWait(usize, Policy),
+    OldestWounds(usize),
+    Release,
+    Force(usize),
+    CancelWide,
+    CancelGrants,
+    Expire(u128),
+    TimePasses,
+    HandOver(usize),
+    Drain,
+}
+
+fn group() -> impl Strategy<Value = (Group, usize, usize)> {
+    let policy = prop_oneof![Just(Policy::Detect), Just(Policy::WaitDie), Just(Policy::WoundWait)];
+    let kind = prop_oneof![
+        1 => Just(Group::Holders),
+        3 => policy.prop_map(Group::Scopes),
+        2 => Just(Group::Readers),
+        3 => Just(Group::Writers),
+        1 => Just(Group::Brief),
+        2 => Just(Group::Wide),
+    ];
+    (kind, 0..LOCKS, 1..1_500usize)
+}
+
+fn burst() -> impl Strategy<Value = Burst> {
+    let policy = prop_oneof![Just(Policy::Detect), Just(Policy::WoundWait)];
+    prop_oneof![
+        4 => (0..LOCKS, policy).prop_map(|(lock, policy)| Burst::ScopesWait(lock, policy)),
+        2 => (0..LOCKS).prop_map(Burst::OldestWounds),
+        3 => Just(Burst::Release),
+        1 => (0..LOCKS).prop_map(Burst::Force),
+        2 => Just(Burst::CancelWide),
+        2 => Just(Burst::CancelGrants),
+        1 => (1..=WIDE).prop_map(Burst::Expire),
+        1 => Just(Burst::TimePasses),
+        1 => (0..LOCKS).prop_map(Burst::HandOver),
+        1 => Just(Burst::Drain),
+    ]
+}
+
+struct Crowd {
+    cell: Cell,
+    /// Requests for many locks, by number.
+    wide: usize,
+    scopes: usize,
+}
+
+fn name(lock: usize) -> String {
+    format!("lock-{lock}")
+}
+
+impl Crowd {
+    fn new() -> Crowd {
+        let mut crowd = Crowd { cell: Cell::default(), wide: 0, scopes: 0 };
+        crowd.cell.apply((HOLDER..=WIDE).map(open).collect());
+        crowd
+    }
+
+    fn run(&mut self, commands: Vec<Command>) {
+        self.cell.apply_all(commands);
+    }
+
+    fn come(&mut self, group: Group, lock: usize, count: usize) {
+        let name = name(lock);
+        let commands = match group {
+            Group::Holders => vec![Command::Acquire(acquire(HOLDER, &name)); count.min(2)],
+            Group::Readers => vec![Command::Acquire(shared(waiting(WAITER, &name))); count],
+            Group::Writers => vec![Command::Acquire(waiting(WAITER, &name)); count],
+            Group::Brief => {
+                let wait = Wait::ForMs(1_000);
+                vec![Command::Acquire(Acquire { wait, ..waiting(WAITER, &name) }); count]
+            }
+            Group::Scopes(policy) => {
+                let numbers = self.scopes..self.scopes + count / 4;
+                self.scopes = numbers.end;
+                let request = |scope| Acquire { policy, ..scoped(shared(acquire(SCOPED, &name)), scope) };
+                numbers.map(|scope| Command::Acquire(request(scope))).collect()
+            }
+            Group::Wide => {
+                let numbers = self.wide..self.wide + count / 10;
+                self.wide = numbers.end;
+                // Each waits for a lock of its own and holds up nobody, so that all can be granted in one entry.
+                let locks = |number| {
+                    let own = (0..WIDTH).map(|lock| format!("wide-{number:05}-{lock:03}").into());
+                    Locks::many(own)
+                };
+                let held = |number| Command::Acquire(acquire(HOLDER, &format!("wide-{number:05}-000")));
+                let waits = |number| Acquire {
+                    locks: locks(number),
+                    request: Some(format!("wide-{number}").into()),
+                    ..waiting(WIDE, "")
+                };
+                numbers.flat_map(|number| [held(number), Command::Acquire(waits(number))]).collect()
+            }
+        };
+        self.run(commands);
+    }
+
+    fn held_by(&self, session: u128) -> Vec<Command> {
+        let session = SessionId(session);
+        let grants = self.cell.table.grants_of(session);
+        let release = |grant: lockkeeper_core::Grant| {
+            let token = grant.token;
+            let locks = grant.locks.as_slice().to_vec();
+            locks.into_iter().map(move |lock| Command::Release { session, lock, token, forget: false })
+        };
+        grants.flat_map(release).collect()
+    }
+
+    fn set_in_motion(&mut self, burst: Burst) {
+        match burst {
+            Burst::ScopesWait(lock, policy) => {
+                let request = |scope| Acquire { policy, ..scoped(waiting(SCOPED, &name(lock)), scope) };
+                self.run((0..self.scopes).map(|scope| Command::Acquire(request(scope))).collect());
+            }
+            Burst::OldestWounds(lock) => {
+                let policy = Policy::WoundWait;
+                let request = Acquire { policy, ..scoped(waiting(SCOPED, &name(lock)), 0) };
+                self.run(vec![Command::Acquire(request); 3]);
+            }
+            Burst::Release => self.run(self.held_by(HOLDER)),
+            Burst::Force(lock) => {
+                let (lock, by) = (name(lock).into(), "ada".into());
+                self.run(vec![Command::ForceRelease { lock, reason: "stuck".into(), by }]);
+            }
+            Burst::CancelWide => self.cancel(
+                (1..self.cell.table.counts().waiting + 1)
+                    .map(|back| Waiting::Ticket(Ticket(self.cell.table.last_ticket().0 + 1 - back)))
+                    .collect(),
+            ),
+            Burst::CancelGrants => {
+                self.cancel((0..self.wide).map(|n| Waiting::Request(format!("wide-{n}").into())).collect());
+            }
+            Burst::Expire(session) => {
+                let session = SessionId(session);
+                let Some(alive) = self.cell.table.session(session) else { return };
+                self.run(vec![Command::ExpireSession { session, version: alive.version }]);
+            }
+            Burst::TimePasses => {
+                let later = self.cell.table.now().plus_ms(2_000);
+                self.cell.apply_at(later, vec![Command::Tick]);
+            }
+            Burst::HandOver(lock) => {
+                let session = SessionId(HOLDER);
+                let lock = name(lock).into();
+                let token = self.cell.table.last_token_of(&lock);
+                self.run(vec![Command::HandOver { session, lock, token, to: "nobody".into() }; 100]);
+            }
+            Burst::Drain => drop(self.cell.drain()),
+        }
+    }
+
+    fn cancel(&mut self, what: Vec<Waiting>) {
+        let session = SessionId(WIDE);
+        self.run(what.into_iter().map(|what| Command::Cancel { session, what }).collect());
+    }
+}
+
+fn play(groups: &[(Group, usize, usize)], bursts: &[Burst]) -> Crowd {
+    let mut crowd = Crowd::new();
+    for lock in 0..LOCKS {
+        crowd.come(Group::Scopes(Policy::Detect), lock, 4 * 60);
+    }
+    for &(group, lock, count) in groups {
+        crowd.come(group, lock, count);
+    }
+    for &burst in bursts {
+        crowd.set_in_motion(burst);
+    }
+    crowd
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_entry_of_a_generated_crowd_stays_within_its_budgets(
+        groups in vec(group(), 1..10),
+        bursts in vec(burst(), 1..10),
+    ) {
+        let mut crowd = play(&groups, &bursts);
+        crowd.cell.drain();
+        prop_assert!(!crowd.cell.table.has_backlog());
+        crowd.cell.print("a generated crowd");
+        // Locks of scopes are given back, and everybody else is let in or has gone.
+        for session in HOLDER..=WIDE {
+            crowd.set_in_motion(Burst::Expire(session));
+        }
+        crowd.cell.drain();
+        let counts = crowd.cell.table.counts();
+        prop_assert_eq!((counts.waiting, counts.grants, counts.locks), (0, 0, 0));
+    }
+}
+
+/// The proof that crowds are large enough: without budgets some entry does too much.
+#[test]
+fn a_generated_crowd_shows_work_beyond_the_budget() {
+    let mut runner = TestRunner::deterministic();
+    let strategy = (vec(group(), 1..10), vec(burst(), 1..10));
+    mutation::put_back(Some(Mutation::IgnoreBudget));
+    let found = (1..=40).find(|_| {
+        let (groups, bursts) = strategy.new_tree(&mut runner).expect("a crowd").current();
+        std::panic::catch_unwind(|| drop(play(&groups, &bursts))).is_err()
+    });
+    mutation::put_back(None);
+    println!("found with crowd {:?}", found.expect("some entry takes too many steps"));
+}
