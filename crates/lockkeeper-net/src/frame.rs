@@ -15,6 +15,9 @@ pub const GREETING: &[u8; 8] = b"LKSTRM1\n";
 /// What a leader and its follower say first; then come requests to append and their answers.
 pub const MEMBERS_GREETING: &[u8; 8] = b"LKPEER1\n";
 
+/// Memory reserved for the rest of a message of which little has arrived.
+const RESERVED_AT_ONCE: usize = 64 << 10;
+
 /// The bytes are no frame; the connection cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAFrame {
@@ -53,15 +56,27 @@ pub fn encode(message: &impl Message, buffer: &mut BytesMut) {
 
 /// Takes the first message out of the buffer; `None` if not all of it is there yet.
 pub fn decode<M: Message + Default>(buffer: &mut BytesMut, bytes_max: usize) -> Result<Option<M>, NotAFrame> {
+    decode_checked(buffer, bytes_max, |_| Ok(()))
+}
+
+/// The same, but `check` sees the bytes of the message before it is decoded and may refuse them.
+pub fn decode_checked<M: Message + Default>(
+    buffer: &mut BytesMut,
+    bytes_max: usize,
+    check: impl FnOnce(&[u8]) -> Result<(), &'static str>,
+) -> Result<Option<M>, NotAFrame> {
     let Some(head) = buffer.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_be_bytes(*head) as usize;
     if length > bytes_max {
         return Err(NotAFrame::TooLong { bytes: length, bytes_max });
     }
     if buffer.len() < 4 + length {
-        buffer.reserve(4 + length - buffer.len());
+        // The length is what the sender claims: memory grows with what has arrived.
+        let missing = 4 + length - buffer.len();
+        buffer.reserve(missing.min(buffer.len().max(RESERVED_AT_ONCE)));
         return Ok(None);
     }
+    check(&buffer[4..4 + length]).map_err(|why| NotAFrame::Garbled(why.to_owned()))?;
     buffer.advance(4);
     let message = M::decode(&buffer[..length]).map_err(|error| NotAFrame::Garbled(error.to_string()))?;
     buffer.advance(length);
@@ -71,7 +86,7 @@ pub fn decode<M: Message + Default>(buffer: &mut BytesMut, bytes_max: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{ClientFrame, Operation};
+    use lockkeeper_api::v1::{ClientFrame, Operation};
 
     fn frame(id: u64) -> ClientFrame {
         ClientFrame { operations: vec![Operation { id, kind: None }] }

@@ -1,10 +1,10 @@
-//! Numbers that nobody can guess; in a simulation, those of its seed.
+//! Unguessable random numbers; inside a simulation they come from its seed.
 
-/// The system gives no random bytes.
-pub type NoChance = getrandom::Error;
+/// The operating system could not provide random bytes.
+pub type RandomError = getrandom::Error;
 
-/// Fills the bytes.
-pub fn fill(bytes: &mut [u8]) -> Result<(), NoChance> {
+/// Fills `bytes` with random bytes.
+pub fn fill(bytes: &mut [u8]) -> Result<(), RandomError> {
     #[cfg(feature = "simulation")]
     if let Some(host) = crate::simulation::host() {
         for part in bytes.chunks_mut(8) {
@@ -15,8 +15,8 @@ pub fn fill(bytes: &mut [u8]) -> Result<(), NoChance> {
     getrandom::fill(bytes)
 }
 
-/// A number.
-pub fn number() -> Result<u64, NoChance> {
+/// Returns a random number.
+pub fn number() -> Result<u64, RandomError> {
     let mut bytes = [0; 8];
     fill(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
