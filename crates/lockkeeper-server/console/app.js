@@ -1,4 +1,4 @@
-// The frame around the views: which one is shown, where the node stands, and the time that goes on.
+// The frame of the page: chooses the view, shows the state of the node, and updates all times.
 
 import { say } from "./dom.js";
 import { nodeLink, setClock, tick } from "./format.js";
@@ -20,15 +20,15 @@ let stop = () => {};
 let shown;
 let others = [];
 
-/** Where the node stands, in a sentence. */
+/** Shows the state of the node in a sentence. */
 function showState(around) {
   if (around.leader === null) {
-    say(state, `Node ${around.node_id}: nobody leads the cell now, nothing can be granted`, "bad");
+    say(state, `Node ${around.node_id}: no leader, nothing can be granted`, "bad");
   } else if (around.leader === around.node_id) {
     if (around.leads) say(state, `Node ${around.node_id} leads the cell, term ${around.term}`);
-    else say(state, `Node ${around.node_id} leads, but a majority does not answer: nothing can be granted`, "bad");
+    else say(state, `Node ${around.node_id} leads without a majority: nothing can be granted`, "bad");
   } else {
-    const words = `Node ${around.node_id} follows node ${around.leader}; read-only, as far as it has heard.`;
+    const words = `Node ${around.node_id}, follower of node ${around.leader}: read-only, data may lag.`;
     if (!state.textContent.startsWith(words)) {
       say(state, words + " ", "warn");
       if (around.leader_address) state.append(nodeLink(around.leader_address, "Open the leader's console", location.hash));
@@ -42,13 +42,13 @@ function lost(refusal) {
     askForToken(refusal);
     return;
   }
-  say(state, "This node does not answer. Trying again… ", "bad");
+  say(state, "Node not reachable. Retrying… ", "bad");
   if (others.length > 0 && !state.querySelector("a")) {
-    state.append("Others: ", ...others.flatMap((other) => [nodeLink(other.address, `node ${other.node_id}`, location.hash), " "]));
+    state.append("Other nodes: ", ...others.flatMap((other) => [nodeLink(other.address, `node ${other.node_id}`, location.hash), " "]));
   }
 }
 
-/** Reads the address: the view and what it is about. */
+/** Reads the view and its parameters from the address. */
 function wanted() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const name = Object.hasOwn(views, path) ? path : "cell";
@@ -84,13 +84,13 @@ function show() {
   }, lost);
 }
 
-// The part behind the # names the view: this link must not change it.
+// The fragment names the view: this link must not change it.
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
 addEventListener("hashchange", show);
-// A page that the browser puts aside must not keep its connection, and reads again when it comes back.
+// A page in the back/forward cache must not keep its connection; it reconnects when it is shown again.
 addEventListener("pagehide", () => stop());
 addEventListener("pageshow", (event) => { if (event.persisted) show(); });
 setInterval(tick, 500);

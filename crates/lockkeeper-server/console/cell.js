@@ -5,7 +5,7 @@ import { bytes, count, duration, cellNow, nodeLink, since } from "./format.js";
 import { drawingWidth, most, sparkline } from "./draw.js";
 import { contendedTable, heldTable } from "./top.js";
 
-/** A member that has not answered for so long is shown as silent. */
+/** A member that has not answered for this long is shown as silent. */
 const SILENT_MS = 1500;
 
 const card = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? [" ", h("small", {}, note)] : []));
@@ -13,17 +13,17 @@ const card = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, 
 function role(member, around) {
   if (member.disagreement) return h("span", { class: "bad", title: member.disagreement }, "table differs");
   if (member.node_id === around.leader) return h("span", { class: "good" }, "leader");
-  if (!member.voter) return "learns";
+  if (!member.voter) return "learner";
   if (around.leads && (member.silent_ms === null || member.silent_ms > SILENT_MS)) return h("span", { class: "bad" }, "silent");
   return "follower";
 }
 
-/** Who came to lead, as marks on the time of the cell. */
+/** Draws each election as a mark on the time of the cell. */
 function electionLine(elections, width) {
   const now = cellNow();
   const from = Math.min(now - 1, ...elections.map((election) => election.at_ms));
   const x = (at) => 10 + ((at - from) / (now - from)) * (width - 30);
-  const words = `${elections.length} changes of the leader in ${duration(now - from)}`;
+  const words = `${elections.length} leader changes in ${duration(now - from)}`;
   const drawing = s("svg", { viewBox: `0 0 ${width} 64`, role: "img", "aria-label": words },
     s("line", { class: "axis", x1: 10, y1: 30, x2: width - 20, y2: 30 }));
   for (const election of elections) {
@@ -41,21 +41,21 @@ function electionLine(elections, width) {
 export function cell() {
   const trouble = h("div");
   const cards = h("dl", { class: "cards" });
-  const members = table("Members", ["Node", "Address", "Role", "#Entries behind", "#Last heard"]);
+  const members = table("Members", ["Node", "Address", "Role", "#Lag (entries)", "#Last answer"]);
   const charts = h("div", { class: "two" });
   const line = h("div");
   const elections = table("", ["Leader", "#Term", "#When"]);
-  const contended = contendedTable("Most wait for");
-  const held = heldTable("Held the longest");
-  const root = h("section", {}, h("h2", {}, "Cell"), trouble, cards, members.whole, h("h3", {}, "The last hour"), charts,
-    h("div", { class: "two" }, contended.whole, held.whole), h("h3", {}, "Who led, over time"), line, elections.whole);
+  const contended = contendedTable("Most contended");
+  const held = heldTable("Longest held");
+  const root = h("section", {}, h("h2", {}, "Cell"), trouble, cards, members.whole, h("h3", {}, "Last hour"), charts,
+    h("div", { class: "two" }, contended.whole, held.whole), h("h3", {}, "Leader history"), line, elections.whole);
   return {
     root,
     title: () => "Cell",
     wants: () => ({ view: "cell" }),
     update(data, around) {
       const notice = (text) => (text ? h("p", { class: "notice bad" }, text) : "");
-      const differs = data.disagreement ? `This node has another lock table than the majority and does not serve: ${data.disagreement}.` : "";
+      const differs = data.disagreement ? `The lock table of this node differs from the majority's. The node does not serve: ${data.disagreement}.` : "";
       trouble.replaceChildren(notice(data.trouble), notice(differs));
       const disk = data.disk;
       cards.replaceChildren(
@@ -66,14 +66,14 @@ export function cell() {
         card("State", bytes(data.state_bytes), `of ${bytes(data.state_bytes_max)}`),
         card("Last token", count(data.last_token)),
         card("Applied entry", count(data.applied_index), data.queued ? `${count(data.queued)} queued` : ""),
-        card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "nothing is kept"),
-        card("Up for", duration(data.uptime_s * 1000), `node ${around.node_id}, ${data.version}, cell version ${data.cell_version}`));
+        card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "not durable"),
+        card("Uptime", duration(data.uptime_s * 1000), `node ${around.node_id}, ${data.version}, cell version ${data.cell_version}`));
       list(members.body, data.members, (member) => member.node_id, (member) => tr({ "data-node": member.node_id },
-        rowHead(`node ${member.node_id}`, member.node_id === around.node_id ? " (this one)" : ""),
+        rowHead(`node ${member.node_id}`, member.node_id === around.node_id ? " (this node)" : ""),
         td("Address", nodeLink(member.address, member.address)),
         td("Role", role(member, around)),
-        figure("Entries behind", member.lag === null ? "–" : count(member.lag)),
-        figure("Last heard", member.silent_ms === null ? "–" : member.silent_ms === 0 ? "now" : duration(member.silent_ms) + " ago")),
+        figure("Lag (entries)", member.lag === null ? "–" : count(member.lag)),
+        figure("Last answer", member.silent_ms === null ? "–" : member.silent_ms === 0 ? "now" : duration(member.silent_ms) + " ago")),
         (member) => JSON.stringify([member, around.leader, around.leads]));
       const hour = data.top.hour;
       const granted = hour.granted.reduce((sum, one) => sum + one, 0);
@@ -86,7 +86,7 @@ export function cell() {
       contended.update(data.top.contended, around);
       held.update(data.top.longest_held, around);
       line.replaceChildren(electionLine(data.elections, drawingWidth(line)));
-      elections.title.textContent = data.elections.length === 1 ? "One election is remembered" : `${data.elections.length} elections are remembered`;
+      elections.title.textContent = data.elections.length === 1 ? "1 recorded election" : `${data.elections.length} recorded elections`;
       list(elections.body, data.elections.slice(0, 10), (one) => one.term + " " + one.node_id, (one) => tr({},
         rowHead(`node ${one.node_id}`), figure("Term", one.term), figure("When", since(one.at_ms, " ago"))));
     },

@@ -1,4 +1,4 @@
-// Elements from data. Everything from the cell goes in as text: names and owners are other people's words.
+// Builds elements from data. All data of the cell is inserted as text, because clients choose names and owners.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -21,7 +21,7 @@ export const h = (tag, attributes, ...children) => fill(document.createElement(t
 /** An element of a drawing. */
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-// What tells whether something has changed: times go on by themselves.
+// The signature of an item, by which changes are found. Times are left out: they run by themselves.
 const sign = (item) => JSON.stringify(item, (name, value) => (name.endsWith("_ms") ? undefined : value));
 
 /**
@@ -39,7 +39,7 @@ export function list(container, items, key, render, signOf = sign) {
       shown.set(key(item), known);
     } else {
       const element = render(item);
-      // What changes with every second is no news.
+      // Rows that change every second are not highlighted.
       if (old.size > 0 && signOf === sign) element.classList.add("fresh");
       shown.set(key(item), { sign: now, element });
     }
@@ -53,14 +53,13 @@ export function list(container, items, key, render, signOf = sign) {
   container.shown = shown;
 }
 
-/** Sets a text only if it is another: a live region speaks at every change. */
+/** Sets a text only if it differs: a live region announces every change. */
 export function say(element, text, kind = "") {
   if (element.textContent !== text) element.textContent = text;
   if (element.className !== kind) element.className = kind;
 }
 
-// A phone shows rows as blocks, and what is no table to the eye is none to the screen readers of some browsers: hence
-// the roles.
+// A phone shows rows as blocks. Some browsers then hide the table from screen readers: hence the explicit roles.
 
 /** A table with a caption and a body to be filled with `list`. */
 export function table(caption, heads, id) {
@@ -74,9 +73,9 @@ export function table(caption, heads, id) {
 
 /** A row of a table. */
 export const tr = (attributes, ...cells) => h("tr", { role: "row", ...attributes }, cells);
-/** The cell that names its row. */
+/** The header cell of a row. */
 export const rowHead = (...children) => h("th", { scope: "row", role: "rowheader" }, children);
-/** A cell of a table; its label is shown where the head is not. */
+/** A cell of a table; its label is shown where the column header is not. */
 export const td = (label, ...children) => h("td", { role: "cell", "data-label": label }, children);
-/** The same for a figure. */
+/** A cell with a number. */
 export const figure = (label, ...children) => h("td", { role: "cell", "data-label": label, class: "number" }, children);

@@ -3,7 +3,7 @@
 import { s } from "./dom.js";
 import { brief, count, duration, happened, who } from "./format.js";
 
-/** Figures of the last sixty minutes as a line; `words` tells the same to those who do not see it. */
+/** Draws the figures of the last sixty minutes as a line; `words` is the text for screen readers. */
 export function sparkline(figures, kind, words) {
   const most = Math.max(1, ...figures);
   const place = (figure, at) => `${((at / (figures.length - 1)) * 300).toFixed(1)},${(46 - (figure / most) * 42).toFixed(1)}`;
@@ -12,16 +12,16 @@ export function sparkline(figures, kind, words) {
     s("polyline", { class: kind, points: figures.map(place).join(" ") }));
 }
 
-/** The highest of them, in words: a line has no scale. */
+/** The peak as text, because the line has no scale. */
 export function most(figures) {
   const highest = Math.max(0, ...figures);
-  return highest > 0 ? `, at most ${count(highest)} a minute` : "";
+  return highest > 0 ? `, peak ${count(highest)} a minute` : "";
 }
 
-/** As wide as there is room, so that letters keep their size. */
+/** The width of a drawing: the available width, so that text keeps its size. */
 export const drawingWidth = (container) => Math.min(1160, Math.max(320, container.clientWidth || 1000));
 
-/** Grants with their ends, out of events that come newest first. */
+/** Pairs grants with their ends, from events that come newest first. */
 export function grants(events, asOf) {
   const open = new Map();
   const found = [];
@@ -50,7 +50,7 @@ export function grants(events, asOf) {
 const LANES = 8;
 const LANE = 26;
 
-/** When who held it: one bar for each grant, one lane for each owner. */
+/** Draws the timeline of a lock: one bar for each grant, one lane for each owner. */
 export function timeline(events, asOf, now, width) {
   const bars = grants(events, asOf);
   const from = Math.min(asOf, ...bars.map((bar) => bar.from));
@@ -59,14 +59,14 @@ export function timeline(events, asOf, now, width) {
   const lanes = owners.slice(0, LANES - 1);
   const lane = (owner) => (lanes.includes(owner) ? lanes.indexOf(owner) : lanes.length);
   const names = owners.length > lanes.length ? [...lanes, `${owners.length - lanes.length} others`] : lanes;
-  // On a phone the names get a line of their own, above their bars.
+  // On a phone, names have a line of their own, above their bars.
   const narrow = width < 600;
   const left = narrow ? 4 : 200;
   const right = width - 20;
   const pitch = narrow ? LANE + 18 : LANE;
   const height = names.length * pitch + 34;
   const x = (at) => left + ((at - from) / (to - from)) * (right - left);
-  const words = bars.length === 0 ? "Nothing is remembered" : `${bars.length} grants to ${owners.length} owners in ${duration(to - from)}`;
+  const words = bars.length === 0 ? "No events recorded" : `${bars.length} grants to ${owners.length} owners in ${duration(to - from)}`;
   const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Timeline: " + words });
   names.forEach((name, at) => {
     const y = (at + 1) * pitch;

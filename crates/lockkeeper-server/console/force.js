@@ -1,4 +1,4 @@
-// Freeing a lock by force: who loses it, why, and a second thought.
+// The dialog for a force-release: who loses the lock, and why.
 
 import { nodeLink, lockAddress, who } from "./format.js";
 import { askForToken, tokenHeader } from "./token.js";
@@ -11,11 +11,11 @@ const error = document.getElementById("force-error");
 const submit = document.getElementById("force-do");
 let name = "";
 
-/** Asks whether the lock shall be freed. */
+/** Opens the dialog for a lock. */
 export function askToForce(lock) {
   name = lock.lock;
   const holders = lock.holders.map((holder) => `${who(holder)} (token ${holder.token})`).join(", ");
-  what.textContent = holders ? `“${name}” is held by ${holders}.` : `Nobody holds “${name}” now; its last token rises all the same.`;
+  what.textContent = holders ? `“${name}” is held by ${holders}.` : `Nobody holds “${name}”. Its old tokens are invalidated anyway.`;
   reason.value = "";
   error.replaceChildren();
   submit.disabled = false;
@@ -45,7 +45,7 @@ form.addEventListener("submit", async (event) => {
     if (answer.status === 401 || answer.status === 403) askForToken(body.error.message);
     if (body.error.leader) error.append(nodeLink(body.error.leader, "Open the leader's console", lockAddress(name)));
   } catch (failure) {
-    error.append("The node did not answer (" + failure.message + "). Look at the lock before you try again.");
+    error.append("No answer from the node (" + failure.message + "). Check the lock before you try again.");
   } finally {
     submit.disabled = false;
   }

@@ -1,20 +1,20 @@
-// Times, sizes and names for people.
+// Formats times, sizes and names.
 
 import { h } from "./dom.js";
 
 let base = 0;
 let received = performance.now();
 
-/** The node has told the time of the cell. */
+/** Sets the cell time that the node has sent. */
 export function setClock(cellTimeMs) {
   base = cellTimeMs;
   received = performance.now();
 }
 
-/** The time of the cell, which goes on between two words of the node. */
+/** The time of the cell, extrapolated between two messages of the node. */
 export const cellNow = () => base + (performance.now() - received);
 
-/** A duration in at most two units. */
+/** Formats a duration in at most two units. */
 export function duration(ms) {
   const seconds = Math.max(0, ms) / 1000;
   if (seconds < 1) return Math.round(Math.max(0, ms)) + " ms";
@@ -25,19 +25,19 @@ export function duration(ms) {
   return Math.floor(seconds / 86400) + " d " + Math.floor((seconds % 86400) / 3600) + " h";
 }
 
-/** A time that goes on: how long since this moment of cell time. */
+/** A running duration since a moment of cell time. */
 export const since = (ms, after = "") => h("span", { class: "nowrap", "data-since": ms, "data-after": after }, duration(cellNow() - ms) + after);
 
-/** The leader's wall clock at a moment, for people. */
+/** The leader's wall clock at a moment. */
 export const utc = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC") : "");
 
-/** A moment: how long ago, and its UTC beside it. */
+/** A moment: its age, and its UTC. */
 export const when = (event) => h("span", { title: utc(event.utc_ms) }, since(event.at_ms, " ago"), h("div", { class: "soft nowrap utc" }, utc(event.utc_ms)));
 
-/** A time that runs out: how long until this moment of cell time. */
+/** A running countdown to a moment of cell time. */
 export const until = (ms) => h("span", { class: "nowrap", "data-until": ms }, duration(ms - cellNow()));
 
-/** Lets all times on the page go on. */
+/** Updates all running times of the page. */
 export function tick() {
   const now = cellNow();
   for (const element of document.querySelectorAll("[data-since]")) {
@@ -51,7 +51,7 @@ export function tick() {
   }
 }
 
-/** A size in bytes. */
+/** Formats a size in bytes. */
 export function bytes(count) {
   const units = ["B", "KB", "MB", "GB", "TB"];
   let unit = 0;
@@ -62,55 +62,55 @@ export function bytes(count) {
   return (unit === 0 || count >= 100 ? Math.round(count) : count.toFixed(1)) + " " + units[unit];
 }
 
-/** A count with thin spaces. */
+/** Formats a number with thin spaces. */
 export const count = (number) => Number(number).toLocaleString("en").replaceAll(",", "\u2009");
 
-// What our own clients say last.
+// The last part of an owner that our own clients send.
 const VERSION = /\/lockkeeper-\d[\w.+-]*$/;
 
-/** Who it is, or at least its session. */
+/** The owner, or the session if the owner is empty. */
 export const who = (one) => one.owner || "session " + one.session;
 
-/** The same to look at: the client's version steps back. */
+/** The owner as an element, with the client's version in small print. */
 export function owner(one) {
   const name = who(one);
   const [version] = name.match(VERSION) ?? [""];
   return h("span", { class: "who" }, parted(name.slice(0, name.length - version.length)), version ? h("small", { class: "soft" }, h("wbr"), version) : "");
 }
 
-/** Names break behind a slash, if they must. */
+/** Allows a line break after each slash of a name. */
 const parted = (name) => name.split(/(?<=\/)/).flatMap((part, at) => (at === 0 ? [part] : [h("wbr"), part]));
 
-/** A name where there is little room: without the client's version, and cut. */
+/** Shortens a name: removes the client's version and truncates the rest. */
 export function brief(name, letters) {
   const short = name.replace(VERSION, "");
   return short.length > letters ? short.slice(0, letters - 1) + "…" : short;
 }
 
-/** The address of a lock's own view. */
+/** The address of the view of a lock. */
 export const lockAddress = (name) => "#/lock?name=" + encodeURIComponent(name);
 
-/** A lock's name that leads to its own view. */
+/** A link to the view of a lock. */
 export const lockLink = (name) => h("a", { href: lockAddress(name), "data-focus": "lock " + name }, parted(name));
 
-/** A link to another node's console, if its address is one. */
+/** A link to the console of another node, or plain text if the address is not valid. */
 export function nodeLink(address, text, hash = "") {
   try {
     const url = new URL(location.protocol + "//" + address + "/" + hash);
     if (url.host) return h("a", { href: url.href }, text);
   } catch {
-    // No address that a browser understands.
+    // Not an address that a browser accepts.
   }
   return document.createTextNode(text);
 }
 
-/** What happened, in words. */
+/** The events of a lock as text. */
 export const happened = {
   granted: "granted",
   released: "released",
-  session_closed: "released: its session was closed",
-  session_expired: "lost: its session expired",
-  forced: "taken away by force",
-  cancelled: "given back: its caller had gone",
+  session_closed: "released: session closed",
+  session_expired: "lost: session expired",
+  forced: "force-released",
+  cancelled: "released: caller disconnected",
   wounded: "lost to an older scope",
 };

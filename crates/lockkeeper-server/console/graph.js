@@ -1,25 +1,25 @@
-// Who waits for whom: those in the way on the left, those who wait to the right of them.
+// The wait graph: blocking sessions on the left, waiting ones to their right.
 
 import { figure, h, list, rowHead, s, table, td, tr } from "./dom.js";
 import { brief, count, lockLink, owner, since, who } from "./format.js";
 
-/** Points that a drawing has room for. */
+/** The most points of a drawing. */
 const DRAWN = 60;
 const WIDTH = 220;
 const HEIGHT = 46;
 const GAP_X = 70;
 const GAP_Y = 16;
-/** A chain of so many is worth a mark. */
+/** The shortest chain that is highlighted. */
 const LONG = 3;
 
-/** Rings and the longest chain first: they are what one looks for. */
+/** Chooses the points to draw: cycles and the longest chain first. */
 function chosen(data) {
   const order = data.points.map((point, at) => at);
   const weight = (at) => (data.points[at].ring > 0 ? 0 : data.longest_chain.includes(at) ? 1 : 2);
   return order.sort((one, other) => weight(one) - weight(other) || one - other).slice(0, DRAWN);
 }
 
-/** How many are in the way of each, one behind the other; a ring counts once. */
+/** The depth of each point: how many sessions block it, one behind the other; a cycle counts once. */
 function levels(places, arrows) {
   const level = new Map(places.map((at) => [at, 0]));
   for (let round = 0; round < Math.min(places.length, 40); round += 1) {
@@ -47,7 +47,7 @@ function drawing(data) {
   const columns = new Map();
   const spot = new Map();
   for (const at of places) {
-    // Members of a ring stand beside each other, so that its arrows can be seen.
+    // Members of a cycle are drawn beside each other, so that its arrows are visible.
     const column = level.get(at) + (ring(at) > 0 ? places.filter((other) => ring(other) === ring(at)).indexOf(at) % 2 : 0);
     const row = columns.get(column) ?? 0;
     columns.set(column, row + 1);
@@ -55,9 +55,9 @@ function drawing(data) {
   }
   const width = 20 + (Math.max(0, ...columns.keys()) + 1) * (WIDTH + GAP_X) - GAP_X;
   const height = 20 + Math.max(1, ...columns.values()) * (HEIGHT + GAP_Y);
-  const words = `${data.points.length} sessions, ${data.arrows.length} waits, ${data.rings} rings, longest chain ${data.longest_chain.length}`;
-  const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Who waits for whom: " + words });
-  // Few points need not fill the page, and many are moved sideways rather than made too small to read.
+  const words = `${data.points.length} sessions, ${data.arrows.length} waits, ${data.rings} cycles, longest chain ${data.longest_chain.length}`;
+  const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Wait graph: " + words });
+  // A small graph does not fill the page; a large one scrolls sideways instead of shrinking.
   made.style.maxWidth = width + "px";
   made.style.minWidth = width * 0.85 + "px";
   for (const arrow of arrows) {
@@ -77,7 +77,7 @@ function drawing(data) {
   }
   const stands = (at) => {
     const waits = arrows.find((arrow) => arrow.from === at);
-    return (ring(at) > 0 ? "in a ring, " : "") + (waits ? `waits for ${waits.lock}` : `holds ${data.points[at].holds}`);
+    return (ring(at) > 0 ? "in a cycle, " : "") + (waits ? `waits for ${waits.lock}` : `holds ${data.points[at].holds}`);
   };
   for (const at of places) {
     const point = data.points[at];
@@ -95,27 +95,27 @@ function drawing(data) {
 function sentences(data) {
   const found = [];
   if (data.rings > 0) {
-    found.push(h("p", { class: "notice bad" }, `${data.rings === 1 ? "A ring" : data.rings + " rings"} of sessions wait for each other. If each of them is one line of work, it is a deadlock: free one of its locks, or let it run into its time limit.`));
+    found.push(h("p", { class: "notice bad" }, `${data.rings === 1 ? "A cycle" : data.rings + " cycles"} of sessions waiting for each other. If each session is one line of work, this is a deadlock: force-release one of its locks, or let a wait time out.`));
   }
   if (data.longest_chain.length >= LONG) {
-    found.push(h("p", { class: "notice" }, "The longest chain: ", data.longest_chain.map((at) => who(data.points[at])).join(" → ")));
+    found.push(h("p", { class: "notice" }, "Longest chain: ", data.longest_chain.map((at) => who(data.points[at])).join(" → ")));
   }
   const drawn = Math.min(DRAWN, data.points.length);
-  const all = data.points.length === 0 ? "Nobody waits." : `${count(data.waiting)} requests wait in the cell.`;
-  const left = drawn < data.points.length ? ` ${drawn} of ${data.points.length} sessions are drawn.` : "";
-  found.push(h("p", { class: "soft" }, all, data.sampled ? " These are the oldest of them." : "", left));
+  const all = data.points.length === 0 ? "No waiters." : data.waiting === 1 ? "1 request is waiting." : `${count(data.waiting)} requests are waiting.`;
+  const left = drawn < data.points.length ? ` The drawing shows ${drawn} of ${data.points.length} sessions.` : "";
+  found.push(h("p", { class: "soft" }, all, data.sampled ? " The oldest are shown." : "", left));
   return found;
 }
 
 export function graph() {
   const words = h("div");
-  const picture = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Drawing of who waits for whom" });
-  const rows = table("The same in words", ["Who waits", "Lock", "In its way", "#Waited"]);
-  const root = h("section", {}, h("h2", {}, "Who waits for whom"), words, picture, rows.whole);
+  const picture = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Drawing of the wait graph" });
+  const rows = table("Waiting sessions", ["Waiter", "Lock", "Blocked by", "#Waiting for"]);
+  const root = h("section", {}, h("h2", {}, "Wait graph"), words, picture, rows.whole);
   let drawn = "";
   return {
     root,
-    title: () => "Waits",
+    title: () => "Wait graph",
     wants: () => ({ view: "graph" }),
     update(data, around) {
       const sign = JSON.stringify(data, (name, value) => (name === "waited_ms" ? undefined : value));
@@ -126,8 +126,8 @@ export function graph() {
       }
       const waits = data.arrows.slice(0, 200).map((arrow) => ({ ...arrow, waits: data.points[arrow.from], holds: data.points[arrow.to] }));
       list(rows.body, waits, (one) => one.waits.session + one.holds.session + one.lock, (one) => tr({},
-        rowHead(owner(one.waits)), td("Lock", lockLink(one.lock)), td("In its way", owner(one.holds)),
-        figure("Waited", since(around.as_of_ms - one.waited_ms))));
+        rowHead(owner(one.waits)), td("Lock", lockLink(one.lock)), td("Blocked by", owner(one.holds)),
+        figure("Waiting for", since(around.as_of_ms - one.waited_ms))));
     },
   };
 }

@@ -1,4 +1,4 @@
-// The sessions and the time that they have left.
+// The sessions and their remaining time.
 
 import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
 import { cellNow, count, duration, owner, since, until } from "./format.js";
@@ -6,7 +6,7 @@ import { cellNow, count, duration, owner, since, until } from "./format.js";
 const address = (owner, after) => "#/sessions?" + new URLSearchParams({ ...(owner && { owner }), ...(after && { after }) });
 
 function left(session) {
-  if (session.remaining_ms === null) return h("span", { class: "soft" }, "only the leader knows");
+  if (session.remaining_ms === null) return h("span", { class: "soft" }, "known to the leader only");
   const meter = h("meter", { min: 0, max: session.ttl_ms, low: session.ttl_ms / 4, value: session.remaining_ms, "aria-label": "Time left" });
   return [meter, " ", until(cellNow() + session.remaining_ms)];
 }
@@ -14,8 +14,8 @@ function left(session) {
 export function sessions() {
   let wanted = "";
   let timer;
-  const input = h("input", { id: "owner", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "anybody" });
-  const rows = table("", ["Owner", "#Time left", "#Time to live", "#Holds", "#Waits", "#Open for", "Session"]);
+  const input = h("input", { id: "owner", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "all owners" });
+  const rows = table("", ["Owner", "#Time left", "#TTL", "#Locks held", "#Waits", "#Age", "Session"]);
   const first = h("button", { type: "button", onclick: () => { location.hash = address(wanted, ""); } }, "First page");
   const next = h("button", { type: "button" }, "Next page");
   input.addEventListener("input", () => {
@@ -23,7 +23,7 @@ export function sessions() {
     timer = setTimeout(() => { location.hash = address(input.value, ""); }, 150);
   });
   const root = h("section", {}, h("h2", {}, "Sessions"),
-    h("div", { class: "row" }, h("label", { for: "owner" }, "Whose owner contains"), input), rows.whole,
+    h("div", { class: "row" }, h("label", { for: "owner" }, "Owner contains"), input), rows.whole,
     h("div", { class: "row" }, first, next));
   return {
     root,
@@ -37,15 +37,15 @@ export function sessions() {
     wants: (asked) => ({ view: "sessions", owner: asked.owner ?? "", after: asked.after ?? "" }),
     update(data, around) {
       const shown = data.sessions.length;
-      const text = shown === 0 ? "No such session" : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in the cell`;
+      const text = shown === 0 ? "No sessions" : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in the cell`;
       if (rows.title.textContent !== text) rows.title.textContent = text;
       next.disabled = !data.more;
-      next.onclick = () => { location.hash = address(wanted, data.sessions[shown - 1].session); };
-      // The time left jumps at every renewal, so the rows are always new.
+      next.onclick = () => { location.hash = address(wanted, data.next); };
+      // The time left jumps at every renewal, so rows are always rendered again.
       list(rows.body, data.sessions, (session) => session.session, (session) => tr({ "data-session": session.session },
-        rowHead(owner(session)), figure("Time left", left(session)), figure("Time to live", duration(session.ttl_ms)),
-        figure("Holds", count(session.grants)), figure("Waits", count(session.waits)),
-        figure("Open for", since(around.as_of_ms - session.age_ms)), td("Session", session.session)), JSON.stringify);
+        rowHead(owner(session)), figure("Time left", left(session)), figure("TTL", duration(session.ttl_ms)),
+        figure("Locks held", count(session.grants)), figure("Waits", count(session.waits)),
+        figure("Age", since(around.as_of_ms - session.age_ms)), td("Session", session.session)), JSON.stringify);
     },
   };
 }

@@ -1,11 +1,11 @@
-// The live connection to the node: one view at a time. Server-sent events read by hand, because the browser's own
-// reader can show no access token.
+// The live connection to the node, for one view at a time. Reads server-sent events itself, because the browser's
+// EventSource cannot send an access token.
 
 import { forgetToken, tokenHeader } from "./token.js";
 
 const AGAIN_MS = 700;
 
-/** Watches a view until the returned function is called. Comes back by itself after the node was away. */
+/** Watches a view until the returned function is called. Reconnects by itself. */
 export function watch(parameters, onView, onLost) {
   let ended = false;
   let timer;
@@ -48,7 +48,7 @@ async function read(body, onView, isEnded) {
     const events = (text + value).split("\n\n");
     text = events.pop();
     for (const event of events) {
-      // The last one: the node ends the stream, and says why when it is asked again.
+      // The last event: the node ends the stream; the next request is answered with the reason.
       if (event.startsWith("event: error")) return;
       const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
       if (data.length > 0 && !isEnded()) onView(JSON.parse(data.join("\n")));

@@ -1,4 +1,4 @@
-// The access token of whoever looks, kept as long as the tab is open.
+// The access token of the user, kept while the tab is open.
 
 const KEY = "lockkeeper-access-token";
 const dialog = document.getElementById("token");
@@ -7,18 +7,18 @@ const why = document.getElementById("token-why");
 const field = document.getElementById("token-text");
 let dismissed = false;
 
-/** The header that shows it, if there is one. */
+/** The authorization header, if there is a token. */
 export function tokenHeader() {
   const token = sessionStorage.getItem(KEY);
   return token ? { authorization: "Bearer " + token } : {};
 }
 
-/** It is not known to the cell. */
+/** Forgets a token that the cell has refused. */
 export function forgetToken() {
   sessionStorage.removeItem(KEY);
 }
 
-/** Asks for a token, unless that was just declined. */
+/** Asks for a token, unless the user has just declined. */
 export function askForToken(reason) {
   why.textContent = reason;
   if (dialog.open || dismissed) return;
@@ -34,7 +34,7 @@ document.getElementById("token-cancel").addEventListener("click", () => {
 
 document.getElementById("token-change").addEventListener("click", () => {
   dismissed = false;
-  askForToken("The token is kept in this tab alone, until it is closed.");
+  askForToken("The token is kept in this tab until it is closed.");
 });
 
 form.addEventListener("submit", (event) => {

@@ -1,30 +1,30 @@
-// Where to look first.
+// Contention: the locks to look at first.
 
 import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
 import { count, duration, lockLink, owner, since } from "./format.js";
 import { most, sparkline } from "./draw.js";
 
-/** The locks that most wait for. */
+/** The table of the most contended locks. */
 export function contendedTable(caption) {
-  const rows = table(caption, ["Lock", "#Waiting", "#First waits", "Held by"]);
+  const rows = table(caption, ["Lock", "#Waiting", "#Longest wait", "Held by"]);
   return {
     whole: rows.whole,
     update(locks, around) {
-      rows.title.textContent = locks.length === 0 ? "Nobody waits" : caption;
+      rows.title.textContent = locks.length === 0 ? "No waiters" : caption;
       list(rows.body, locks, (lock) => lock.lock, (lock) => tr({},
         rowHead(lockLink(lock.lock)), figure("Waiting", count(lock.waiting)),
-        figure("First waits", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner ? owner(lock) : "nobody")));
+        figure("Longest wait", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner ? owner(lock) : "nobody")));
     },
   };
 }
 
-/** The locks that are held the longest. */
+/** The table of the longest-held locks. */
 export function heldTable(caption) {
   const rows = table(caption, ["Lock", "#Held for", "Held by", "#Waiting"]);
   return {
     whole: rows.whole,
     update(locks, around) {
-      rows.title.textContent = locks.length === 0 ? "Nothing is held" : caption;
+      rows.title.textContent = locks.length === 0 ? "No locks held" : caption;
       list(rows.body, locks, (lock) => lock.lock + lock.token, (lock) => tr({},
         rowHead(lockLink(lock.lock)), figure("Held for", since(around.as_of_ms - lock.held_ms)),
         td("Held by", owner(lock)), figure("Waiting", count(lock.waiting))));
@@ -41,12 +41,12 @@ export function top() {
   const cards = h("dl", { class: "cards three" });
   const charts = h("div", { class: "two" });
   const sampled = h("p", { class: "soft" });
-  const contended = contendedTable("Most wait for");
-  const held = heldTable("Held the longest");
-  const root = h("section", {}, h("h2", {}, "Where to look first"), cards, charts, h("div", { class: "two" }, contended.whole, held.whole), sampled);
+  const contended = contendedTable("Most contended");
+  const held = heldTable("Longest held");
+  const root = h("section", {}, h("h2", {}, "Contention"), cards, charts, h("div", { class: "two" }, contended.whole, held.whole), sampled);
   return {
     root,
-    title: () => "Top",
+    title: () => "Contention",
     wants: () => ({ view: "top" }),
     update(data, around) {
       const { hour } = data;
@@ -58,7 +58,7 @@ export function top() {
         h("div", {}, h("p", { class: "soft" }, "Lost" + most(hour.lost)), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
       contended.update(data.contended, around);
       held.update(data.longest_held, around);
-      sampled.textContent = data.sampled ? "There are too many locks or sessions to look at all of them: this is a sample." : "";
+      sampled.textContent = data.sampled ? "A sample: there are too many locks or sessions to examine all of them." : "";
     },
   };
 }

@@ -1,7 +1,7 @@
 //! Rules, tokens and quotas as calls, for HTTP and gRPC alike.
 
+use lockkeeper_api::v1;
 use lockkeeper_core::{AccessChange, Command, Quota, Right, Rights};
-use lockkeeper_proto::v1;
 
 use crate::calls::Calls;
 use crate::failure::Failure;

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lockkeeper_api::v1;
 use lockkeeper_core::{Command, Right};
-use lockkeeper_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -36,7 +36,7 @@ impl Calls {
     /// Adds a node that runs with an empty folder: it learns everything, and then votes.
     pub async fn add_member(&self, node_id: u64, address: &str) -> Result<Vec<v1::Member>, Failure> {
         self.may_all(Right::Admin, "")?;
-        self.shared().office.now()?;
+        self.shared().leader_term.now()?;
         let own = self.home().identity();
         let contact = self.consensus().contact(own.clone());
         let node = hello(&contact, address).await.map_err(|why| {
@@ -76,7 +76,7 @@ impl Calls {
     /// Removes a member for good. A leader that is to be removed hands over first; the new one is to be asked then.
     pub async fn remove_member(&self, node_id: u64) -> Result<Vec<v1::Member>, Failure> {
         self.may_all(Right::Admin, "")?;
-        self.shared().office.now()?;
+        self.shared().leader_term.now()?;
         if node_id == self.home().identity().node_id && !self.consensus().is_alone() {
             leadership::hand_over(self.shared(), self.consensus()).await?;
             return Err(Failure::NotLeader { leader: self.consensus().status().leader_address });

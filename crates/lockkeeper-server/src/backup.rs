@@ -113,6 +113,6 @@ pub fn restore(
 /// The name of a new cell, drawn at random.
 pub(crate) fn new_cell() -> io::Result<String> {
     let mut random = [0; 8];
-    lockkeeper_proto::chance::fill(&mut random).map_err(io::Error::other)?;
+    lockkeeper_net::random::fill(&mut random).map_err(io::Error::other)?;
     Ok(format!("{:016x}", u64::from_le_bytes(random)))
 }

@@ -9,7 +9,7 @@ const LEAST_URGENT: i32 = 19;
 /// Does the work beside the thread that serves. In a simulation there is one thread only.
 pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     #[cfg(feature = "simulation")]
-    if lockkeeper_proto::simulation::host().is_some() {
+    if lockkeeper_net::simulation::host().is_some() {
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
@@ -18,7 +18,7 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 /// The same for long work that must not get into the way of the thread that serves: it gets what time that leaves.
 pub(crate) async fn run_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     #[cfg(feature = "simulation")]
-    if lockkeeper_proto::simulation::host().is_some() {
+    if lockkeeper_net::simulation::host().is_some() {
         return Ok(work());
     }
     let (sender, done) = oneshot::channel();
@@ -34,8 +34,10 @@ pub(crate) async fn run_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send
 
 /// Drops something large, such as a whole table, beside the thread that serves.
 pub(crate) fn drop_aside<T: Send + 'static>(large: T) {
+    #[cfg(test)]
+    tests::count_dropped();
     #[cfg(feature = "simulation")]
-    if lockkeeper_proto::simulation::host().is_some() {
+    if lockkeeper_net::simulation::host().is_some() {
         return drop(large);
     }
     // If there is no thread, the closure is dropped here, and with it what it owns.
@@ -47,11 +49,25 @@ pub(crate) fn drop_aside<T: Send + 'static>(large: T) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
     use std::sync::mpsc;
     use std::thread::{self, ThreadId};
 
     use super::*;
+
+    thread_local! {
+        static DROPPED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count_dropped() {
+        DROPPED.set(DROPPED.get() + 1);
+    }
+
+    /// What this thread has had dropped by others.
+    pub(crate) fn dropped_aside() -> usize {
+        DROPPED.get()
+    }
 
     struct Large(mpsc::Sender<ThreadId>);
 

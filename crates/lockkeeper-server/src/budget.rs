@@ -15,7 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::turns::{Lanes, TurnPermit};
 
+/// A request of this size is taken in above the budget of its identity as well: renewals and releases are small.
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
 /// What the node keeps for one connection: more than the largest message.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 6 << 20;
 /// What the node keeps for all connections of one identity; callers that are not authenticated are one.
@@ -39,8 +42,8 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(max: usize) -> Arc<Meter> {
-        Arc::new(Meter { used: AtomicUsize::new(0), max, freed: Notify::new(), began: Notify::new() })
+    fn new(max: usize) -> Meter {
+        Meter { used: AtomicUsize::new(0), max, freed: Notify::new(), began: Notify::new() }
     }
 
     fn has_room(&self) -> bool {
@@ -63,29 +66,47 @@ impl Meter {
     }
 }
 
-/// The meters of all identities.
+/// What all connections of one identity share.
+#[derive(Debug)]
+struct IdentityBudget {
+    meter: Meter,
+    lanes: Lanes,
+}
+
+impl IdentityBudget {
+    fn new() -> Arc<IdentityBudget> {
+        Arc::new(IdentityBudget { meter: Meter::new(IDENTITY_BYTES_MAX), lanes: Lanes::default() })
+    }
+}
+
+/// The budgets of all identities.
 #[derive(Debug, Default)]
 pub(crate) struct Budgets {
-    identities: Mutex<HashMap<Option<SmolStr>, Weak<Meter>>>,
+    identities: Mutex<HashMap<Option<SmolStr>, Weak<IdentityBudget>>>,
+    lanes: Lanes,
 }
 
 impl Budgets {
-    fn identity(&self, identity: Option<SmolStr>) -> Arc<Meter> {
+    fn identity(&self, identity: Option<SmolStr>) -> Arc<IdentityBudget> {
         let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(meter) = identities.get(&identity).and_then(Weak::upgrade) {
-            return meter;
+        if let Some(budget) = identities.get(&identity).and_then(Weak::upgrade) {
+            return budget;
         }
         if identities.len() >= IDENTITIES_KEPT {
-            identities.retain(|_, meter| meter.strong_count() > 0);
+            identities.retain(|_, budget| budget.strong_count() > 0);
         }
-        let meter = Meter::new(IDENTITY_BYTES_MAX);
-        identities.insert(identity, Arc::downgrade(&meter));
-        meter
+        let budget = IdentityBudget::new();
+        identities.insert(identity, Arc::downgrade(&budget));
+        budget
     }
 
     /// The budget of a connection on behalf of an identity.
     pub(crate) fn of(&self, connection: &ConnectionBudget, identity: Option<SmolStr>) -> ByteBudget {
-        ByteBudget { connection: connection.clone(), identity: self.identity(identity) }
+        ByteBudget {
+            connection: connection.clone(),
+            identity: self.identity(identity),
+            lanes: self.lanes.clone(),
+        }
     }
 }
 
@@ -100,7 +121,7 @@ pub(crate) struct ConnectionBudget {
 impl Default for ConnectionBudget {
     fn default() -> ConnectionBudget {
         ConnectionBudget {
-            meter: Meter::new(CONNECTION_BYTES_MAX),
+            meter: Arc::new(Meter::new(CONNECTION_BYTES_MAX)),
             progress: Arc::new(Mutex::new(Instant::now())),
         }
     }
@@ -136,14 +157,22 @@ impl ConnectionBudget {
 #[derive(Debug, Clone)]
 pub(crate) struct ByteBudget {
     connection: ConnectionBudget,
-    identity: Arc<Meter>,
+    identity: Arc<IdentityBudget>,
+    /// Those of all identities.
+    lanes: Lanes,
 }
 
 impl ByteBudget {
-    /// A budget of its own.
+    /// The bytes that are counted for the connection.
     #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.connection.meter.used.load(Ordering::Relaxed)
+    }
+
+    /// A budget of its own.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn alone() -> ByteBudget {
-        ByteBudget { connection: ConnectionBudget::default(), identity: Meter::new(IDENTITY_BYTES_MAX) }
+        Budgets::default().of(&ConnectionBudget::default(), None)
     }
 
     /// Waits until the client has read enough of what was sent before.
@@ -159,7 +188,7 @@ impl ByteBudget {
 
     /// Whether a read, whose answer may be large, may be carried out.
     pub(crate) fn check_read(&self) -> Result<(), Failure> {
-        match (self.connection.meter.has_room(), self.identity.has_room()) {
+        match (self.connection.meter.has_room(), self.identity.meter.has_room()) {
             (true, true) => Ok(()),
             (false, _) => Err(over_budget("answers wait on this connection: read them first")),
             (true, false) => {
@@ -171,14 +200,35 @@ impl ByteBudget {
     /// Counts bytes until the charge is dropped. Never refused: what they are for was admitted.
     pub(crate) fn charge(&self, bytes: usize) -> Charge {
         self.connection.meter.add(bytes);
-        self.identity.add(bytes);
-        Charge { budget: self.clone(), bytes }
+        self.identity.meter.add(bytes);
+        Charge { connection: Some(self.connection.clone()), identity: self.identity.clone(), bytes }
+    }
+
+    /// Counts bytes for the identity alone.
+    pub(crate) fn charge_identity(&self, bytes: usize) -> Charge {
+        self.identity.meter.add(bytes);
+        Charge { connection: None, identity: self.identity.clone(), bytes }
+    }
+
+    /// Waits for the turn of a read whose cost grows with what is in the table.
+    pub(crate) fn read_turn(&self) -> impl Future<Output = TurnPermit> + Send + use<> {
+        Lanes::read(&self.identity.lanes, &self.lanes)
+    }
+
+    /// Waits for the next turn of a stream that has used up its last one.
+    pub(crate) fn bulk_turn(&self) -> impl Future<Output = TurnPermit> + Send + use<> {
+        Lanes::bulk(&self.identity.lanes, &self.lanes)
+    }
+
+    /// Whether all connections of the identity together are below its budget.
+    pub(crate) fn has_identity_room(&self) -> bool {
+        self.identity.meter.has_room()
     }
 
     /// The same for bytes that are coming in, if there is room for them.
     pub(crate) fn charge_request(&self, charge: &mut Charge, bytes: usize) -> Result<(), Failure> {
         if self.connection.meter.used.load(Ordering::Relaxed) + bytes > self.connection.meter.max
-            || !self.identity.has_room()
+            || !self.identity.meter.has_room()
         {
             return Err(over_budget("too many bytes of requests and answers are under way"));
         }
@@ -194,24 +244,31 @@ fn over_budget(why: &'static str) -> Failure {
 /// Bytes that are counted.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    budget: ByteBudget,
+    /// None: counted for the identity alone.
+    connection: Option<ConnectionBudget>,
+    // Not the meter alone: the budget of an identity is forgotten when nobody has it.
+    identity: Arc<IdentityBudget>,
     bytes: usize,
 }
 
 impl Charge {
     pub(crate) fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.budget.connection.meter.add(bytes);
-        self.budget.identity.add(bytes);
+        self.identity.meter.add(bytes);
+        if let Some(connection) = &self.connection {
+            connection.meter.add(bytes);
+        }
     }
 
     /// The client has taken so many.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.budget.connection.meter.sub(bytes);
-        self.budget.identity.sub(bytes);
-        self.budget.connection.note_progress();
+        self.identity.meter.sub(bytes);
+        if let Some(connection) = &self.connection {
+            connection.meter.sub(bytes);
+            connection.note_progress();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::failure::{Failure, Outcome};
 use crate::session::connection::Connection;
 use crate::trace::Traced;
-use crate::wire::About;
+use crate::wire::ReplyShape;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub enum Caller {
         /// The operation's id on that stream.
         id: u64,
         /// What it takes to answer it.
-        about: About,
+        about: ReplyShape,
     },
     /// Any of them, with the spans of its request. Only there while somebody collects spans.
     Traced(Box<Traced>),

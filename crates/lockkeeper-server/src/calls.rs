@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use lockkeeper_api::v1;
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{
     Acquire, CellTime, Command, Grant, LockName, LockView, Refusal, Reply, Right, Sequencer, SessionId,
     Token, Wait, Waiting,
 };
-use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::oneshot;
 
@@ -108,7 +108,7 @@ impl Calls {
             Ok(who) => Ok(self.on_behalf_of(who)),
             // It may be so new that this node has not heard of it.
             Err(_) => {
-                self.inner.shared.office.now()?;
+                self.inner.shared.leader_term.now()?;
                 self.inner.shared.metrics.turned_away("unauthenticated");
                 Err(crate::security::admission::unknown_token())
             }
@@ -174,7 +174,7 @@ impl Calls {
     /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed it so lately
     /// that nobody else can (S3). Otherwise it might answer with what another leader has long changed.
     pub(crate) fn now(&self) -> Result<CellTime, Failure> {
-        let now = self.inner.shared.office.now()?;
+        let now = self.inner.shared.leader_term.now()?;
         match self.inner.consensus.lease().is_valid() {
             true => Ok(now),
             false => Err(Failure::no_majority()),
@@ -201,7 +201,7 @@ impl Calls {
         owner: SmolStr,
     ) -> Result<(SessionId, Command), Failure> {
         let mut bytes = [0; 16];
-        lockkeeper_proto::chance::fill(&mut bytes)
+        lockkeeper_net::random::fill(&mut bytes)
             .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
         let session = SessionId(u128::from_le_bytes(bytes));
         Ok((session, Command::OpenSession { session, ttl_ms, owner, identity: None }))
@@ -219,7 +219,7 @@ impl Calls {
     /// Renews a session. `None` if it is lost. Only in office: otherwise nobody may promise anything (S3).
     pub fn keep_alive(&self, session: SessionId) -> Result<Option<u64>, Failure> {
         match mutation::is_on(Mutation::RenewWithoutLease) {
-            true => self.inner.shared.office.now()?,
+            true => self.inner.shared.leader_term.now()?,
             false => self.now()?,
         };
         match self.must_own(session) {
@@ -378,7 +378,7 @@ impl Calls {
         let shared = &self.inner.shared;
         let table = shared.table();
         let counts = table.counts();
-        let now = shared.office.now().unwrap_or_else(|_| table.now());
+        let now = shared.leader_term.now().unwrap_or_else(|_| table.now());
         v1::StatusResponse {
             node_id: self.inner.home.identity().node_id,
             cell: self.inner.home.cell().unwrap_or_default(),
@@ -409,7 +409,7 @@ impl Calls {
             heartbeat_ms: timing.heartbeat.as_millis() as u64,
             election_timeout_ms: timing.election_max.as_millis() as u64,
             round_trip_max_ms: timing.round_trip_max().as_millis() as u64,
-            unix_ms: lockkeeper_proto::utc::now_ms(),
+            unix_ms: lockkeeper_net::utc::now_ms(),
             table_hash: table.hash(),
             table_hash_index: table.applied(),
             disagreement: self.inner.consensus.stopped_by_disagreement().map(wire::disagreement),
@@ -429,7 +429,7 @@ impl Calls {
                 "this node has another lock table than the majority and does not serve: {found}"
             )));
         }
-        self.inner.shared.office.now().map(|_| ())
+        self.inner.shared.leader_term.now().map(|_| ())
     }
 
     /// The part of a node that can serve: it leads, or it knows who does and sends callers there. Followers count as
@@ -463,7 +463,7 @@ impl Drop for LeavesQueue<'_> {
     }
 }
 
-/// About how large a lock is in an answer: its texts, and the numbers beside them.
+/// The approximate size of a lock in an answer: its texts, and the numbers beside them.
 fn size_of_view(view: &LockView) -> usize {
     const NUMBERS: usize = 64;
     let holders = view.holders.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len() + it.value.len());

@@ -43,7 +43,7 @@ impl CellSecret {
     /// A new random secret.
     pub fn generate() -> io::Result<CellSecret> {
         let mut bytes = [0; SECRET_BYTES];
-        lockkeeper_proto::chance::fill(&mut bytes).map_err(io::Error::other)?;
+        lockkeeper_net::random::fill(&mut bytes).map_err(io::Error::other)?;
         Ok(CellSecret(bytes))
     }
 

@@ -326,7 +326,7 @@ fn found(folder: &Path, node_id: u64) -> Result<Identity, DataDirError> {
 
 fn new_identity(node_id: u64) -> io::Result<Identity> {
     let mut random = [0; 8];
-    lockkeeper_proto::chance::fill(&mut random).map_err(io::Error::other)?;
+    lockkeeper_net::random::fill(&mut random).map_err(io::Error::other)?;
     let folder = u64::from_le_bytes(random).max(1);
     Ok(Identity {
         format: FORMAT,

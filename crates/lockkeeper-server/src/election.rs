@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures_util::Stream;
+use lockkeeper_api::v1;
 use lockkeeper_core::{Acquire, Command, LockName, Locks, SessionId, Token};
-use lockkeeper_proto::v1;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::calls::Calls;

@@ -141,8 +141,8 @@ impl Failure {
     }
 
     /// The failure on the wire.
-    pub fn to_wire(&self) -> lockkeeper_proto::v1::Error {
-        let mut error = lockkeeper_proto::v1::Error {
+    pub fn to_wire(&self) -> lockkeeper_api::v1::Error {
+        let mut error = lockkeeper_api::v1::Error {
             code: self.code().to_owned(),
             message: self.to_string(),
             may_have_happened: self.may_have_happened(),
@@ -154,7 +154,7 @@ impl Failure {
             Failure::Refused(Refusal::Deadlock { cycle }) => {
                 error.cycle = cycle
                     .iter()
-                    .map(|step| lockkeeper_proto::v1::CycleStep {
+                    .map(|step| lockkeeper_api::v1::CycleStep {
                         scope: step.scope.to_string(),
                         owner: step.owner.to_string(),
                         lock: step.lock.to_string(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper_proto::peer::Standing;
+use lockkeeper_api::peer::Standing;
 use tokio::time::Instant;
 
 use crate::backup;
@@ -132,7 +132,7 @@ impl Formation {
             self.found(BTreeMap::from([(own.node_id, alone)])).await?;
         }
         if self.consensus.is_alone() {
-            self.consensus.stand().await?;
+            self.consensus.campaign().await?;
         }
         Ok(Ok(()))
     }

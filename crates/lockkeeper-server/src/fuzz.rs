@@ -3,11 +3,13 @@
 //! stable Rust; `fuzz/` has the same functions for cargo-fuzz.
 
 use bytes::BytesMut;
+use lockkeeper_api::peer::peer_request::Kind;
+use lockkeeper_api::{peer, v1};
 use lockkeeper_core::{Batch, Command, LockTable, Restore, Sequencer, limits, percent};
-use lockkeeper_proto::peer::peer_request::Kind;
-use lockkeeper_proto::{frame, peer, v1};
+use lockkeeper_net::frame;
 use prost::Message;
 
+use crate::cell_secret::{CellSecret, Parties};
 use crate::raft::log::{FaultyDisk, fuzz as log_bytes};
 use crate::raft::network::fuzz as peer_bytes;
 use crate::wire;
@@ -16,7 +18,7 @@ use crate::wire;
 pub type Decoder = fn(&[u8]);
 
 /// All groups, with their names.
-pub const GROUPS: [(&str, Decoder); 7] = [
+pub const GROUPS: [(&str, Decoder); 9] = [
     ("wire", wire),
     ("log", log),
     ("snapshot", snapshot),
@@ -24,6 +26,8 @@ pub const GROUPS: [(&str, Decoder); 7] = [
     ("http", http),
     ("peers", peers),
     ("gate", gate),
+    ("grpc", grpc),
+    ("access", access),
 ];
 
 /// Frames of clients and of nodes, in pieces of any size, and the commands that they ask for.
@@ -147,8 +151,104 @@ pub fn http(data: &[u8]) {
     }
 }
 
+/// The messages of a streamed gRPC request, behind their lengths and in pieces of any size.
+pub fn grpc(data: &[u8]) {
+    crate::listen::fuzz_gathered(data);
+}
+
+/// Requests about rules, tokens and quotas: the first byte says which, and what it asks for is applied.
+pub fn access(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else { return };
+    let Some(change) = access_change(which % 5, bytes) else { return };
+    let command = Command::ChangeAccess { by: "ada".into(), change };
+    if limits::check_sizes(&command).is_err() {
+        return;
+    }
+    let mut table = table();
+    apply(&mut table, command);
+    let bytes: Vec<u8> = table.snapshot().flatten().collect();
+    let mut restore = Restore::new();
+    assert!(restore.push(&bytes).is_ok());
+    assert!(
+        restore.finish().is_ok_and(|again| again == table),
+        "a table that was read and written is another one"
+    );
+}
+
+fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChange> {
+    use lockkeeper_core::{AccessChange, Quota, Right, Rights};
+    Some(match which {
+        0 => {
+            let asked = v1::GrantAccessRequest::decode(bytes).ok()?;
+            let rights = Rights::of(asked.rights.iter().filter_map(|word| Right::from_word(word)));
+            AccessChange::Grant { identity: asked.identity.into(), prefix: asked.prefix.into(), rights }
+        }
+        1 => {
+            let asked = v1::RevokeAccessRequest::decode(bytes).ok()?;
+            AccessChange::Revoke { identity: asked.identity.into(), prefix: asked.prefix.into() }
+        }
+        2 => {
+            let asked = v1::EnableAccessRequest::decode(bytes).ok()?;
+            AccessChange::Enable {
+                id: "0b".into(),
+                identity: asked.identity.into(),
+                salt: [1; 16],
+                hash: [2; 32],
+            }
+        }
+        3 => {
+            let asked = v1::RevokeAccessTokenRequest::decode(bytes).ok()?;
+            AccessChange::RevokeToken { id: asked.id.into() }
+        }
+        _ => {
+            let asked = v1::SetQuotaRequest::decode(bytes).ok()?.quota?;
+            match (asked.state_bytes, asked.sessions) {
+                (bytes @ Some(_), _) => AccessChange::SetStateBytes { bytes },
+                (_, sessions @ Some(_)) => {
+                    AccessChange::SetSessions { identity: asked.identity.into(), sessions }
+                }
+                _ => {
+                    let v1::Quota { locks, waiters, values, requests_per_s, namespace, .. } = asked;
+                    let quota = Quota { locks, waiters, values, requests_per_s };
+                    AccessChange::SetQuota { namespace: namespace.into(), quota }
+                }
+            }
+        }
+    })
+}
+
+/// What members say to each other: the greeting, frames in pieces of any size, and the proof of the cell's secret.
+fn member_frames(data: &[u8]) {
+    const FRAME_BYTES_MAX: usize = 1 << 16;
+    let Some((piece, bytes)) = data.split_first() else { return };
+    crate::listen::fuzz_wire_protocol(bytes);
+    let secret = CellSecret::from_bytes(&[7; 32]);
+    let mut buffer = BytesMut::new();
+    for part in bytes.chunks(usize::from(*piece).max(1)) {
+        buffer.extend_from_slice(part);
+        loop {
+            match frame::decode::<peer::PeerRequest>(&mut buffer, FRAME_BYTES_MAX) {
+                Ok(Some(request)) => {
+                    same_again(&request);
+                    let Some((header, secret)) = request.header.zip(secret.as_ref()) else { continue };
+                    let (from, to, to_folder) = (header.from, header.to, header.to_folder);
+                    let parties = Parties { cell: &header.cell, from, to, to_folder };
+                    let is_proven = secret.verify(parties, &header.proof);
+                    assert_eq!(is_proven, header.proof == secret.prove(parties), "one proof, and no other");
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
 /// What members say to each other.
 pub fn peers(data: &[u8]) {
+    member_frames(data);
+    let _ = peer::HelloRequest::decode(data);
+    let _ = peer::JoinRequest::decode(data).map(|request| CellSecret::from_bytes(&request.secret));
+    let _ = peer::SnapshotOfferRequest::decode(data);
     if let Ok(request) = peer::PeerRequest::decode(data) {
         match request.kind {
             Some(Kind::Append(append) | Kind::Heartbeat(append)) => peer_bytes::messages(&append.body),
@@ -210,7 +310,19 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         };
         let request = peer::PeerRequest { header: Some(header), format: 1, id: 1, kind: Some(kind) };
         add("peers", &format!("{name}-request"), request.encode_to_vec());
+        let mut framed = BytesMut::from(&[9][..]);
+        frame::encode(&request, &mut framed);
+        add("peers", &format!("{name}-frame"), framed.to_vec());
         add("peers", name, bytes);
+    }
+    access_examples().into_iter().for_each(|(name, bytes)| add("access", name, bytes));
+    for (number, piece) in [1, 7, 255].into_iter().enumerate() {
+        let mut bytes = vec![piece];
+        for length in [0_u8, 3, 200] {
+            bytes.extend([0, 0, 0, 0, length]);
+            bytes.extend(vec![0x0a; usize::from(length)]);
+        }
+        add("grpc", &format!("messages-{number}"), bytes);
     }
     let texts =
         ["lk1:42:x:orders/4472", "lk1:9007199254740991:s:caf%C3%A9%20%25", "a%2Fb%00", "%F0%9F%94%92 lock"];
@@ -221,6 +333,29 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         add("http", &format!("text-{number}"), text.as_bytes().to_vec());
     }
     all
+}
+
+fn access_examples() -> Vec<(&'static str, Vec<u8>)> {
+    let (identity, prefix) = ("ci".to_owned(), "builds/".to_owned());
+    let message = |which: u8, message: Vec<u8>| [vec![which], message].concat();
+    let grant = v1::GrantAccessRequest {
+        identity: identity.clone(),
+        prefix: prefix.clone(),
+        rights: vec!["acquire".into(), "admin".into()],
+    };
+    let quota = |quota| message(4, v1::SetQuotaRequest { quota: Some(quota) }.encode_to_vec());
+    vec![
+        ("grant", message(0, grant.encode_to_vec())),
+        (
+            "revoke",
+            message(1, v1::RevokeAccessRequest { identity: identity.clone(), prefix }.encode_to_vec()),
+        ),
+        ("enable", message(2, v1::EnableAccessRequest { identity: identity.clone() }.encode_to_vec())),
+        ("revoke-token", message(3, v1::RevokeAccessTokenRequest { id: "0a".into() }.encode_to_vec())),
+        ("namespace", quota(v1::Quota { namespace: "builds".into(), locks: Some(1), ..Default::default() })),
+        ("sessions", quota(v1::Quota { identity, sessions: Some(2), ..Default::default() })),
+        ("state-bytes", quota(v1::Quota { state_bytes: Some(1 << 30), ..Default::default() })),
+    ]
 }
 
 const HTTP: [&str; 14] = [

@@ -39,7 +39,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
     let mut was_stopped = false;
     loop {
         if silent_until.is_some_and(|until| Instant::now() >= until || !status.leads) {
-            consensus.speak(true);
+            consensus.set_heartbeats(true);
             (silent_until, tries_since) = (None, None);
         }
         if let Some(why) = status.stopped {
@@ -51,10 +51,10 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             consensus.set_eligible(!is_stopped);
         }
         if consensus.end_failed_hand_over(&status).await {
-            shared.office.yield_for(Duration::ZERO);
+            shared.leader_term.yield_for(Duration::ZERO);
             status = consensus.status();
         }
-        let in_office = shared.office.term() == Some(status.term);
+        let in_office = shared.leader_term.term() == Some(status.term);
         if is_stopped {
             // It proposes nothing either, so that another one is elected.
             (tries_since, barrier) = (None, None);
@@ -79,7 +79,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
                     // Whoever hears nobody may still be heard, and nobody stands for election as long as a leader is heard. So
                     // it falls silent for long enough that another can be elected, and then tries again: it may be the only one
                     // that can lead.
-                    consensus.speak(false);
+                    consensus.set_heartbeats(false);
                     silent_until = Some(Instant::now() + consensus.timing().silent_for());
                 }
                 Err(failure) => {
@@ -104,7 +104,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
         }
         // A leader's entries travel while its own disk writes them. Everybody else has nothing to do meanwhile, and
         // the thread that would write costs more than it saves.
-        log.work_beside(status.leads && !consensus.is_alone());
+        log.use_log_thread(status.leads && !consensus.is_alone());
         status = tokio::select! {
             biased;
             changed = consensus.changed(&status) => changed,
@@ -172,8 +172,8 @@ pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<
         .successor()
         .ok_or_else(|| Failure::Unavailable("no other member can take over the leadership now".to_owned()))?;
     tracing::info!(to = successor, "handing over the leadership");
-    shared.office.yield_for(YIELD_FOR);
-    shared.office.close();
+    shared.leader_term.yield_for(YIELD_FOR);
+    shared.leader_term.close();
     let began = Instant::now();
     while shared.callers.expects_answers() && began.elapsed() < FINISH_WITHIN {
         tokio::time::sleep(LOOK_WHO_IS_LEFT).await;
@@ -181,7 +181,7 @@ pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<
     resign(shared, &RaftStatus { leads: true, ..consensus.status() });
     let handed_over = consensus.hand_over(successor).await;
     let status = consensus.status();
-    shared.office.leave(status.leader_address.filter(|_| !status.leads));
+    shared.leader_term.leave(status.leader_address.filter(|_| !status.leads));
     let began = Instant::now();
     let stays =
         |time: Duration| time < STAY_AT_LEAST || (time < STAY_AT_MOST && shared.callers.has_streams());
@@ -197,7 +197,7 @@ fn take(shared: &Shared, term: u64) {
     // The timer task does the rest of both, in slices.
     shared.expiry.take_over(&table);
     shared.orphans.take_over(&table);
-    if !shared.office.take(term, table.now()) {
+    if !shared.leader_term.take(term, table.now()) {
         drop(table);
         shared.expiry.stop();
         return;
@@ -216,12 +216,12 @@ fn leave(shared: &Shared, status: &RaftStatus) {
 
 /// Leaves office, and says whether this node was in it. Its clients stay.
 fn resign(shared: &Shared, status: &RaftStatus) -> bool {
-    let was_in_office = shared.office.term().is_some();
+    let was_in_office = shared.leader_term.term().is_some();
     if was_in_office {
         tracing::warn!(term = status.term, leader = ?status.leader, "this node no longer leads the cell");
     }
     let leader = status.leader_address.clone().filter(|_| !status.leads);
-    shared.office.leave(leader.clone());
+    shared.leader_term.leave(leader.clone());
     if was_in_office {
         shared.expiry.stop();
         shared.no_tick_under_way();

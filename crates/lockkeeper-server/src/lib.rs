@@ -30,14 +30,14 @@ pub mod failure;
 pub mod formation;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod lately;
+pub mod hourly_stats;
+pub mod leader_term;
 mod leadership;
 pub mod listen;
 pub mod metrics;
 pub mod node;
 pub mod observe;
 pub mod observers;
-pub mod office;
 pub mod orphans;
 mod pace;
 mod private_files;
@@ -51,10 +51,18 @@ mod space;
 mod timers;
 pub mod token_floor;
 pub mod trace;
+mod turns;
 mod undelivered;
 mod upgrade;
 pub mod versions;
 pub mod wire;
+
+// Cells in one process, for unit tests: the file is shared with the tests of other programs, which know this crate by its name.
+#[cfg(test)]
+extern crate self as lockkeeper_server;
+#[cfg(test)]
+#[path = "../tests/support/cell.rs"]
+mod test_cell;
 
 pub use config::NodeConfig;
 pub use node::{Node, StartError};

@@ -44,7 +44,7 @@ const TURNED_AWAY_FOR: [&str; 12] = [
     "other_site",
     "request_rate",
     "unauthenticated",
-    "unheard",
+    "silent",
 ];
 
 /// A histogram of times, from a tenth of a millisecond to a day.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use lockkeeper_api::v1;
 use lockkeeper_core::{LockTable, TableError};
-use lockkeeper_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ use crate::raft::network::{Dialer, PeerService};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
 use crate::raft::types::{Member, SnapshotMeta};
 use crate::raft::{Consensus, Start, terms};
-use crate::security::{Doors, SecurityError};
+use crate::security::{PortSecurity, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
 use crate::slow::Slow;
@@ -75,7 +75,7 @@ pub enum StartError {
     CellVersion(#[from] TableError),
     /// No random bytes.
     #[error("the system gives no random bytes: {0}")]
-    Random(lockkeeper_proto::chance::NoChance),
+    Random(lockkeeper_net::random::RandomError),
 }
 
 /// A running node. It stops when it is dropped.
@@ -83,7 +83,7 @@ pub struct Node {
     calls: Calls,
     consensus: Consensus,
     peers: PeerService,
-    doors: Doors,
+    security: PortSecurity,
     ended: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
     address: Option<SocketAddr>,
@@ -143,19 +143,19 @@ impl Node {
         if !config.members.is_empty() && !config.members.contains_key(&node_id) {
             return Err(StartError::NotAMember { node_id });
         }
-        let mut doors = Doors::open(&config.security)?;
+        let mut security = PortSecurity::open(&config.security)?;
         let own_addresses = config.listen.iter().chain(&config.peer_listen);
-        doors.hosts.add_addresses(config.members.values().chain(own_addresses));
+        security.hosts.add_addresses(config.members.values().chain(own_addresses));
         // A port that is in use is found before anything is written.
         let listener = bind(config.listen.as_deref()).await?;
         let peer_listener = bind(config.peer_listen.as_deref()).await?;
         let address = listener.as_ref().map(Listener::address);
         for address in listener.iter().map(Listener::address) {
-            doors.may_serve(address)?;
-            doors.may_serve_members(address)?;
+            security.may_serve(address)?;
+            security.may_serve_members(address)?;
         }
         for address in peer_listener.iter().map(Listener::address) {
-            doors.may_serve_members(address)?;
+            security.may_serve_members(address)?;
         }
         let own = addresses::own(
             config.members.get(&node_id).map(String::as_str),
@@ -166,7 +166,7 @@ impl Node {
             true => BTreeMap::from([(node_id, own.peer.clone())]),
             false => config.members.clone(),
         };
-        doors.may_have_members(given.len().max(home.identity().given.len()))?;
+        security.may_have_members(given.len().max(home.identity().given.len()))?;
         if home.identity().given.is_empty() {
             let path = config.data_dir.clone().unwrap_or_default();
             home.remember_given(&given).map_err(|error| DataDirError::Io { path, error })?;
@@ -176,7 +176,7 @@ impl Node {
         table.support(supported)?;
         check_term(&config, &log)?;
         let mut nonce = [0; 8];
-        lockkeeper_proto::chance::fill(&mut nonce).map_err(StartError::Random)?;
+        lockkeeper_net::random::fill(&mut nonce).map_err(StartError::Random)?;
         let metrics = Metrics::new(log.sync_seconds());
         let slow = Slow::new(config.slow_acquire);
         let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table, metrics, slow));
@@ -193,11 +193,11 @@ impl Node {
             shared: shared.clone(),
             own: own.clone(),
             given: given.iter().map(as_member).collect(),
-            dialer: Dialer::new(doors.dialing.clone()),
+            dialer: Dialer::new(security.dialing.clone()),
             versions: config.versions,
         })
         .await?;
-        let guard = doors.guard.clone();
+        let guard = security.guard.clone();
         let calls = Calls::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), guard);
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
@@ -215,10 +215,10 @@ impl Node {
         };
         tasks.spawn(lead);
         if let Some(listener) = listener {
-            tasks.spawn(listener.serve(calls.clone(), peers.clone(), doors.clone()));
+            tasks.spawn(listener.serve(calls.clone(), peers.clone(), security.clone()));
         }
         if let Some(listener) = peer_listener {
-            tasks.spawn(listener.serve_peers(peers.clone(), doors.clone(), calls.clone()));
+            tasks.spawn(listener.serve_peers(peers.clone(), security.clone(), calls.clone()));
         }
         let until_gone = {
             let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
@@ -241,7 +241,7 @@ impl Node {
             };
             end.send_replace(Some(why));
         });
-        Ok(Node { calls, consensus, peers, doors, ended, tasks, address, _folder: folder })
+        Ok(Node { calls, consensus, peers, security, ended, tasks, address, _folder: folder })
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {
@@ -281,14 +281,14 @@ impl Node {
     pub async fn listen(&mut self, address: &str) -> Result<SocketAddr, StartError> {
         let listener = Listener::bind(address).await?;
         let bound = listener.address();
-        self.doors.may_serve(bound)?;
-        self.doors.may_serve_members(bound)?;
+        self.security.may_serve(bound)?;
+        self.security.may_serve_members(bound)?;
         self.serve(listener);
         Ok(bound)
     }
 
     fn serve(&mut self, listener: Listener) {
-        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.doors.clone()));
+        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.security.clone()));
     }
 
     /// The frames of a client in this process: what goes over the stream of the gRPC service, without a
@@ -332,7 +332,7 @@ impl Node {
             tracing::info!(%failure, "the leadership was not handed over");
         }
         self.tasks.shutdown().await;
-        self.calls.shared().office.leave(None);
+        self.calls.shared().leader_term.leave(None);
         self.consensus.say_goodbye().await;
         self.consensus.shutdown().await;
     }

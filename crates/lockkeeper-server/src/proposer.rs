@@ -12,15 +12,15 @@ use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::limits::ENTRY_COST_MAX;
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Batch, Command};
-use lockkeeper_proto::utc;
+use lockkeeper_net::utc;
 use tokio::sync::Notify;
 
 use crate::callers::Caller;
 use crate::failure::Failure;
-use crate::office::Tenure;
+use crate::leader_term::Tenure;
 use crate::pace::Pace;
+use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::log::LogStore;
-use crate::raft::packed::Packed;
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
 use crate::{space, trace};
@@ -83,6 +83,11 @@ impl Queue {
     }
 
     fn late_at(&self, now: Instant) -> Duration {
+        // A simulated node does not depend on how busy the real machine is.
+        #[cfg(feature = "simulation")]
+        if lockkeeper_net::simulation::host().is_some() {
+            return Duration::ZERO;
+        }
         self.commands.front().map_or(Duration::ZERO, |oldest| now.saturating_duration_since(oldest.since))
     }
 
@@ -202,6 +207,11 @@ impl Proposer {
         queue.commands.drain(..count).map(|queued| (queued.command, queued.caller)).unzip()
     }
 
+    /// About how many bytes the next entry has.
+    fn next_entry_bytes(&self) -> usize {
+        self.queue().bytes.min(ENTRY_BYTES_MAX)
+    }
+
     /// The next commands for the log. While the disk is full, those that ask for something new are refused,
     /// also if they were queued before it was noticed.
     fn take_what_fits(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
@@ -244,6 +254,7 @@ impl Proposer {
         let mut under_way = FuturesUnordered::new();
         let mut sequence = 0;
         let mut pace = Pace::default();
+        let mut waits_for_room = false;
         loop {
             tokio::select! {
                 biased;
@@ -254,7 +265,7 @@ impl Proposer {
                 }
                 () = shared.proposer.wake.notified(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {}
                 // What is new is refused before it is queued, so nothing else would notice that there is room.
-                () = tokio::time::sleep(SPACE_CHECK), if shared.proposer.refuses_new().is_some() => {}
+                () = tokio::time::sleep(SPACE_CHECK), if waits_for_room || shared.proposer.refuses_new().is_some() => {}
             }
             space::check(&shared, &consensus, &log);
             while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
@@ -262,10 +273,16 @@ impl Proposer {
                 let pause = pace.pause(&consensus);
                 if !pause.is_zero() && shared.proposer.queued() > 0 {
                     tokio::time::sleep(pause).await;
+                    shared.metrics.members.proposal_pause_seconds.inc_by(pause.as_secs_f64());
                 }
                 space::check(&shared, &consensus, &log);
+                // What is queued in front of the log keeps nobody else waiting; in the log it would block a vote.
+                waits_for_room = !log.has_room_for(0, shared.proposer.next_entry_bytes());
+                if waits_for_room {
+                    break;
+                }
                 let Some((commands, callers)) = shared.proposer.take_what_fits() else { break };
-                let (now, tenure) = match shared.office.stamp() {
+                let (now, tenure) = match shared.leader_term.stamp() {
                     Ok(stamp) => stamp,
                     Err(failure) => {
                         for caller in callers {
@@ -276,7 +293,7 @@ impl Proposer {
                 };
                 sequence += 1;
                 shared.metrics.batch_commands.observe(commands.len() as f64);
-                let batch = Arc::new(Packed::new(Batch { now, utc_ms: utc::now_ms(), commands }));
+                let batch = Arc::new(EncodedBatch::new(Batch { now, utc_ms: utc::now_ms(), commands }));
                 let callers = match mutation::is_on(Mutation::GrantBeforeCommit) {
                     true => answer_too_early(&shared, &batch, callers),
                     false => callers,
@@ -314,7 +331,7 @@ fn answer_too_early(shared: &Shared, batch: &Batch, callers: Vec<Caller>) -> Vec
 struct UnderWay {
     sequence: u64,
     tenure: Tenure,
-    batch: Arc<Packed>,
+    batch: Arc<EncodedBatch>,
 }
 
 impl UnderWay {
@@ -338,7 +355,7 @@ impl UnderWay {
             tokio::time::sleep(ASK_AGAIN).await;
             // Only in the tenure that decided it: the next one gives every session its full time again, so an expiry of
             // this one would break renewals that have been acknowledged since (S3).
-            if shared.office.tenure() == Some(self.tenure) {
+            if shared.leader_term.tenure() == Some(self.tenure) {
                 own.into_iter().for_each(|command| shared.proposer.submit(command, Caller::Nobody));
             }
         });

@@ -12,10 +12,10 @@ use crate::callers::{Caller, Callers, Told};
 use crate::console_seats::ConsoleSeats;
 use crate::expiry::Expiry;
 use crate::failure::Failure;
-use crate::lately::Lately;
+use crate::hourly_stats::HourlyStats;
+use crate::leader_term::LeaderTerm;
 use crate::metrics::Metrics;
 use crate::observers::Observers;
-use crate::office::Office;
 use crate::orphans::Orphans;
 use crate::proposer::Proposer;
 use crate::slow::Slow;
@@ -33,7 +33,7 @@ pub struct Shared {
     /// The queue in front of the log.
     pub proposer: Proposer,
     /// Whether this node leads.
-    pub office: Office,
+    pub leader_term: LeaderTerm,
     /// Session timers.
     pub expiry: Expiry,
     /// Waiting requests that nobody will come back for.
@@ -43,7 +43,7 @@ pub struct Shared {
     /// What can be measured.
     pub metrics: Metrics,
     /// The last hour in figures.
-    pub lately: Lately,
+    pub hourly_stats: HourlyStats,
     /// Which waits are worth a line in the log.
     pub slow: Slow,
     /// Seats for pages of the console that watch this node.
@@ -63,13 +63,13 @@ impl Shared {
             started: Instant::now(),
             callers: Callers::default(),
             proposer: Proposer::default(),
-            office: Office::default(),
+            leader_term: LeaderTerm::default(),
             expiry: Expiry::default(),
             orphans: Orphans::default(),
             observers: Observers::default(),
             metrics,
             slow,
-            lately: Lately::default(),
+            hourly_stats: HourlyStats::default(),
             console_seats: Arc::default(),
             timers_changed: Notify::new(),
             ticking: AtomicBool::new(false),
@@ -84,7 +84,7 @@ impl Shared {
 
     /// Queues a command, if this node leads.
     pub fn submit(&self, command: Command, caller: Caller) {
-        match self.office.is_open() {
+        match self.leader_term.is_open() {
             Ok(()) => {
                 let caller = trace::follow(&command, caller);
                 self.proposer.submit(command, caller);
@@ -156,7 +156,7 @@ impl Shared {
 
     fn note(&self, now: CellTime, command: &Command, answer: &lockkeeper_core::Answer) {
         match (command, answer) {
-            (command, Ok(Reply::SessionOpened { ttl_ms, .. })) if self.office.term().is_some() => {
+            (command, Ok(Reply::SessionOpened { ttl_ms, .. })) if self.leader_term.term().is_some() => {
                 if let Some(session) = command.opens() {
                     self.expiry.start(session, *ttl_ms);
                     self.timers_changed.notify_one();
@@ -165,7 +165,7 @@ impl Shared {
             (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
             (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
                 self.metrics.granted_at_once(grant.mode);
-                self.lately.granted(now, 0);
+                self.hourly_stats.granted(now, 0);
                 self.observers.changed(grant.locks.as_slice());
             }
             (Command::Acquire(request), Err(why)) => self.metrics.refused_at_once(request.mode, why),
@@ -191,8 +191,8 @@ impl Shared {
         match effect {
             Effect::Granted { session, ticket, request, grant, waited_ms } => {
                 self.metrics.granted_after(grant.mode, waited_ms);
-                self.lately.granted(now, waited_ms);
-                if self.slow.is_slow(waited_ms) && self.office.term().is_some() {
+                self.hourly_stats.granted(now, waited_ms);
+                if self.slow.is_slow(waited_ms) && self.leader_term.term().is_some() {
                     self.metrics.slow_acquires.inc();
                     let owner = self.table().session(session).map(|alive| alive.owner.clone());
                     self.slow.say(now, session, &owner.unwrap_or_default(), &grant, waited_ms);
@@ -212,7 +212,7 @@ impl Shared {
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
                 let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
-                self.lately.freed(now, held_ms, lost);
+                self.hourly_stats.freed(now, held_ms, lost);
                 self.observers.changed(std::slice::from_ref(&lock));
                 let taken = match why {
                     Freed::Forced => Some("forced"),
@@ -234,7 +234,7 @@ impl Shared {
             }
             Effect::ExpiryStale { session } => {
                 let ttl_ms = self.table().session(session).map(|alive| alive.ttl_ms);
-                if let (Some(ttl_ms), Some(_)) = (ttl_ms, self.office.term()) {
+                if let (Some(ttl_ms), Some(_)) = (ttl_ms, self.leader_term.term()) {
                     self.expiry.start(session, ttl_ms);
                     self.timers_changed.notify_one();
                 }

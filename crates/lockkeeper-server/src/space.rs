@@ -28,7 +28,7 @@ fn shortage(shared: &Shared, consensus: &Consensus, log: &LogStore) -> Option<St
     let why = match own {
         Some(error) => error.while_it_is_tried_again(),
         None => {
-            let nodes = consensus.majority_lacks_room(reserved)?;
+            let nodes = consensus.majority_lacks_space(reserved)?;
             format!("no space left on the disks of nodes {nodes:?}: free some, and it goes on by itself")
         }
     };

@@ -34,7 +34,7 @@ const GRACE_MAX: Duration = Duration::from_secs(10);
 pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore) {
     let mut strain = Strain::default();
     loop {
-        let wake = match shared.office.now() {
+        let wake = match shared.leader_term.now() {
             Ok(now) => turn(&shared, now, strain.grace(shared.proposer.late())),
             Err(_) => LOOK_AT_LEAST,
         };
@@ -56,7 +56,7 @@ async fn pause(wake: Duration) {
     }
 }
 
-/// How late this task's own sleeps have ended lately: as late as renewals may be that wait to be read.
+/// How late this task's own sleeps have ended recently: as late as renewals may be that wait to be read.
 #[derive(Debug, Default)]
 struct Strain {
     late: Duration,

@@ -11,7 +11,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_core::Token;
-use lockkeeper_proto::utc::shown;
+use lockkeeper_net::utc::shown;
 
 /// The rate at which the floor rises. A lock table applies about half as many commands in a second on one processor,
 /// and a version of one value rises by one with a command as well.

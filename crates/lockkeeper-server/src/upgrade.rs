@@ -32,7 +32,7 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, home: Arc<Dat
         {
             tracing::warn!(%error, "failed to write the cell version to the data folder; trying again in a second");
         }
-        if shared.office.now().is_err() {
+        if shared.leader_term.now().is_err() {
             continue;
         }
         if current < supported

@@ -1,13 +1,13 @@
 //! Between the wire and the lock table.
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer;
 use lockkeeper_core::history::ShortSession;
 use lockkeeper_core::limits::INTERVAL_NS_MAX;
 use lockkeeper_core::{
     Acquire, Command, Fence, Grant, LockView, Locks, Mode, Policy, Reply, Sequencer, SessionId, TakeRate,
     Token, Wait, Waiting,
 };
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer;
 use smol_str::SmolStr;
 
 use crate::failure::{Failure, Outcome};
@@ -15,21 +15,21 @@ use crate::raft::{Disagreement, MemberStatus};
 
 /// What has to be known of an operation on a stream to answer it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum About {
+pub enum ReplyShape {
     /// It opens this session.
     Opening(SessionId),
     /// An acquire whose caller needs no names in its answer.
     BriefAcquire,
     /// Any other.
-    Anything,
+    Full,
 }
 
-impl About {
+impl ReplyShape {
     /// The session that it opens.
     pub fn opens(&self) -> Option<SessionId> {
         match self {
-            About::Opening(session) => Some(*session),
-            About::BriefAcquire | About::Anything => None,
+            ReplyShape::Opening(session) => Some(*session),
+            ReplyShape::BriefAcquire | ReplyShape::Full => None,
         }
     }
 }
@@ -237,12 +237,12 @@ fn brief_grant(grant: &Grant) -> v1::Grant {
 }
 
 /// The answer to a command that went through the log.
-pub fn answer(about: &About, outcome: Outcome) -> answer::Kind {
+pub fn answer(about: &ReplyShape, outcome: Outcome) -> answer::Kind {
     match outcome {
         Err(failure) => answer::Kind::Error(failure.to_wire()),
         Ok(Reply::Granted(granted)) => answer::Kind::Grant(match about {
-            About::BriefAcquire => brief_grant(&granted),
-            About::Opening(_) | About::Anything => grant(&granted),
+            ReplyShape::BriefAcquire => brief_grant(&granted),
+            ReplyShape::Opening(_) | ReplyShape::Full => grant(&granted),
         }),
         Ok(Reply::SessionOpened { ttl_ms, .. }) => answer::Kind::OpenSession(v1::OpenSessionResponse {
             session: about.opens().map(|session| session.to_string()).unwrap_or_default(),

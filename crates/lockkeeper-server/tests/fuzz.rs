@@ -146,6 +146,16 @@ fn gate() {
     fuzz("gate");
 }
 
+#[test]
+fn grpc() {
+    fuzz("grpc");
+}
+
+#[test]
+fn access() {
+    fuzz("access");
+}
+
 /// Writes the corpus anew, from good examples of everything: run it when a format has grown.
 #[test]
 #[ignore = "writes to fuzz/corpus"]

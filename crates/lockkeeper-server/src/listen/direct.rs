@@ -9,17 +9,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use lockkeeper_proto::frame::{self, GREETING, NotAFrame};
-use lockkeeper_proto::net::{Duplex, Stream};
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
+use lockkeeper_net::frame::{self, GREETING, NotAFrame};
+use lockkeeper_net::net::{Duplex, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
 use super::{FIRST_BYTES_WITHIN, LogThrottle};
-use crate::budget::ConnectionBudget;
+use crate::budget::{Charge, ConnectionBudget, SMALL_BYTES};
 use crate::calls::Calls;
 use crate::session::connection::Connection;
+use crate::session::decode_limits::check_frame;
 use crate::session::stream::ClientStream;
 
 /// Largest frame that is taken in.
@@ -64,7 +65,8 @@ async fn exchange(
     writer.flush().await?;
     let connection = Arc::new(Connection::default());
     let buffer = BytesMut::with_capacity(READ_BYTES);
-    let inbound = Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None };
+    let inbound =
+        Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None, charge: None };
     let mut frames = ClientStream::on(connection.clone(), budget, inbound, calls);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
@@ -118,9 +120,31 @@ struct Inbound<R> {
     is_new: bool,
     /// When somebody new must have sent a frame and said who it is, or the frame that is coming in must be there.
     late: Option<Pin<Box<Sleep>>>,
+    /// Counts the frame that is coming in.
+    charge: Option<Charge>,
 }
 
 impl<R> Inbound<R> {
+    /// Counts what has come of a frame. Large frames are refused while the client's identity is above its budget.
+    fn charge_incomplete(&mut self) -> io::Result<()> {
+        self.charge = None;
+        if self.buffer.len() <= READ_BYTES {
+            return Ok(());
+        }
+        if self.buffer.len() > SMALL_BYTES && !self.connection.has_identity_room() {
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.allow() {
+                tracing::warn!(
+                    suppressed,
+                    "closed a connection: a large frame of an identity above its byte budget"
+                );
+            }
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.charge = self.connection.charge_identity(self.buffer.len());
+        Ok(())
+    }
+
     /// Whoever has begun a frame must go on with it: memory that waits for the rest would be anybody's to take. Whoever is
     /// new must begin, and say who it is where callers are authenticated: places would be anybody's to take.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
@@ -154,9 +178,10 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
                 true => FRAME_BYTES_MAX,
                 false => UNKNOWN_FRAME_BYTES_MAX,
             };
-            match frame::decode(&mut this.buffer, bytes_max) {
+            match frame::decode_checked(&mut this.buffer, bytes_max, check_frame) {
                 Ok(Some(frame)) => {
                     this.is_new = false;
+                    this.charge = None;
                     if !this.is_awaited() {
                         this.late = None;
                     }
@@ -168,7 +193,11 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
             this.buffer.reserve(READ_BYTES);
             match this.reader.poll_some(&mut this.buffer, context) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(None),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(_)) => {
+                    if let Err(error) = this.charge_incomplete() {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Poll::Pending => return this.poll_late(context).map(|error| Some(Err(error))),
             }

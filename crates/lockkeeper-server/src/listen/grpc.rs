@@ -5,9 +5,9 @@ use std::pin::Pin;
 use axum::http::HeaderValue;
 use axum::response::Response as AxumResponse;
 use futures_util::{Stream, StreamExt};
+use lockkeeper_api::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
+use lockkeeper_api::{FILE_DESCRIPTOR_SET, v1};
 use lockkeeper_core::{Command, Reply, Token};
-use lockkeeper_proto::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
-use lockkeeper_proto::{FILE_DESCRIPTOR_SET, v1};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -22,7 +22,8 @@ use crate::wire;
 
 /// Largest message that is taken in.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-
+/// In front of each message: a flag and its length.
+pub(super) const MESSAGE_PREFIX_BYTES: usize = 5;
 /// The same for health and reflection, which are asked before it is known who asks: names of services and symbols.
 pub(super) const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// How the library's message about bytes that are not a message begins, percent-encoded.

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::Stream;
-use lockkeeper_proto::v1::lockkeeper_server::SERVICE_NAME;
+use lockkeeper_api::v1::lockkeeper_server::SERVICE_NAME;
 use tokio::time::{Interval, MissedTickBehavior};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;

@@ -14,7 +14,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use tonic::Status;
 
-use super::prompt::Prompt;
+use super::message_deadline::MessageDeadline;
 use crate::budget::{ByteBudget, Charge};
 use crate::failure::Failure;
 
@@ -23,10 +23,16 @@ const PIECE_BYTES: usize = 16 << 10;
 
 /// Counts the body of an answer until it is sent. Bodies of unknown length are streams: they are made as the client reads.
 pub(super) async fn meter(response: Response, budget: &ByteBudget) -> Response {
-    if response.body().size_hint().exact().is_none() {
-        return response;
+    match response.body().size_hint().exact() {
+        Some(_) => meter_whole(response, budget).await,
+        None => meter_stream(response, budget),
     }
-    meter_whole(response, budget).await
+}
+
+/// Counts each event of a stream until it is sent.
+pub(super) fn meter_stream(response: Response, budget: &ByteBudget) -> Response {
+    let charge = budget.charge(0);
+    response.map(|body| Body::new(MeteredStream { body, event: Bytes::new(), charge }))
 }
 
 /// The same for the answer to a single gRPC call, whose length nobody knows before it is encoded.
@@ -56,10 +62,8 @@ impl HttpBody for MeteredAnswer {
         if self.rest.is_empty() {
             return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         }
-        let count = self.rest.len().min(PIECE_BYTES);
-        let piece = Bytes::copy_from_slice(&self.rest.split_to(count));
-        self.charge.shrink(count);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        let this = &mut *self;
+        Poll::Ready(Some(Ok(next_piece(&mut this.rest, &mut this.charge))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -68,6 +72,49 @@ impl HttpBody for MeteredAnswer {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// A piece of what is left.
+fn next_piece(rest: &mut Bytes, charge: &mut Charge) -> Frame<Bytes> {
+    let count = rest.len().min(PIECE_BYTES);
+    let piece = Bytes::copy_from_slice(&rest.split_to(count));
+    charge.shrink(count);
+    Frame::data(piece)
+}
+
+struct MeteredStream {
+    body: Body,
+    /// What is left of the last event.
+    event: Bytes,
+    charge: Charge,
+}
+
+impl HttpBody for MeteredStream {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        if this.event.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(context)).transpose()?.map(Frame::into_data) {
+                Some(Ok(event)) if event.len() > PIECE_BYTES => {
+                    this.charge.grow(event.len());
+                    this.event = event;
+                }
+                Some(Ok(event)) => return Poll::Ready(Some(Ok(Frame::data(event)))),
+                Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
+                None => return Poll::Ready(None),
+            }
+        }
+        Poll::Ready(Some(Ok(next_piece(&mut this.event, &mut this.charge))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.event.is_empty() && self.body.is_end_stream()
     }
 }
 
@@ -81,7 +128,7 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<axum::BoxError>,
 {
-    let (mut body, mut charge, mut whole) = (Prompt::new(body), budget.charge(0), BytesMut::new());
+    let (mut body, mut charge, mut whole) = (MessageDeadline::new(body), budget.charge(0), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.downcast_ref::<Status>() {
             Some(status) => Failure::Invalid(status.message().to_owned()),

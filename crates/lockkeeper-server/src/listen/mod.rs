@@ -1,39 +1,41 @@
 //! The port: gRPC and HTTP side by side.
 
-mod crowd;
+mod auth_layer;
+mod connection_limiter;
 mod delivery;
 mod direct;
 mod gate;
+mod gathered;
 mod grpc;
 mod health;
 pub mod http;
 mod log_throttle;
+mod message_deadline;
 mod metered;
-mod opening;
-mod prompt;
-mod reception;
 mod requests;
+mod wire_protocol;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_proto::net::{self, Stream};
-use lockkeeper_proto::tls::{ServerTls, Visitor};
+use lockkeeper_net::net::{self, Stream};
+use lockkeeper_net::tls::{ServerTls, Visitor};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::crowd::{Crowd, Kind, Seat};
+use self::connection_limiter::{ConnectionLimiter, ConnectionPermit, Kind};
 pub(crate) use self::log_throttle::LogThrottle;
-use self::opening::{Opening, opening};
+pub(crate) use self::requests::MemberProof;
+use self::wire_protocol::{WireProtocol, detect};
 use crate::calls::Calls;
 use crate::raft::network::PeerService;
-use crate::security::doors::Members;
 use crate::security::hosts::AllowedHosts;
-use crate::security::{Doors, Who};
+use crate::security::port_security::Members;
+use crate::security::{PortSecurity, Who};
 
 /// The one deadline of somebody new, whatever is spoken: to say something, to send the first message or request whole, and
 /// to authenticate where callers must.
@@ -68,6 +70,18 @@ pub(crate) fn fuzz_gate(data: &[u8]) {
     gate::fuzz(data);
 }
 
+/// The messages of a streamed gRPC request, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_gathered(data: &[u8]) {
+    gathered::fuzz(data);
+}
+
+/// The first bytes of a connection, for `crate::fuzz`: what they begin is clear after 24 of them.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_wire_protocol(data: &[u8]) {
+    wire_protocol::fuzz(data);
+}
+
 /// An open port.
 pub(crate) struct Listener {
     listener: net::Listener,
@@ -90,22 +104,22 @@ impl Listener {
     }
 
     /// Serves clients and members until the node stops; then their connections end with it.
-    pub(crate) async fn serve(self, calls: Calls, peers: PeerService, doors: Doors) {
+    pub(crate) async fn serve(self, calls: Calls, peers: PeerService, security: PortSecurity) {
         // What comes in by a port is in nobody's name, until it is known who it is.
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
-        self.accept(Port::new(router, calls, peers, &doors, true), &doors).await;
+        self.accept(Port::new(router, calls, peers, &security, true), &security).await;
     }
 
     /// Serves members alone.
-    pub(crate) async fn serve_peers(self, peers: PeerService, doors: Doors, calls: Calls) {
+    pub(crate) async fn serve_peers(self, peers: PeerService, security: PortSecurity, calls: Calls) {
         let calls = calls.on_behalf_of(Who::Nobody);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
-        self.accept(Port::new(router, calls, peers, &doors, false), &doors).await;
+        self.accept(Port::new(router, calls, peers, &security, false), &security).await;
     }
 
-    async fn accept(mut self, port: Port, doors: &Doors) {
-        let crowd = Crowd::new(doors.crowd);
+    async fn accept(mut self, port: Port, security: &PortSecurity) {
+        let limiter = ConnectionLimiter::new(security.connection_limits);
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -115,8 +129,8 @@ impl Listener {
             };
             match accepted {
                 Ok(stream) => {
-                    let seat = crowd.enter(address_of(&stream));
-                    drop(connections.spawn(connection(stream, port.clone(), seat)));
+                    let permit = limiter.enter(address_of(&stream));
+                    drop(connections.spawn(connection(stream, port.clone(), permit)));
                 }
                 Err(error) => {
                     // Too many open files, most likely: those that are open are served on.
@@ -145,9 +159,15 @@ struct Port {
 }
 
 impl Port {
-    fn new(router: axum::Router, calls: Calls, peers: PeerService, doors: &Doors, for_clients: bool) -> Port {
-        let tls = if for_clients { &doors.clients } else { &doors.peers };
-        let mut hosts = doors.hosts.clone();
+    fn new(
+        router: axum::Router,
+        calls: Calls,
+        peers: PeerService,
+        security: &PortSecurity,
+        for_clients: bool,
+    ) -> Port {
+        let tls = if for_clients { &security.clients } else { &security.peers };
+        let mut hosts = security.hosts.clone();
         // Read at the start alone: a certificate that is renewed keeps its names.
         hosts.add_addresses(&tls.as_ref().map(ServerTls::names).unwrap_or_default());
         Port {
@@ -155,7 +175,7 @@ impl Port {
             calls,
             peers,
             tls: tls.clone(),
-            members: doors.members,
+            members: security.members,
             hosts: Arc::new(hosts),
             frames: for_clients,
         }
@@ -170,14 +190,14 @@ fn address_of(stream: &Stream) -> Option<IpAddr> {
 }
 
 /// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
-async fn connection(stream: Stream, port: Port, mut seat: Seat) {
+async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
     if let Stream::Tcp(stream) = &stream {
         prepare(stream);
     }
-    let Some((stream, visitor, opening)) = first_bytes(stream, &port, &mut seat).await else { return };
+    let Some((stream, visitor, protocol)) = first_bytes(stream, &port, &mut permit).await else { return };
     let turned_away = |why| port.calls.shared().metrics.turned_away(why);
-    match opening {
-        Opening::Frames if port.frames => match seat.move_to(Kind::Client) {
+    match protocol {
+        WireProtocol::Frames if port.frames => match permit.move_to(Kind::Client) {
             Ok(()) => {
                 let who = port.calls.guard().by_certificate(&visitor);
                 direct::serve(stream, port.calls.on_behalf_of(who)).await;
@@ -185,25 +205,39 @@ async fn connection(stream: Stream, port: Port, mut seat: Seat) {
             // Closed without a word: whoever is in is served, and a word to each would be work as well.
             Err(why) => turned_away(why),
         },
-        Opening::Frames => tracing::debug!("a client came to the port of the members"),
-        Opening::Entries if port.members.include(&visitor) => match seat.move_to(Kind::Member) {
-            Ok(()) => port.peers.serve_direct(stream).await,
-            Err(why) => turned_away(why),
-        },
-        Opening::Entries => reception::turn_away_stranger(&port.calls),
-        Opening::Http1 | Opening::Http2 => requests::serve(stream, port, visitor, seat, opening).await,
+        WireProtocol::Frames => tracing::debug!("refused a client on the members' port"),
+        WireProtocol::Members if port.members.include(&visitor) => {
+            // Places of members are for those who have proved that they are.
+            let admitted = tokio::select! {
+                admitted = port.peers.admit_direct(stream) => admitted,
+                _ = &mut permit.evicted => return turned_away("silent"),
+            };
+            let Some(admitted) = admitted else { return };
+            match permit.move_to(Kind::Member) {
+                Ok(()) => port.peers.serve_direct(admitted).await,
+                Err(why) => turned_away(why),
+            }
+        }
+        WireProtocol::Members => auth_layer::turn_away_stranger(&port.calls),
+        WireProtocol::Http1 | WireProtocol::Http2 => {
+            requests::serve(stream, port, visitor, permit, protocol).await
+        }
     }
 }
 
 /// The handshake and the first bytes, which have to come soon; none if the connection is to be closed.
-async fn first_bytes(stream: Stream, port: &Port, seat: &mut Seat) -> Option<(Stream, Visitor, Opening)> {
+async fn first_bytes(
+    stream: Stream,
+    port: &Port,
+    permit: &mut ConnectionPermit,
+) -> Option<(Stream, Visitor, WireProtocol)> {
     let first = async {
         let (stream, visitor) = match &port.tls {
             None => (stream, Visitor::default()),
             Some(tls) => tls.accept(stream).await?,
         };
-        let (stream, opening) = opening(stream).await?;
-        io::Result::Ok((stream, visitor, opening))
+        let (stream, protocol) = detect(stream).await?;
+        io::Result::Ok((stream, visitor, protocol))
     };
     tokio::select! {
         first = timeout(FIRST_BYTES_WITHIN, first) => match first {
@@ -216,10 +250,10 @@ async fn first_bytes(stream: Stream, port: &Port, seat: &mut Seat) -> Option<(St
                     tracing::warn!(%error, suppressed, "TLS handshake failed");
                 }
             }
-            Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first byte"),
-            Err(_) => tracing::debug!("a connection sent nothing and was closed"),
+            Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first message"),
+            Err(_) => tracing::debug!("closed a connection that sent nothing"),
         },
-        _ = &mut seat.pushed_out => port.calls.shared().metrics.turned_away("unheard"),
+        _ = &mut permit.evicted => port.calls.shared().metrics.turned_away("silent"),
     }
     None
 }
@@ -227,12 +261,12 @@ async fn first_bytes(stream: Stream, port: &Port, seat: &mut Seat) -> Option<(St
 fn prepare(stream: &TcpStream) {
     // An answer is small and somebody waits for it: it must not wait for more to send.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps its delay");
+        tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     // A client that has gone without a word is noticed by the system, and its connection freed.
     if let Err(error) = sockopt::set_socket_keepalive(stream, true)
         .and_then(|()| sockopt::set_tcp_keepidle(stream, CLIENT_SILENT_AFTER))
     {
-        tracing::debug!(%error, "a connection is not probed");
+        tracing::debug!(%error, "failed to enable TCP keepalive");
     }
 }

@@ -1,4 +1,6 @@
-//! What happens between members: an idle cell has nothing to count here.
+//! Counters of what happens between members. None of them rises in an idle cell.
+
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -14,6 +16,8 @@ pub struct MemberCounters {
     pub attempts: Counter,
     /// Pre-votes that this node has asked for, whatever for.
     pub pre_votes: Counter,
+    /// For how long the leader has waited before entries because a follower lags.
+    pub proposal_pause_seconds: Counter<f64, AtomicU64>,
 }
 
 impl MemberCounters {
@@ -30,5 +34,10 @@ impl MemberCounters {
             self.attempts.clone(),
         );
         r.register("pre_votes_requested", "Pre-votes requested from other members", self.pre_votes.clone());
+        r.register(
+            "proposal_pause_seconds",
+            "For how long the leader has waited before entries because a follower lags",
+            self.proposal_pause_seconds.clone(),
+        );
     }
 }

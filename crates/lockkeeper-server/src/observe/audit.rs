@@ -1,7 +1,7 @@
 //! What operators did, and who led the cell.
 
+use lockkeeper_api::v1;
 use lockkeeper_core::history::{Act, Deed};
-use lockkeeper_proto::v1;
 use serde::Serialize;
 
 use super::Look;

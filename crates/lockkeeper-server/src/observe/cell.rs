@@ -63,7 +63,7 @@ impl Calls {
         let shared = self.shared();
         let names_locks = self.may_see_all();
         let look = self.look_here();
-        let mut top = look.top(&shared.lately, LOCKS);
+        let mut top = look.top(&shared.hourly_stats, LOCKS);
         if !names_locks {
             top.contended.clear();
             top.longest_held.clear();

@@ -10,7 +10,7 @@ impl Calls {
         let shared = self.shared();
         let reading = {
             let look = self.look_here();
-            let now = shared.office.now().unwrap_or(look.now);
+            let now = shared.leader_term.now().unwrap_or(look.now);
             Reading {
                 counts: look.table.counts(),
                 last_token: look.table.last_token(),
@@ -27,7 +27,7 @@ impl Calls {
             queued: shared.proposer.queued() as u64,
             refuses_new: shared.proposer.trouble().is_some(),
             watchers: shared.console_seats.taken() as u64,
-            leads: shared.office.term().is_some(),
+            leads: shared.leader_term.term().is_some(),
             raft: self.consensus().status(),
             table_differs: self.consensus().stopped_by_disagreement().is_some(),
             disk: folder.and_then(|folder| Disk::of(&folder).ok()),

@@ -1,8 +1,8 @@
 //! Who waits for whom.
 
+use lockkeeper_api::v1;
 use lockkeeper_core::LockName;
 use lockkeeper_core::graph::WaitGraph;
-use lockkeeper_proto::v1;
 use serde::Serialize;
 
 use super::Look;

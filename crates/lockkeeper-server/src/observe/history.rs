@@ -1,8 +1,8 @@
 //! The last events of one lock.
 
+use lockkeeper_api::v1;
 use lockkeeper_core::LockName;
 use lockkeeper_core::history::{EVENTS_PER_LOCK_MAX, LockEvent, What};
-use lockkeeper_proto::v1;
 use serde::Serialize;
 
 use super::Look;

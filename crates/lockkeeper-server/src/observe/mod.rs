@@ -13,12 +13,14 @@ pub mod graph;
 pub mod history;
 pub mod locks;
 pub mod sessions;
+#[cfg(test)]
+mod tests;
 pub mod top;
 
 use std::sync::MutexGuard;
 
+use lockkeeper_api::v1;
 use lockkeeper_core::{CellTime, LockTable, Right};
-use lockkeeper_proto::v1;
 
 use crate::calls::Calls;
 use crate::failure::Failure;
@@ -53,7 +55,7 @@ impl Calls {
     /// Where to look first, on the wire.
     pub fn top(&self, request: &v1::GetTopRequest) -> Result<v1::Top, Failure> {
         self.may_all(Right::Read, "")?;
-        Ok(self.look()?.top(&self.shared().lately, request.limit as usize).into())
+        Ok(self.look()?.top(&self.shared().hourly_stats, request.limit as usize).into())
     }
 
     /// Who waits for whom, on the wire.

@@ -12,8 +12,8 @@ use crate::failure::Failure;
 const PAGE: usize = 100;
 /// Most sessions in a page.
 const PAGE_MAX: usize = 1_000;
-/// Most sessions that are looked at for one page.
-const LOOKED_AT_MAX: usize = 100_000;
+/// Most sessions that are looked at for one page, which takes about a millisecond. The next page continues there.
+const LOOKED_AT_MAX: usize = 10_000;
 
 /// Which sessions.
 #[derive(Debug, Clone, Default)]
@@ -31,8 +31,10 @@ pub struct Wanted {
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<SessionState>,
-    /// There are more behind the last.
+    /// There may be more.
     pub more: bool,
+    /// Where the next page begins, if there are more: to be named as `after`.
+    pub next: Option<String>,
     /// How many there are in the cell.
     pub total: u64,
 }
@@ -75,15 +77,19 @@ impl Look<'_> {
     /// A page of sessions.
     pub fn sessions(&self, expiry: &Expiry, wanted: &Wanted) -> SessionPage {
         let limit = if wanted.limit == 0 { PAGE } else { wanted.limit.min(PAGE_MAX) };
-        let mut found: Vec<(SessionId, _)> = self
-            .table
-            .sessions_after(wanted.after)
-            .take(LOOKED_AT_MAX)
-            .filter(|(_, session)| wanted.owner.is_empty() || session.owner.contains(&wanted.owner))
-            .take(limit + 1)
-            .collect();
-        let more = found.len() > limit;
-        found.truncate(limit);
+        let mut found: Vec<(SessionId, _)> = Vec::new();
+        let (mut last, mut next) = (wanted.after, None);
+        for (looked_at, (id, session)) in self.table.sessions_after(wanted.after).enumerate() {
+            let fits = wanted.owner.is_empty() || session.owner.contains(&wanted.owner);
+            if looked_at == LOOKED_AT_MAX || (fits && found.len() == limit) {
+                next = last;
+                break;
+            }
+            last = Some(ShortSession::from(id));
+            if fits {
+                found.push((id, session));
+            }
+        }
         let shown = found.into_iter().map(|(id, session)| SessionState {
             session: ShortSession::from(id).to_string(),
             owner: session.owner.to_string(),
@@ -93,6 +99,46 @@ impl Look<'_> {
             grants: session.grants(),
             waits: session.waits(),
         });
-        SessionPage { sessions: shown.collect(), more, total: self.table.counts().sessions }
+        SessionPage {
+            sessions: shown.collect(),
+            more: next.is_some(),
+            next: next.map(|next| next.to_string()),
+            total: self.table.counts().sessions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use lockkeeper_core::{Batch, CellTime, Command, LockTable};
+
+    use super::*;
+
+    #[test]
+    fn a_page_looks_at_a_bounded_number_of_sessions_and_the_next_one_continues_there() {
+        let open = |number: usize| Command::OpenSession {
+            session: SessionId((number as u128) << 96),
+            ttl_ms: 1_000,
+            owner: if number == 2 * LOOKED_AT_MAX { "wanted".into() } else { "other".into() },
+            identity: None,
+        };
+        let mut table = LockTable::new();
+        let commands = (1..=3 * LOOKED_AT_MAX).map(open).collect();
+        table.apply(1, &Batch { now: CellTime(1), utc_ms: 0, commands }).expect("the first entry");
+        let table = Mutex::new(table);
+        let look = Look { table: table.lock().unwrap_or_else(PoisonError::into_inner), now: CellTime(1) };
+        let expiry = Expiry::default();
+        let (mut after, mut pages) = (None, Vec::new());
+        loop {
+            let wanted = Wanted { after, owner: "wanted".to_owned(), limit: 5 };
+            let page = look.sessions(&expiry, &wanted);
+            pages.push(page.sessions.len());
+            assert_eq!(page.more, page.next.is_some());
+            let Some(next) = page.next else { break };
+            after = Wanted::behind(&next).expect("a place in the list");
+        }
+        assert_eq!(pages, [0, 1, 0]);
     }
 }

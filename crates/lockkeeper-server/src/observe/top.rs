@@ -1,10 +1,10 @@
 //! Where to look first: the most crowded locks, those held the longest, and the last hour in figures.
 
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
 use serde::Serialize;
 
 use super::Look;
-use crate::lately::{Hour, Lately, Spread};
+use crate::hourly_stats::{Hour, HourlyStats, Spread};
 
 /// Locks shown, if nobody names a number.
 const SHOWN: usize = 10;
@@ -54,7 +54,7 @@ pub struct LongHeld {
 
 impl Look<'_> {
     /// At most `limit` locks in each list; 0 means ten.
-    pub fn top(&self, lately: &Lately, limit: usize) -> Top {
+    pub fn top(&self, hourly_stats: &HourlyStats, limit: usize) -> Top {
         let limit = if limit == 0 { SHOWN } else { limit.min(SHOWN_MAX) };
         let (contended, many_locks) = self.table.most_contended(self.now, limit);
         let (longest, many_sessions) = self.table.longest_held(self.now, limit);
@@ -79,7 +79,7 @@ impl Look<'_> {
                 })
                 .collect(),
             sampled: many_locks || many_sessions,
-            hour: lately.hour(self.now),
+            hour: hourly_stats.hour(self.now),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! When each member was last sent something that it has acknowledged, request by request, and what it promised with it: what
-//! the leader's lease is made of.
+//! The acknowledgements that the leader's lease is computed from: for each member, when the last acknowledged request was sent and what
+//! the member promised with its answer.
 //!
-//! openraft counts this too, but by log ids: an answer to an old request also acknowledges later ones that bring nothing
-//! new. A leader that was stopped with an answer on its way, and then woke up, had a fresh lease from it.
+//! openraft counts acknowledgements too, but by log id: the answer to an old request also acknowledges later requests without new
+//! entries. A leader that was stopped while an answer was under way got a fresh lease from it when it woke up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,20 +21,20 @@ pub(crate) fn safe_part(promise: Duration) -> Duration {
     promise.saturating_sub(promise * DRIFT_PERCENT / 100 + DRIFT_MORE)
 }
 
-/// What the members have acknowledged.
+/// The acknowledgements of all members.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     by_member: Mutex<BTreeMap<u64, Ack>>,
 }
 
-/// What a member has acknowledged to one leader.
+/// The acknowledgements of one member to one leader.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ack {
     /// As whose leader it was sent.
     vote: Vote,
     /// When the latest request that it has acknowledged was sent.
     pub(crate) sent: Instant,
-    /// What it promised last: for how long after a request it neither votes nor stands.
+    /// The latest promise: how long after a request the member neither votes nor stands for election.
     promise: Duration,
     // Invariant: the latest end of all its promises, less drift. A member that was restarted with a shorter promise keeps the one that it
     // gave before (`raft/promise.rs`).

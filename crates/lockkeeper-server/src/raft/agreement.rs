@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lockkeeper_api::peer;
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_proto::peer;
 
 /// Hashes of this node's last entries. A report about an older entry cannot be compared any more: the next one will be.
 const HASHES_KEPT: usize = 4_096;

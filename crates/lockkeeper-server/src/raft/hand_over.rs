@@ -50,7 +50,7 @@ impl Consensus {
         self.status()
             .members
             .iter()
-            .filter(|member| member.voter && member.node_id != self.node_id && self.is_there(member))
+            .filter(|member| member.voter && member.node_id != self.node_id && self.is_reachable(member))
             .filter(|member| self.disagreement_of(member.node_id).is_none())
             .max_by_key(|member| member.matched)
             .map(|member| member.node_id)
@@ -119,78 +119,33 @@ impl Consensus {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use lockkeeper_core::Command;
-    use tokio::net::TcpListener;
-
     use super::*;
-    use crate::{Node, NodeConfig};
+    use crate::test_cell::{LONG, leader, put, start_cell, until};
 
-    const LONG: Duration = Duration::from_secs(30);
     /// A member that is not there: whoever is asked to hand over to it is not replaced by it.
     const ABSENT: u64 = 9;
 
-    async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-        let began = Instant::now();
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn cell() -> Vec<Node> {
-        let mut members = BTreeMap::new();
-        for id in 1..=3 {
-            let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            members.insert(id, free.local_addr().unwrap().to_string());
-        }
-        let mut nodes = Vec::new();
-        for id in 1..=3 {
-            let config = NodeConfig {
-                node_id: Some(id),
-                listen: Some(members[&id].clone()),
-                members: members.clone(),
-                ..NodeConfig::in_memory()
-            };
-            nodes.push(Node::open(config).await.unwrap());
-        }
-        nodes
-    }
-
-    fn put() -> Command {
-        Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None }
-    }
-
+    /// The others cannot take over either: without a way back the leader would neither send heartbeats nor take entries for good.
     #[tokio::test]
     async fn cell_goes_on_after_a_transfer_that_nobody_followed() {
-        let nodes = cell().await;
-        let leader = until("a leader", async || nodes.iter().find(|node| node.calls().ready().is_ok())).await;
-        until("a write", async || leader.calls().command(put()).await.ok()).await;
+        let nodes = start_cell(|_, config| config).await;
+        let leads = leader(&nodes).await;
+        let leader = &nodes[leads];
+        until("a write", async || put(leader, "k", 1).await.then_some(())).await;
         let consensus = leader.calls().consensus();
         for other in nodes.iter().map(|node| node.calls().consensus()) {
-            other.raft.runtime_config().elect(other.node_id == consensus.node_id);
+            if other.node_id != consensus.node_id {
+                other.set_eligible(false);
+            }
         }
         let term = consensus.status().term;
-        let office = &leader.calls().shared().office;
-        office.yield_for(LONG);
-        office.leave(None);
+        let leader_term = &leader.calls().shared().leader_term;
+        leader_term.yield_for(LONG);
+        leader_term.leave(None);
 
         let began = Instant::now();
         let handed_over = consensus.hand_over(ABSENT).await;
-        // When the leader has stepped down its streams break, and another member may stand before it does.
-        until("writes to go on", async || {
-            for node in &nodes {
-                if node.calls().command(put()).await.is_ok() {
-                    return Some(());
-                }
-            }
-            None
-        })
-        .await;
+        until("writes to go on", async || put(leader, "k", 1).await.then_some(())).await;
         println!(
             "{handed_over:?}; writes went on {} ms after the transfer began",
             began.elapsed().as_millis()

@@ -19,22 +19,22 @@ use tokio::time::Instant;
 use super::acks::{Ack, Acks, safe_part};
 use super::types::TypeConfig;
 
-/// The two clocks of one machine are not read in the same instant.
-const READ_APART: Duration = Duration::from_millis(5);
+/// Tolerance for reading the two clocks of a machine one after the other.
+const READ_TOLERANCE: Duration = Duration::from_millis(5);
 
-/// The leader's own vote needs no promise: it is longer than any.
-const ITSELF: Duration = Duration::from_secs(3_600);
+/// The leader's own promise, longer than any follower's.
+const OWN_PROMISE: Duration = Duration::from_secs(3_600);
 
-/// Tells whether this node may answer without asking.
+/// Decides whether this leader may answer from memory, without asking a majority.
 pub(crate) struct Lease {
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     acks: Arc<Acks>,
-    /// What this node itself promises as a follower.
+    /// This node's own promise as a follower.
     own_promise: Duration,
     sleep: Mutex<Sleep>,
 }
 
-/// What is known of the times at which the whole machine slept.
+/// The machine's suspend time as of the last check.
 #[derive(Debug)]
 struct Sleep {
     total: Duration,
@@ -54,7 +54,7 @@ impl Lease {
     /// Whether no other leader can exist now.
     pub(crate) fn is_valid(&self) -> bool {
         let now = Instant::now();
-        let until = self.majority(now + ITSELF, |ack| {
+        let until = self.majority(now + OWN_PROMISE, |ack| {
             if mutation::is_on(Mutation::LeaseIgnoresPromise) {
                 return ack.sent + safe_part(self.own_promise);
             }
@@ -87,7 +87,7 @@ impl Lease {
     fn woke(&self) -> Option<Instant> {
         let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         let total = slept();
-        if total > sleep.total + READ_APART {
+        if total > sleep.total + READ_TOLERANCE {
             tracing::warn!(slept = ?(total - sleep.total), "the machine has slept");
             sleep.woke = Some(Instant::now());
             sleep.total = total;
@@ -96,7 +96,7 @@ impl Lease {
     }
 }
 
-/// For how long the machine has slept since it was started.
+/// How long the machine has been suspended since boot.
 fn slept() -> Duration {
     let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
     let monotonic = read(ClockId::Monotonic);

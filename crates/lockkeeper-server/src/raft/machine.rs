@@ -96,7 +96,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         Entries: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
-        if self.shared.office.term().is_none() {
+        if self.shared.leader_term.term().is_none() {
             // A follower learns what is committed together with the next entries, and the leader waits for them to be
             // acknowledged: whoever is ready to run goes first.
             tokio::task::yield_now().await;
@@ -230,8 +230,9 @@ mod tests {
     use openraft::testing::log_id;
 
     use super::*;
+    use crate::blocking::tests::dropped_aside;
     use crate::metrics::{self, Metrics};
-    use crate::raft::packed::Packed;
+    use crate::raft::encoded_batch::EncodedBatch;
     use crate::raft::types::{Entry, Proposal};
     use crate::slow::Slow;
 
@@ -239,19 +240,37 @@ mod tests {
         let put =
             |_| Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
         let commands = (0..commands).map(put).collect();
-        let batch = Arc::new(Packed::new(Batch { now: CellTime(index), utc_ms: 0, commands }));
+        let batch = Arc::new(EncodedBatch::new(Batch { now: CellTime(index), utc_ms: 0, commands }));
         let proposal = Proposal { proposer: 7, sequence: index, batch };
         Entry::new(log_id::<TypeConfig>(1, 1, index), EntryPayload::Normal(proposal))
+    }
+
+    fn machine() -> Machine {
+        let metrics = Metrics::new(metrics::seconds());
+        let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, Slow::new(Duration::ZERO)));
+        let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
+        Machine::new(shared, Arc::new(Agreement::new(1)), snapshots, None)
+    }
+
+    /// To drop a table of a million locks takes long: not on the thread that serves.
+    #[tokio::test]
+    async fn table_that_a_snapshot_replaces_is_dropped_aside() {
+        let mut source = machine();
+        let entries = (0..3).map(|index| Ok((entry(index, 2), None)));
+        source.apply(futures_util::stream::iter(entries)).await.expect("applied");
+        let taken = source.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
+        let mut target = machine();
+        let before = dropped_aside();
+        target.install_snapshot(&taken.meta, taken.snapshot).await.expect("installed");
+        assert_eq!(target.shared.table().applied(), 3);
+        assert_eq!(dropped_aside(), before + 1);
     }
 
     #[tokio::test]
     async fn others_have_their_turn_while_a_node_catches_up() {
         const ENTRIES: u64 = 1_000;
         const COMMANDS: usize = 10;
-        let metrics = Metrics::new(metrics::seconds());
-        let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, Slow::new(Duration::ZERO)));
-        let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
-        let mut machine = Machine::new(shared, Arc::new(Agreement::new(1)), snapshots, None);
+        let mut machine = machine();
         let turns = Arc::new(AtomicUsize::new(0));
         let others = turns.clone();
         let others = tokio::spawn(async move {

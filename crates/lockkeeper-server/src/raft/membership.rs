@@ -97,7 +97,7 @@ impl Consensus {
         };
         let change = if leaving.voter {
             let rest: Vec<_> = members.iter().filter(|m| m.voter && m.node_id != node_id).collect();
-            let there = rest.iter().filter(|member| self.is_there(member)).count();
+            let there = rest.iter().filter(|member| self.is_reachable(member)).count();
             if rest.is_empty() {
                 return Err(Failure::Invalid(
                     "the last member that votes cannot be removed: stop it instead".to_owned(),
@@ -130,8 +130,8 @@ impl Consensus {
         self.status().members.into_iter().find(|member| member.node_id == node_id)
     }
 
-    pub(super) fn is_there(&self, member: &MemberStatus) -> bool {
-        let within = self.timing.there_within().as_millis() as u64;
+    pub(super) fn is_reachable(&self, member: &MemberStatus) -> bool {
+        let within = self.timing.reachable_within().as_millis() as u64;
         member.silent_ms.is_some_and(|silent| silent < within)
     }
 }

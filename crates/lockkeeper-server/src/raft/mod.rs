@@ -1,35 +1,35 @@
-//! Consensus: openraft with our log on disk and our lock table as its state machine.
+//! Consensus: openraft with our log on disk and our lock table as the state machine.
 //! Nothing outside this folder names an openraft type, so that the choice can change.
 
 pub(crate) mod acks;
 pub(crate) mod agreement;
+pub(crate) mod disk_space;
+pub(crate) mod election_trigger;
+pub mod encoded_batch;
 mod hand_over;
-pub(crate) mod heard;
-mod keeping;
+pub(crate) mod leader_contact;
 pub(crate) mod lease;
 pub mod log;
 mod machine;
 mod membership;
 pub mod network;
-pub mod packed;
+mod peer_maintenance;
 mod promise;
-pub(crate) mod room;
 pub mod runtime;
 pub mod snapshot;
 mod status;
-pub(crate) mod succession;
 pub(crate) mod terms;
 mod timing;
 pub mod types;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
-use lockkeeper_proto::utc;
+use lockkeeper_net::utc;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason, RaftError};
 use openraft::impls::ProgressResponder;
@@ -39,18 +39,18 @@ use tokio::task::JoinHandle;
 use self::acks::Acks;
 pub use self::agreement::Disagreement;
 use self::agreement::{Agreement, Verdict};
+use self::disk_space::SpaceReports;
+use self::election_trigger::ElectionTrigger;
+use self::encoded_batch::EncodedBatch;
 use self::hand_over::HandOver;
-use self::heard::Heard;
+use self::leader_contact::LeaderContact;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
-use self::network::{Answering, Contact, Dialer, Links, Network, PeerService};
-use self::packed::Packed;
-use self::room::Rooms;
+use self::network::{Contact, Dialer, Links, Network, PeerService, PeerServiceParts};
 use self::snapshot::SnapshotStore;
 pub(crate) use self::status::{FollowerProgress, Progress};
 pub use self::status::{MemberStatus, RaftStatus};
-use self::succession::Succession;
 pub use self::timing::{Timing, TimingPreset};
 use self::types::{Member, Proposal, TypeConfig};
 use crate::data_dir::{DataDir, Identity};
@@ -68,25 +68,26 @@ const ENTRIES_PER_MESSAGE_MAX: u64 = 256;
 /// The sequence number of a barrier, which has no callers: those of the proposer begin at 1.
 const BARRIER: u64 = 0;
 
-/// A node's part in the agreement.
+/// A node's consensus module.
 #[derive(Clone)]
 pub struct Consensus {
     raft: Raft,
     node_id: u64,
     lease: Arc<Lease>,
-    heard: Arc<Heard>,
+    leader_contact: Arc<LeaderContact>,
     agreement: Arc<Agreement>,
     dialer: Dialer,
     timing: Timing,
     links: Arc<Links>,
-    tasks: Arc<(AbortOnDrop, OnceLock<AbortOnDrop>)>,
+    election_trigger: Arc<ElectionTrigger>,
+    _tasks: Arc<[AbortOnDrop; 2]>,
     /// Shared with the task that sends extra heartbeats.
     sends_heartbeats: Arc<AtomicBool>,
     handing_over: HandOver,
-    rooms: Arc<Rooms>,
+    space_reports: Arc<SpaceReports>,
 }
 
-/// A task that ends with whoever started it.
+/// A task that is aborted when its owner is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -154,7 +155,7 @@ impl Consensus {
         let agreement = Arc::new(Agreement::new(node_id));
         let machine = Machine::new(shared, agreement.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
-        let rooms = Arc::new(Rooms::default());
+        let space_reports = Arc::new(SpaceReports::default());
         let links = Arc::new(Links::new(network::Shared {
             home: home.clone(),
             dialer: dialer.clone(),
@@ -163,7 +164,7 @@ impl Consensus {
             counters: counters.clone(),
             versions,
             agreement: agreement.clone(),
-            rooms: rooms.clone(),
+            space_reports: space_reports.clone(),
         }));
         let longest_promise = promise::prepare(&home, timing.promise())
             .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
@@ -172,44 +173,48 @@ impl Consensus {
             .await
             .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
-        let heard = Arc::new(Heard::new(timing.forget_leader_after()));
+        let leader_contact = Arc::new(LeaderContact::new(timing.forget_leader_after()));
         let sends_heartbeats = Arc::new(AtomicBool::new(true));
-        let keeping = keeping::run(raft.clone(), links.clone(), acks, timing, sends_heartbeats.clone());
-        let tasks = Arc::new((AbortOnDrop(tokio::spawn(keeping)), OnceLock::new()));
-        let (heard_too, links) = (heard.clone(), links.clone());
+        let peer_maintenance =
+            peer_maintenance::run(raft.clone(), links.clone(), acks, timing, sends_heartbeats.clone());
+        // A promise not to vote outlives the process that gave it, and its start is not recorded. So this node neither votes nor stands
+        // for election for as long as it could still hold.
+        let may_have_promised = home.cell().is_some() && !is_only_voter(&raft, node_id);
+        let silent_for = if may_have_promised { longest_promise } else { Duration::ZERO };
+        let election_trigger = Arc::new(ElectionTrigger::new(
+            raft.clone(),
+            leader_contact.clone(),
+            timing,
+            counters.clone(),
+            silent_for,
+        ));
+        let tasks =
+            [tokio::spawn(peer_maintenance), tokio::spawn(election_trigger.clone().watch())].map(AbortOnDrop);
         let consensus = Consensus {
-            raft,
+            raft: raft.clone(),
             node_id,
             lease,
-            heard: heard_too,
+            leader_contact: leader_contact.clone(),
             agreement: agreement.clone(),
             dialer,
             timing,
             links,
-            tasks,
+            election_trigger: election_trigger.clone(),
+            _tasks: Arc::new(tasks),
             sends_heartbeats,
             handing_over: HandOver::default(),
-            rooms,
+            space_reports,
         };
-        // A promise not to vote outlives the process that gave it, but nobody remembers it: so for as long
-        // as it could still hold, this node neither votes nor stands.
-        let had_a_life = home.cell().is_some() && !consensus.is_alone();
-        let silent_for = if had_a_life { longest_promise } else { Duration::ZERO };
-        consensus.be_silent(silent_for, home.clone());
-        let raft = consensus.raft.clone();
-        let succession =
-            Arc::new(Succession::new(raft.clone(), heard.clone(), timing, counters.clone(), silent_for));
-        let watching = AbortOnDrop(tokio::spawn(succession.clone().watch()));
-        let _ = consensus.tasks.1.set(watching);
-        let service = PeerService::new(Answering {
+        consensus.stay_silent(silent_for, home.clone());
+        let service = PeerService::new(PeerServiceParts {
             raft,
             log: log.space_watch(),
             home,
             own,
             given,
             snapshots: &snapshots,
-            heard,
-            succession,
+            leader_contact,
+            election_trigger,
             counters,
             timing,
             versions,
@@ -218,25 +223,26 @@ impl Consensus {
         Ok((consensus, service))
     }
 
-    /// Does not stand for election for this long, and then counts its present promise alone.
-    fn be_silent(&self, silent_for: Duration, home: Arc<DataDir>) {
-        let (raft, promise) = (self.raft.clone(), self.timing.promise());
+    /// Suppresses elections for this long; after that only the current promise counts.
+    fn stay_silent(&self, silent_for: Duration, home: Arc<DataDir>) {
+        let (raft, election_trigger) = (self.raft.clone(), self.election_trigger.clone());
+        let promise = self.timing.promise();
         raft.runtime_config().elect(silent_for.is_zero());
         tokio::spawn(async move {
             tokio::time::sleep(silent_for).await;
-            raft.runtime_config().elect(true);
+            raft.runtime_config().elect(election_trigger.is_eligible());
             if let Err(error) = promise::settle(&home, promise) {
                 tracing::warn!(%error, "failed to write the identity: the next start waits longer than it must");
             }
         });
     }
 
-    /// How fast an absent leader is noticed.
+    /// The timing of heartbeats and elections.
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// What it takes to ask another node something, in the name of this one.
+    /// What is needed to contact another node on behalf of this one.
     pub(crate) fn contact(&self, own: Identity) -> Contact<'_> {
         let versions = self.links.versions();
         Contact { dialer: &self.dialer, timing: &self.timing, versions, own }
@@ -244,9 +250,7 @@ impl Consensus {
 
     /// Whether this node is the only one that votes.
     pub(crate) fn is_alone(&self) -> bool {
-        let members = self.status().members;
-        let mut voters = members.iter().filter(|member| member.voter);
-        voters.next().is_some_and(|voter| voter.node_id == self.node_id) && voters.next().is_none()
+        is_only_voter(&self.raft, self.node_id)
     }
 
     /// Whether this node has ever been part of a cell.
@@ -262,8 +266,8 @@ impl Consensus {
         self.raft.initialize(members).await.map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
-    /// Stands for election without waiting for the silence of a leader: right for a cell of one.
-    pub(crate) async fn stand(&self) -> Result<(), Failure> {
+    /// Stands for election at once, without an election timeout. For cells of one.
+    pub(crate) async fn campaign(&self) -> Result<(), Failure> {
         self.raft.trigger().elect(false).await.map_err(|f| stopped(&f))
     }
 
@@ -294,7 +298,7 @@ impl Consensus {
     /// Commits an entry that changes nothing, and waits until it is applied here. Everything that was in the log when it
     /// was proposed, committed or not, is applied before it.
     pub(crate) async fn commit_barrier(&self, proposer: u64, now: CellTime) -> Result<(), Failure> {
-        let batch = Arc::new(Packed::new(Batch { now, utc_ms: utc::now_ms(), commands: Vec::new() }));
+        let batch = Arc::new(EncodedBatch::new(Batch { now, utc_ms: utc::now_ms(), commands: Vec::new() }));
         self.propose(Proposal { proposer, sequence: BARRIER, batch }).await?.await
     }
 
@@ -307,13 +311,13 @@ impl Consensus {
         }
     }
 
-    /// Whether this node, if it leads, says so to the others.
-    pub(crate) fn speak(&self, speaks: bool) {
-        self.sends_heartbeats.store(speaks, Ordering::Relaxed);
-        self.raft.runtime_config().heartbeat(speaks);
+    /// Enables or disables this node's heartbeats as a leader.
+    pub(crate) fn set_heartbeats(&self, enabled: bool) {
+        self.sends_heartbeats.store(enabled, Ordering::Relaxed);
+        self.raft.runtime_config().heartbeat(enabled);
     }
 
-    /// The right to answer without asking.
+    /// The leader's lease.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
@@ -334,7 +338,8 @@ impl Consensus {
     /// Whether this node may lead: otherwise it stands for no election, and sends no heartbeats if it leads.
     pub(crate) fn set_eligible(&self, is_eligible: bool) {
         self.raft.runtime_config().elect(is_eligible);
-        self.speak(is_eligible);
+        self.election_trigger.set_eligible(is_eligible);
+        self.set_heartbeats(is_eligible);
     }
 
     /// This node has just been elected: what members reported before may be outdated.
@@ -361,7 +366,7 @@ impl Consensus {
     pub fn status(&self) -> RaftStatus {
         let metrics = self.raft.metrics();
         let mut status = status::of(&metrics.borrow_watched(), &self.links.round_trips());
-        if !status.leads && !self.heard.lately() {
+        if !status.leads && !self.leader_contact.is_recent() {
             (status.leader, status.leader_address) = (None, None);
         }
         status
@@ -407,6 +412,13 @@ impl Consensus {
         }
         self.links.close();
     }
+}
+
+fn is_only_voter(raft: &Raft, node_id: u64) -> bool {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let mut voters = metrics.membership_config.membership().voter_ids();
+    voters.next() == Some(node_id) && voters.next().is_none()
 }
 
 fn stopped(fatal: &Fatal<TypeConfig>) -> Failure {

@@ -62,7 +62,7 @@ impl AsyncRuntime for Runtime {
     // Asked for once in an election, so that its cost does not matter.
     fn thread_rng() -> Self::ThreadLocalRng {
         // Without chance, members merely stand at the same time, and try again.
-        SmallRng::seed_from_u64(lockkeeper_proto::chance::number().unwrap_or_default())
+        SmallRng::seed_from_u64(lockkeeper_net::random::number().unwrap_or_default())
     }
 
     fn new(threads: usize) -> Self {

@@ -1,4 +1,4 @@
-//! Which terms a node believes.
+//! Which terms a node accepts.
 //!
 //! Raft persists every higher term that a member names. Where members have no certificates anybody can claim to be one,
 //! and a single message with the highest number there is would end a cell for good: no election can count beyond it, and
@@ -14,13 +14,13 @@ use super::types::Vote;
 
 /// How far another member can be ahead of this node.
 const LEAP_MAX: u64 = 1_000_000;
-/// What a node believes that has no members yet and so nothing to compare with.
+/// The highest term that a node without members accepts: it has nothing to compare with.
 const FIRST_TERM_MAX: u64 = 1 << 62;
 /// Above this a node does not start. A stranger who goes there by leaps has to send more than 10^12 messages.
 const TERM_MAX: u64 = 1 << 63;
 
-/// The highest term that a node in this term believes.
-pub(super) fn highest_believed(own_term: u64, has_members: bool) -> u64 {
+/// The highest term that a node in this term accepts.
+pub(super) fn highest_plausible(own_term: u64, has_members: bool) -> u64 {
     match has_members {
         true => own_term.saturating_add(LEAP_MAX).min(TERM_MAX),
         false => FIRST_TERM_MAX,
@@ -44,10 +44,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_believes_what_elections_can_have_reached() {
-        assert_eq!(highest_believed(7, true), 1_000_007);
-        assert!(highest_believed(u64::MAX, true) <= TERM_MAX);
-        assert!(highest_believed(0, false) < TERM_MAX, "it can start with what it believed, and leap on");
+    fn a_term_that_elections_can_have_reached_is_accepted() {
+        assert_eq!(highest_plausible(7, true), 1_000_007);
+        assert!(highest_plausible(u64::MAX, true) <= TERM_MAX);
+        assert!(highest_plausible(0, false) < TERM_MAX, "it can start with what it believed, and leap on");
     }
 
     #[test]

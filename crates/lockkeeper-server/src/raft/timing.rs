@@ -1,4 +1,4 @@
-//! How fast an absent leader is noticed, and every limit of the member protocol that follows from it.
+//! Timing of heartbeats and elections, and the limits of the member protocol that derive from it.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Timing {
         self.election_max.max(Duration::from_secs(1))
     }
 
-    /// How long a member may take to say who it is.
+    /// How long a member may take to answer hello.
     pub(crate) fn hello_within(&self) -> Duration {
         self.connect_within()
     }
@@ -176,19 +176,19 @@ impl Timing {
         self.election_max * 8 / 3
     }
 
-    /// A member that has answered within this time is there.
-    pub(crate) fn there_within(&self) -> Duration {
+    /// A member that has answered within this time counts as reachable.
+    pub(crate) fn reachable_within(&self) -> Duration {
         (self.election_max * 4).max(Duration::from_secs(2))
     }
 
-    /// What followers wait beyond the promise before they stand: the last message of the leader may have reached the
-    /// other ones a little later.
-    pub(crate) fn stand_margin(&self) -> Duration {
+    /// How long followers wait beyond their promise before they stand for election: the leader's last message may have reached the
+    /// others a little later.
+    pub(crate) fn campaign_margin(&self) -> Duration {
         self.heartbeat / 8
     }
 
-    /// Followers stand one after the other, so far apart, if the leader is gone: otherwise they would split the votes.
-    pub(crate) fn stand_apart(&self) -> Duration {
+    /// The delay between the attempts of two followers when the leader is gone, so that they do not split the votes.
+    pub(crate) fn campaign_stagger(&self) -> Duration {
         self.heartbeat / 3
     }
 }

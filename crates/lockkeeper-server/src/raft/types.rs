@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::packed::Packed;
+use super::encoded_batch::EncodedBatch;
 
 openraft::declare_raft_types!(
     /// How openraft sees Lockkeeper.
@@ -37,7 +37,7 @@ pub struct Proposal {
     /// Counts the proposals of that process.
     pub sequence: u64,
     /// The commands with their time.
-    pub batch: Arc<Packed>,
+    pub batch: Arc<EncodedBatch>,
 }
 
 impl fmt::Display for Proposal {

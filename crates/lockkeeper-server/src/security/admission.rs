@@ -137,14 +137,14 @@ impl Calls {
                 self.must_own(request.session)?;
                 for name in request.locks.as_slice() {
                     self.may(Right::Acquire, name)?;
-                    self.must_be_slow(name)?;
+                    self.check_request_rate(name)?;
                 }
             }
             Command::ForceRelease { lock, .. } => self.may(Right::ForceRelease, lock)?,
             Command::PutValue { key, fence, .. } => {
                 self.may(Right::Acquire, key)?;
                 self.may_fence_with(fence.as_ref())?;
-                self.must_be_slow(key)?;
+                self.check_request_rate(key)?;
             }
             Command::DeleteValue { key, fence, .. } => {
                 self.may(Right::Acquire, key)?;
@@ -152,7 +152,7 @@ impl Calls {
             }
             Command::TakeRate(take) => {
                 self.may(Right::Acquire, &take.limiter)?;
-                self.must_be_slow(&take.limiter)?;
+                self.check_request_rate(&take.limiter)?;
             }
             Command::ChangeAccess { .. } | Command::AuditNote { .. } => self.may_all(Right::Admin, "")?,
             Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => {
@@ -198,7 +198,7 @@ impl Calls {
     }
 
     /// Whether the namespace has not had all its requests of this second.
-    pub(crate) fn must_be_slow(&self, name: &str) -> Result<(), Failure> {
+    pub(crate) fn check_request_rate(&self, name: &str) -> Result<(), Failure> {
         let per_s = self.shared().table().access().quota_of(name).and_then(|quota| quota.requests_per_s);
         match per_s {
             Some(per_s) if !self.rates().take(namespace(name), per_s, Instant::now()) => {

@@ -1,11 +1,11 @@
 //! Tells who asks, by what they show.
 
 use lockkeeper_core::Access;
-use lockkeeper_proto::credentials::read_secret;
-use lockkeeper_proto::tls::Visitor;
+use lockkeeper_net::credentials::read_secret;
+use lockkeeper_net::tls::Visitor;
 use smol_str::SmolStr;
 
-use super::doors::SecurityError;
+use super::port_security::SecurityError;
 use super::who::ROOT;
 use super::{Security, Who, tokens};
 use crate::private_files;
@@ -49,7 +49,7 @@ impl Guard {
                     )));
                 }
                 let mut salt = [0; 16];
-                lockkeeper_proto::chance::fill(&mut salt)
+                lockkeeper_net::random::fill(&mut salt)
                     .map_err(|error| SecurityError::RootToken(format!("no random bytes: {error}")))?;
                 Some((salt, tokens::hash(&salt, secret.as_bytes())))
             }

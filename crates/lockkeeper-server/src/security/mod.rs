@@ -2,21 +2,21 @@
 
 pub mod admission;
 pub mod disclosure;
-pub mod doors;
 pub mod guard;
 pub mod hosts;
+pub mod port_security;
 mod rates;
 pub mod tokens;
 pub mod who;
 
-pub use doors::{Doors, SecurityError};
 pub use guard::Guard;
+pub use port_security::{PortSecurity, SecurityError};
 pub(crate) use rates::Rates;
 pub use who::Who;
 
 use std::path::PathBuf;
 
-pub use lockkeeper_proto::tls::KeyPair;
+pub use lockkeeper_net::tls::KeyPair;
 
 /// The settings. The default is for a node that only its own machine can reach: no TLS, nobody is asked who they are.
 #[derive(Debug, Clone, Default)]
@@ -40,22 +40,22 @@ pub struct Security {
     /// Host names that requests may carry in addition, where callers are not authenticated; `*` allows every name.
     pub allowed_hosts: Vec<String>,
     /// How many connections are served.
-    pub crowd: CrowdLimits,
+    pub connection_limits: ConnectionLimits,
 }
 
 /// How many connections are served at once.
 #[derive(Debug, Clone, Copy)]
-pub struct CrowdLimits {
+pub struct ConnectionLimits {
     /// In all.
     pub connections_max: usize,
     /// From one address.
     pub per_address_max: usize,
     /// That have not said anything yet, or have not finished their handshake.
-    pub unheard_max: usize,
+    pub silent_max: usize,
 }
 
-impl Default for CrowdLimits {
-    fn default() -> CrowdLimits {
-        CrowdLimits { connections_max: 20_000, per_address_max: 15_000, unheard_max: 4_096 }
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        ConnectionLimits { connections_max: 20_000, per_address_max: 15_000, silent_max: 4_096 }
     }
 }

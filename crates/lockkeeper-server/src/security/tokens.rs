@@ -28,7 +28,7 @@ pub struct NewToken {
 /// Draws a token.
 pub fn draw(identity: &str) -> Result<NewToken, Failure> {
     let mut bytes = [0; ID_BYTES + 16 + SECRET_BYTES];
-    lockkeeper_proto::chance::fill(&mut bytes)
+    lockkeeper_net::random::fill(&mut bytes)
         .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
     let (id, rest) = bytes.split_at(ID_BYTES);
     let (salt, secret) = rest.split_at(16);

@@ -2,18 +2,20 @@
 //! that one frame.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use lockkeeper_api::v1;
 use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
-use lockkeeper_proto::v1;
 use prost::Message;
 
 use crate::budget::{ByteBudget, Charge};
 use crate::calls::{Calls, WeakCalls};
 use crate::failure::{Failure, Outcome};
 use crate::security::disclosure;
-use crate::wire::{self, About};
+use crate::turns::TurnPermit;
+use crate::wire::{self, ReplyShape};
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
@@ -25,6 +27,9 @@ const FRAME_BYTES_MAX: usize = 2 << 20;
 const QUEUED_BYTES_MAX: usize = FRAME_BYTES_MAX;
 /// Most operations of one stream that wait for their answer (S11).
 const OPERATIONS_OPEN_MAX: usize = 100_000;
+
+/// The right to do what takes long, when it is this stream's turn.
+pub(crate) type AwaitedPermit = Pin<Box<dyn Future<Output = TurnPermit> + Send>>;
 
 /// A client's stream.
 #[derive(Debug, Default)]
@@ -106,6 +111,27 @@ impl Connection {
         self.budget().map(|budget| budget.charge(bytes))
     }
 
+    /// Counts bytes in the budget of the client's identity alone: what one connection can keep of them has a bound of its
+    /// own, and reading answers does not free them.
+    pub(crate) fn charge_identity(&self, bytes: usize) -> Option<Charge> {
+        self.budget().map(|budget| budget.charge_identity(bytes))
+    }
+
+    /// Whether the client's identity may send large requests.
+    pub(crate) fn has_identity_room(&self) -> bool {
+        self.budget().is_none_or(|budget| budget.has_identity_room())
+    }
+
+    /// Waits for the turn of a read whose cost grows with what is in the table.
+    pub(crate) fn read_turn(&self) -> Option<AwaitedPermit> {
+        self.budget().map(|budget| Box::pin(budget.read_turn()) as _)
+    }
+
+    /// Waits for the next turn of a stream that has used up its last one.
+    pub(crate) fn bulk_turn(&self) -> Option<AwaitedPermit> {
+        self.budget().map(|budget| Box::pin(budget.bulk_turn()) as _)
+    }
+
     fn viewer(&self) -> Option<Calls> {
         self.viewer.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
@@ -135,7 +161,7 @@ impl Connection {
     }
 
     /// Answers an operation.
-    pub fn answer(&self, id: u64, about: &About, outcome: Outcome) {
+    pub fn answer(&self, id: u64, about: &ReplyShape, outcome: Outcome) {
         self.send(id, wire::answer(about, outcome.map_err(|failure| self.disclose(failure))));
     }
 

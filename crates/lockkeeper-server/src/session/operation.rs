@@ -3,19 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::{answer, operation};
 use lockkeeper_core::Command;
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::{answer, operation};
 
 use super::connection::Connection;
+use super::costs;
 use crate::budget::ConnectionBudget;
 use crate::callers::Caller;
 use crate::calls::Calls;
 use crate::failure::Failure;
-use crate::wire::{self, About};
+use crate::wire::{self, ReplyShape};
 
 /// An observer is answered after this time, even if nothing has changed.
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
+
+/// Most sessions in one renewal, which is carried out in one go.
+const SESSIONS_PER_RENEWAL_MAX: usize = 8_192;
 
 /// Carries out one operation.
 pub(super) fn carry_out(
@@ -85,18 +89,18 @@ fn asks_for_more(kind: &operation::Kind) -> bool {
 
 fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Kind) -> Result<(), Failure> {
     use operation::Kind;
-    let mut about = About::Anything;
+    let mut about = ReplyShape::Full;
     let command = match kind {
         Kind::OpenSession(request) => {
             let (session, command) = calls.open_session_command(request.ttl_ms, request.owner.into())?;
-            let about = About::Opening(session);
+            let about = ReplyShape::Opening(session);
             let caller = Caller::Stream { connection: connection.clone(), id, about };
             calls.submit(command, caller);
             return Ok(());
         }
         Kind::Acquire(request) => {
             if request.brief {
-                about = About::BriefAcquire;
+                about = ReplyShape::BriefAcquire;
             }
             wire::acquire_command(request).and_then(with_request_id)?
         }
@@ -114,8 +118,10 @@ fn run(calls: &Calls, connection: &Arc<Connection>, id: u64, kind: operation::Ki
             return Ok(());
         }
         other => {
-            if !matches!(other, Kind::KeepAlive(_) | Kind::Attach(_)) {
-                connection.check_read()?;
+            match &other {
+                Kind::KeepAlive(_) => {}
+                Kind::Attach(request) if !costs::has_many_grants(calls, request) => {}
+                _ => connection.check_read()?,
             }
             connection.send(id, read(calls, connection, other)?);
             return Ok(());
@@ -178,6 +184,13 @@ fn read(calls: &Calls, connection: &Arc<Connection>, kind: operation::Kind) -> R
             // A renewal of nothing is a question: do you still lead? Otherwise each session asks by itself.
             if request.sessions.is_empty() {
                 calls.may_answer()?;
+            }
+            if request.sessions.len() > SESSIONS_PER_RENEWAL_MAX {
+                return Err(Failure::TooLarge(format!(
+                    "{} sessions are to be renewed at once, at most {SESSIONS_PER_RENEWAL_MAX} can be: divide them into several \
+                     operations",
+                    request.sessions.len()
+                )));
             }
             let mut ttl_ms = Vec::with_capacity(request.sessions.len());
             for session in &request.sessions {

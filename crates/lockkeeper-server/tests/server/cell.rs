@@ -1,42 +1,23 @@
 //! Three nodes in this process: what takes too many entries for real ones. A node that was down for so long that the
 //! log no longer has what it lacks gets a snapshot; if that is cut off in the middle, the next try goes on from there.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use lockkeeper_core::{Acquire, Command, Locks, Reply};
-use lockkeeper_server::raft::Timing;
+use lockkeeper_core::{Acquire, Locks};
 use lockkeeper_server::{Node, NodeConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::support::{PATIENT, addresses, free_address, put, until};
+
 /// More than the log keeps behind a snapshot.
 const ENTRIES: u64 = 600;
 const VALUES: u64 = 100;
 const VALUE_BYTES: usize = 20_000;
-/// Three nodes on one thread, which is not what elections are timed for.
-const PATIENT: Timing = Timing {
-    heartbeat: Duration::from_millis(100),
-    election_min: Duration::from_millis(500),
-    election_max: Duration::from_millis(2_000),
-};
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(thing) = look().await {
-            return thing;
-        }
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// In front of the node that lags: it lets through so many bytes, and then none.
 struct Proxy {
     address: String,
@@ -70,10 +51,7 @@ impl Way {
 
 impl Proxy {
     async fn open() -> Proxy {
-        let real = {
-            let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            free.local_addr().unwrap().to_string()
-        };
+        let real = free_address().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (budget, passed) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
@@ -129,12 +107,6 @@ async fn carry(inbound: TcpStream, real: &str, way: &Way) -> std::io::Result<()>
     }
 }
 
-async fn put(node: &Node, key: &str, bytes: usize) -> bool {
-    let value = vec![b'x'; bytes].into();
-    let command = Command::PutValue { key: key.into(), value, fence: None, if_version: None };
-    matches!(node.calls().command(command).await, Ok(Reply::Put { .. }))
-}
-
 /// The file with the parts of a snapshot that have arrived so far.
 fn incoming(data: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(data.join("snapshot")).ok()?;
@@ -170,11 +142,8 @@ async fn gets_a_snapshot(damage: Damage) {
     let folder = tempfile::tempdir().unwrap();
     let data: PathBuf = folder.path().join("3");
     let proxy = Proxy::open().await;
-    let mut members = BTreeMap::from([(3, proxy.address.clone())]);
-    for id in [1, 2] {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        members.insert(id, free.local_addr().unwrap().to_string());
-    }
+    let mut members = addresses([1, 2]).await;
+    members.insert(3, proxy.address.clone());
     let config = |id: u64| NodeConfig {
         node_id: Some(id),
         listen: Some(if id == 3 { proxy.real.clone() } else { members[&id].clone() }),

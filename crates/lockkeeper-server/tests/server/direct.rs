@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING, MEMBERS_GREETING};
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::{answer, operation};
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::{answer, operation};
+use lockkeeper_net::frame::{self, GREETING, MEMBERS_GREETING};
 use lockkeeper_server::{Node, NodeConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

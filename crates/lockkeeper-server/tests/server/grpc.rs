@@ -1,8 +1,8 @@
 //! gRPC as another language would use it: every operation as a call, the stream, health and reflection.
 
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
-use lockkeeper_proto::v1::{answer, operation};
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
+use lockkeeper_api::v1::{answer, operation};
 use lockkeeper_server::{Node, NodeConfig};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};

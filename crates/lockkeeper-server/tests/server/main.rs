@@ -4,11 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
 
+#[path = "../support/cell.rs"]
+mod support;
+
 mod backup;
 mod busy;
 mod cell;
 mod direct;
 mod disk_full;
+mod disk_full_votes;
 mod formats;
 mod grpc;
 mod http;
@@ -19,3 +23,4 @@ mod observe;
 mod quiet;
 mod state_bound;
 mod table_hash;
+mod throttle;

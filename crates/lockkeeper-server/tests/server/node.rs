@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::{answer, operation};
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::{answer, operation};
 use lockkeeper_server::{Node, NodeConfig};
 use tokio::sync::mpsc;
 

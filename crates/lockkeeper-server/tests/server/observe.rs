@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_server::{Node, NodeConfig};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;

@@ -1,7 +1,7 @@
 //! The bound on the total size of the state (S11).
 
+use lockkeeper_api::v1;
 use lockkeeper_core::{Acquire, Command, Locks, Refusal, Reply};
-use lockkeeper_proto::v1;
 use lockkeeper_server::failure::Failure;
 use lockkeeper_server::{Node, NodeConfig};
 

@@ -21,6 +21,8 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 /// How much of a body that is too large is read and thrown away, so that the sender gets to our answer
 /// instead of a reset connection.
 const DRAINED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Memory reserved for a body of which nothing has arrived.
+const RESERVED_BYTES: usize = 4 * 1024;
 /// How long a body may take to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -67,7 +69,8 @@ async fn read(request: Request) -> Result<Bytes, Error> {
         return Err(too_large());
     }
     let mut body = request.into_body();
-    let mut bytes = Vec::with_capacity(announced.min(BODY_BYTES_MAX));
+    // The length is what the sender claims: memory grows with what has arrived.
+    let mut bytes = Vec::with_capacity(announced.min(RESERVED_BYTES));
     let mut arrived = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Error::invalid(format!("the body broke off: {error}")))?;

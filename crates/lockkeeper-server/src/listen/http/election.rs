@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt};
+use lockkeeper_api::v1;
 use lockkeeper_core::{Acquire, Locks, Token};
-use lockkeeper_proto::v1;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 

@@ -13,8 +13,8 @@ pub(super) struct Members {
     members: Vec<Member>,
 }
 
-impl From<Vec<lockkeeper_proto::v1::Member>> for Members {
-    fn from(members: Vec<lockkeeper_proto::v1::Member>) -> Members {
+impl From<Vec<lockkeeper_api::v1::Member>> for Members {
+    fn from(members: Vec<lockkeeper_api::v1::Member>) -> Members {
         Members { members: members.into_iter().map(Member::from).collect() }
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn audit(
 pub(super) async fn top(OnBehalf(calls): OnBehalf, Query(asked): Query<Limit>) -> Result<Json<Top>, Error> {
     let limit = number("limit", &asked.limit)?;
     calls.may_all(Right::Read, "")?;
-    Ok(Json(calls.look()?.top(&calls.shared().lately, limit)))
+    Ok(Json(calls.look()?.top(&calls.shared().hourly_stats, limit)))
 }
 
 #[derive(Deserialize)]

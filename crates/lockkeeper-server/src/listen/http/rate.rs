@@ -1,8 +1,8 @@
 //! The rate limiter that all instances share.
 
 use axum::Json;
+use lockkeeper_api::v1;
 use lockkeeper_core::Reply;
-use lockkeeper_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;

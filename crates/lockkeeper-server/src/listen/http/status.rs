@@ -62,8 +62,8 @@ pub(super) struct Member {
     disagreement: Option<String>,
 }
 
-impl From<lockkeeper_proto::v1::Member> for Member {
-    fn from(member: lockkeeper_proto::v1::Member) -> Member {
+impl From<lockkeeper_api::v1::Member> for Member {
+    fn from(member: lockkeeper_api::v1::Member) -> Member {
         Member {
             node_id: member.node_id,
             address: member.address,

@@ -1,7 +1,7 @@
 //! Ask whether a token still holds its lock.
 
 use axum::Json;
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;

@@ -8,7 +8,7 @@ use openraft::storage::RaftLogStorage;
 
 use super::record::Record;
 use super::{Disk, FaultyDisk, LogConfig, SyncMode};
-use crate::raft::packed::Packed;
+use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::types::{Entry, Proposal, TypeConfig, Vote};
 
 /// Reads record after record, and writes each one again.
@@ -67,7 +67,7 @@ pub(crate) fn recover(disk: &FaultyDisk) {
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
     let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };
-    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(Packed::new(batch)) };
+    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(EncodedBatch::new(batch)) };
     let entry = Entry::new(id, openraft::EntryPayload::Normal(proposal));
     let written = |records: &[Record]| {
         let mut bytes = Vec::new();

@@ -98,6 +98,43 @@ impl Housekeeper {
         matches!(self.chores().next, Next::Ready(_))
     }
 
+    /// Whether the next segment is ready. Without a thread for it, it is made now.
+    pub(crate) fn secure_next(&self) -> bool {
+        let mut chores = self.chores();
+        let number = match chores.next {
+            Next::Ready(_) => return true,
+            Next::InMaking => return false,
+            Next::Wanted { number } | Next::Failed { number } => number,
+        };
+        // A thread that has panicked leaves making segments to the writer.
+        if chores.ahead || matches!(chores.trouble, Some(LogError::Panicked)) {
+            return false;
+        }
+        chores.next = Next::InMaking;
+        drop(chores);
+        matches!(self.make(number).next, Next::Ready(_))
+    }
+
+    /// Makes the next segment, which the caller has marked as being made.
+    fn make(&self, number: u64) -> MutexGuard<'_, Chores> {
+        let made = Segment::create(&*self.disk, number, self.sectors);
+        let mut chores = self.chores();
+        chores.next = match made {
+            Ok(segment) => {
+                chores.trouble = None;
+                Next::Ready(segment)
+            }
+            Err(error) => {
+                let why = error.while_it_is_tried_again();
+                tracing::warn!("failed to make the next segment of the log, trying again: {why}");
+                chores.trouble = Some(error);
+                Next::Failed { number }
+            }
+        };
+        self.changed.notify_all();
+        chores
+    }
+
     /// Hands out segment `number` with at least so many sectors, and has the one after it made.
     pub(crate) fn next_segment(&self, number: u64, sectors_min: u32) -> Result<Segment, LogError> {
         let mut chores = self.chores();
@@ -162,21 +199,7 @@ impl Housekeeper {
             } else if let Next::Wanted { number } = chores.next {
                 chores.next = Next::InMaking;
                 drop(chores);
-                let made = Segment::create(&*self.disk, number, self.sectors);
-                chores = self.chores();
-                chores.next = match made {
-                    Ok(segment) => {
-                        chores.trouble = None;
-                        Next::Ready(segment)
-                    }
-                    Err(error) => {
-                        let why = error.while_it_is_tried_again();
-                        tracing::warn!("the next segment of the log can't be made, trying again: {why}");
-                        chores.trouble = Some(error);
-                        Next::Failed { number }
-                    }
-                };
-                self.changed.notify_all();
+                chores = self.make(number);
             } else if let Next::Failed { number } = chores.next {
                 let (woken, timeout) =
                     self.changed.wait_timeout(chores, RETRY).unwrap_or_else(PoisonError::into_inner);

@@ -77,7 +77,7 @@ pub enum SyncMode {
     Inline,
     /// A thread of its own, which takes all that is queued at once.
     Thread,
-    /// The caller, but for the time in which [`LogStore::work_beside`] is set: then a thread, so that a leader's
+    /// The caller, but for the time in which [`LogStore::use_log_thread`] is set: then a thread, so that a leader's
     /// entries are on their way to the followers while its own disk writes them.
     Adaptive,
 }

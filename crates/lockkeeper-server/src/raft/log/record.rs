@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::LogError;
 use super::sector::array;
-use crate::raft::packed;
+use crate::raft::encoded_batch;
 use crate::raft::types::{Entry, LogId, Vote};
 
 const HEAD_BYTES: usize = 5;
@@ -74,12 +74,12 @@ impl Record {
 
 /// Appends an entry as a record, and returns the length of its payload, which comes last.
 pub(crate) fn encode_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<usize, LogError> {
-    framed(out, ENTRY, |out| packed::put_entry(entry, out))
+    framed(out, ENTRY, |out| encoded_batch::put_entry(entry, out))
 }
 
 /// Reads the payload of an entry.
 pub(crate) fn decode_entry(payload: &[u8]) -> Result<Entry, String> {
-    whole(packed::take_entry(payload))
+    whole(encoded_batch::take_entry(payload))
 }
 
 fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, String> {

@@ -13,9 +13,10 @@ use lockkeeper_core::mutation::{self, Mutation};
 use tokio::sync::Notify;
 
 use super::SyncMode;
-use super::disk::{Disk, DiskFile};
+use super::disk::{Disk, DiskFile, SECTOR_BYTES};
 use super::entries::Entries;
 use super::error::LogError;
+use super::frame;
 use super::housekeeper::{Housekeeper, Space};
 use super::record::Standing;
 use super::writer::{Change, CommitError, Committed, Done, Operation, Writer};
@@ -25,6 +26,9 @@ use crate::raft::types::Vote;
 /// 50 us for each sync.
 const SLOW: Duration = Duration::from_millis(1);
 const FAST_AGAIN: Duration = Duration::from_micros(500);
+/// This part of a segment is kept for votes and purges, and at least so much: a vote takes a sector.
+const RESERVED_PART: u64 = 16;
+const RESERVED_BYTES_MIN: u64 = 2 * SECTOR_BYTES as u64;
 /// How often a log that is full looks whether there is room.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -60,10 +64,12 @@ pub(crate) struct Shared {
     pub(crate) drained: Notify,
     current_bytes: AtomicU64,
     pub(crate) frame_bytes_max: usize,
+    /// Kept for votes and purges while there is no next segment.
+    reserved_bytes: u64,
     /// Whether there is a thread that can write.
     pub(crate) threaded: bool,
     /// Whether it does; otherwise the caller writes.
-    beside: AtomicBool,
+    by_thread: AtomicBool,
     /// Whether the disk takes so long that the thread writes in any case.
     is_slow: AtomicBool,
     /// In a simulation: whether a task is about to write.
@@ -159,6 +165,8 @@ impl View {
 
 impl Shared {
     pub(crate) fn new(view: View, writer: Writer, frame_bytes_max: usize, sync: SyncMode) -> Shared {
+        let segment_bytes = u64::from(writer.segment.sectors) * SECTOR_BYTES as u64;
+        let reserved_bytes = (segment_bytes / RESERVED_PART).max(RESERVED_BYTES_MIN);
         Shared {
             folder: writer.disk.folder(),
             disk: Arc::clone(&writer.disk),
@@ -169,8 +177,9 @@ impl Shared {
             wake: Condvar::new(),
             drained: Notify::new(),
             frame_bytes_max,
+            reserved_bytes,
             threaded: sync != SyncMode::Inline,
-            beside: AtomicBool::new(sync == SyncMode::Thread),
+            by_thread: AtomicBool::new(sync == SyncMode::Thread),
             is_slow: AtomicBool::new(false),
             is_scheduled: AtomicBool::new(false),
         }
@@ -191,6 +200,21 @@ impl Shared {
         self.housekeeper.space(self.current_bytes.load(Ordering::Relaxed))
     }
 
+    /// Whether entries of so many bytes can be written without waiting for room, and votes behind them. `unqueued` counts bytes
+    /// that were accepted before and may not be in the queue yet.
+    ///
+    /// The queue is written in its order, because openraft takes a saved vote for proof that the entries before it are durable.
+    /// So a vote behind entries that wait for room would wait too, and block elections for as long as the disk is full.
+    pub(crate) fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
+        let (queued, operations) = {
+            let view = self.view();
+            (view.queued_bytes, view.queue.len())
+        };
+        let sectors = frame::sectors_for(unqueued.max(queued) + bytes) + operations as u64;
+        let needed = sectors * SECTOR_BYTES as u64 + self.reserved_bytes;
+        needed <= self.current_bytes.load(Ordering::Relaxed) || self.housekeeper.secure_next()
+    }
+
     /// Has everything in the queue written: by the thread, or here and now. What arrives while a sync is under way is queued,
     /// and the next sync covers all of it.
     pub(crate) fn flush<'a>(self: &'a Arc<Self>, mut view: MutexGuard<'a, View>) {
@@ -198,7 +222,7 @@ impl Shared {
             drop(view);
             return self.drain_without_thread();
         }
-        let by_thread = self.beside.load(Ordering::Relaxed) || self.is_slow.load(Ordering::Relaxed);
+        let by_thread = self.by_thread.load(Ordering::Relaxed) || self.is_slow.load(Ordering::Relaxed);
         if !by_thread && view.no_room.is_none() {
             drop(view);
             match self.writer.try_lock() {
@@ -250,8 +274,8 @@ impl Shared {
 
     /// From now on the thread writes, if there is one, or the caller. Both take the queue from its front, one at
     /// a time, so the order stays.
-    pub(crate) fn work_beside(&self, beside: bool) {
-        self.beside.store(beside && self.threaded, Ordering::Relaxed);
+    pub(crate) fn use_log_thread(&self, enabled: bool) {
+        self.by_thread.store(enabled && self.threaded, Ordering::Relaxed);
     }
 
     /// Writes all that is queued.

@@ -36,7 +36,7 @@ pub struct LogStore {
     sync_seconds: Histogram,
 }
 
-/// Looks at the space of a log without keeping it open.
+/// Looks at the space of a log without peer_maintenance it open.
 #[derive(Debug, Clone)]
 pub(crate) struct SpaceWatch {
     shared: Weak<Shared>,
@@ -46,6 +46,11 @@ impl SpaceWatch {
     /// Where the space stands; `None` if the log is closed.
     pub(crate) fn space(&self) -> Option<Space> {
         self.shared.upgrade().map(|shared| shared.space())
+    }
+
+    /// See [`LogStore::has_room_for`].
+    pub(crate) fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
+        self.shared.upgrade().is_none_or(|shared| shared.has_room_for(unqueued, bytes))
     }
 }
 
@@ -118,6 +123,12 @@ impl LogStore {
         self.shared.space()
     }
 
+    /// Whether entries of so many bytes can be written without waiting for room on the disk, behind `unqueued` bytes that were
+    /// accepted before. Whoever appends without asking may block this node's vote behind what waits.
+    pub fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
+        self.shared.has_room_for(unqueued, bytes)
+    }
+
     /// The same for those who may outlive the node.
     pub(crate) fn space_watch(&self) -> SpaceWatch {
         SpaceWatch { shared: Arc::downgrade(&self.shared) }
@@ -134,8 +145,8 @@ impl LogStore {
     }
 
     /// Whether the log's thread writes from now on, while the caller goes on. Only with [`super::SyncMode::Adaptive`].
-    pub fn work_beside(&self, beside: bool) {
-        self.shared.work_beside(beside);
+    pub fn use_log_thread(&self, enabled: bool) {
+        self.shared.use_log_thread(enabled);
     }
 
     /// The error that ended the log, if one did.

@@ -18,7 +18,7 @@ use super::sector::Place;
 use super::segment::{self, FIRST_SECTOR, Segment};
 use crate::raft::types::{LogId, TypeConfig, Vote};
 
-/// About how many syncs the moving average of their time looks back on.
+/// Window of the moving average of sync times, in syncs.
 const AVERAGED_OVER: u32 = 8;
 
 /// Something to be written.

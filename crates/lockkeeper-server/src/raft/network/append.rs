@@ -2,15 +2,15 @@
 
 use futures_util::stream::{Chain, Iter};
 use futures_util::{Stream, StreamExt};
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_request::Kind;
 use openraft::errors::RPCError;
 use tonic::Status;
 
 use super::client::{PeerClient, Result};
 use super::codec;
+use super::commit_coalescing::CommitCoalescer;
 use super::link::{Answered, AppendResult, AppendStream};
-use super::withhold::Withhold;
 use crate::raft::agreement::TableHash;
 use crate::raft::types::{LogId, TypeConfig};
 
@@ -20,7 +20,7 @@ type FirstAnd<Requests> = Chain<Iter<std::array::IntoIter<AppendEntriesRequest, 
 /// Requests of openraft and the answers of the member, in the same order.
 pub(super) struct Appends<'s, Requests> {
     client: &'s PeerClient,
-    requests: Withhold<FirstAnd<Requests>>,
+    requests: CommitCoalescer<FirstAnd<Requests>>,
     is_first: bool,
     /// Whether there may be more requests.
     goes_on: bool,
@@ -40,7 +40,7 @@ where
         first: AppendEntriesRequest,
         rest: Requests,
     ) -> Appends<'s, Requests> {
-        let requests = Withhold::new(futures_util::stream::iter([first]).chain(rest));
+        let requests = CommitCoalescer::new(futures_util::stream::iter([first]).chain(rest));
         Appends {
             client,
             requests,

@@ -33,7 +33,7 @@ impl Backoff {
 /// A random time below this one; zero if there is no chance to be had.
 pub(crate) fn random_below(limit: Duration) -> Duration {
     let micros = (limit.as_micros() as u64).max(1);
-    Duration::from_micros(lockkeeper_proto::chance::number().unwrap_or_default() % micros)
+    Duration::from_micros(lockkeeper_net::random::number().unwrap_or_default() % micros)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_client::PeerClient as Grpc;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_client::PeerClient as Grpc;
+use lockkeeper_api::peer::peer_request::Kind;
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::error::Unreachable;
@@ -74,7 +74,7 @@ impl PeerClient {
             return Ok(grpc.clone());
         }
         let shared = &self.links.shared;
-        let channel = shared.dialer.lazily(&self.member.peer, &shared.timing);
+        let channel = shared.dialer.connect_lazily(&self.member.peer, &shared.timing);
         let grpc = Grpc::new(channel.map_err(|why| self.unreachable(why))?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

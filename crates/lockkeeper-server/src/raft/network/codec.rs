@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::raft::packed;
+use crate::raft::encoded_batch;
 use crate::raft::types::TypeConfig;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -16,7 +16,7 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Result<Bytes, String> {
 
 /// The same for entries, of which most is encoded already.
 pub(super) fn encode_append(request: &AppendEntriesRequest) -> Result<Bytes, String> {
-    encoded(packed::put_append(request))
+    encoded(encoded_batch::put_append(request))
 }
 
 fn encoded(result: postcard::Result<Vec<u8>>) -> Result<Bytes, String> {
@@ -30,7 +30,7 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 
 /// The same for entries, which keep their bytes.
 pub(super) fn decode_append(bytes: &[u8]) -> Result<AppendEntriesRequest, String> {
-    decoded(packed::take_append(bytes))
+    decoded(encoded_batch::take_append(bytes))
 }
 
 fn decoded<T>(result: postcard::Result<(T, &[u8])>) -> Result<T, String> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use lockkeeper_proto::net::{self, Stream};
-use lockkeeper_proto::tls::ClientTls;
+use lockkeeper_net::net::{self, Stream};
+use lockkeeper_net::tls::ClientTls;
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
@@ -20,21 +20,21 @@ use crate::raft::timing::Timing;
 const WINDOW_BYTES: u32 = 8 << 20;
 
 impl Dialer {
-    /// A connection to the node at this address, which comes about when it is used, and again when it was lost.
-    pub(super) fn lazily(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
+    /// A gRPC channel to the node at this address that connects on first use, and reconnects.
+    pub(super) fn connect_lazily(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
         Ok(endpoint(address, timing)?.connect_with_connector_lazy(self.clone()))
     }
 
-    /// A connection to the node at this address.
-    pub(super) async fn now(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
+    /// A connected gRPC channel to the node at this address.
+    pub(super) async fn connect_grpc(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
         let endpoint = endpoint(address, timing)?;
-        endpoint.connect_with_connector(self.clone()).await.map_err(|error| innermost(&error))
+        endpoint.connect_with_connector(self.clone()).await.map_err(|error| root_cause(&error))
     }
 }
 
 fn endpoint(address: &str, timing: &Timing) -> Result<Endpoint, String> {
     Ok(Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("{address} is no address: {error}"))?
+        .map_err(|error| format!("{address} is not an address: {error}"))?
         .connect_timeout(timing.connect_within())
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -43,8 +43,8 @@ fn endpoint(address: &str, timing: &Timing) -> Result<Endpoint, String> {
         .keep_alive_while_idle(true))
 }
 
-/// The reason behind the reasons: the outer ones only say that there was no connection.
-fn innermost(error: &dyn std::error::Error) -> String {
+/// The root cause of a connection error: the outer errors only say that there is no connection.
+fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

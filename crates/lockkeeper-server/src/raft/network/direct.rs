@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
-use lockkeeper_proto::net;
+use lockkeeper_net::frame::{self, MEMBERS_GREETING};
+use lockkeeper_net::net;
 use prost::Message;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -18,11 +18,12 @@ use super::dial::Dialer;
 
 /// What is read at once.
 const READ_BYTES: usize = 16 << 10;
-/// A connection on which nothing goes is probed after this time, and given up if nobody answers: the next entry would
-/// have to find out that the way is cut.
+/// TCP keepalive: an idle connection is probed after this time, so that the next entry does not have to discover that it is cut.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
+/// Largest message of somebody who has not proved yet to be a member. The first request of a member is a ping.
+const UNPROVEN_BYTES_MAX: usize = 64 << 10;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -45,7 +46,7 @@ impl Direct {
                 (Box::new(reader), Box::new(writer))
             }
         };
-        let incoming = Incoming { reader, buffer: BytesMut::new() };
+        let incoming = Incoming { reader, buffer: BytesMut::new(), bytes_max: MESSAGE_BYTES_MAX };
         Direct { incoming, outgoing: Outgoing { writer, out: BytesMut::new(), is_flushed: true } }
     }
 
@@ -66,11 +67,12 @@ impl Direct {
         (self.incoming, self.outgoing)
     }
 
-    /// Takes in a member who has been recognised by its greeting.
+    /// Accepts a connection that begins with a member's greeting. Large messages are read only after it has proved its membership.
     pub(super) async fn accept(stream: net::Stream) -> io::Result<(Incoming, Outgoing)> {
         let mut direct = Direct::new(stream);
         direct.expect_greeting().await?;
         direct.greet().await?;
+        direct.incoming.bytes_max = UNPROVEN_BYTES_MAX;
         Ok((direct.incoming, direct.outgoing))
     }
 
@@ -93,13 +95,20 @@ impl Direct {
 pub(super) struct Incoming {
     reader: Reader,
     buffer: BytesMut,
+    /// Largest message that is read.
+    bytes_max: usize,
 }
 
 impl Incoming {
+    /// Reads messages up to this size from now on.
+    pub(super) fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// The next message; `None` at the end. Cancel-safe: what was read stays in the buffer.
     pub(super) async fn next<M: Message + Default>(&mut self) -> io::Result<Option<M>> {
         loop {
-            let message = frame::decode(&mut self.buffer, MESSAGE_BYTES_MAX)
+            let message = frame::decode(&mut self.buffer, self.bytes_max)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if message.is_some() {
                 return Ok(message);
@@ -147,14 +156,14 @@ impl Outgoing {
     }
 }
 
-/// Has the system find out that the way is cut while nothing goes on it.
+/// Enables TCP keepalive, so that the system notices a cut connection while it is idle.
 fn probe(stream: &TcpStream) {
     let probed = sockopt::set_socket_keepalive(stream, true)
         .and_then(|()| sockopt::set_tcp_keepidle(stream, SILENT_AFTER))
         .and_then(|()| sockopt::set_tcp_keepintvl(stream, PROBE_EVERY))
         .and_then(|()| sockopt::set_tcp_keepcnt(stream, PROBES));
     if let Err(error) = probed {
-        tracing::debug!(%error, "a connection is not probed");
+        tracing::debug!(%error, "failed to enable TCP keepalive");
     }
 }
 
@@ -162,7 +171,7 @@ fn probe(stream: &TcpStream) {
 mod tests {
     use bytes::Bytes;
     use futures_util::FutureExt;
-    use lockkeeper_proto::peer;
+    use lockkeeper_api::peer;
     use tokio::io::DuplexStream;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! How raft's messages are wrapped in requests and answers, by the format of the connection. Format 1 does not wrap them.
 
 use bytes::Bytes;
-use lockkeeper_proto::peer::peer_answer::Kind as AnswerKind;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
+use lockkeeper_api::peer::peer_request::Kind;
 
 /// The raft message in a request.
 fn request_body(kind: &mut Kind) -> Option<&mut Bytes> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::codec;
-use crate::raft::packed::Packed;
+use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::types::{Entry, Proposal, SnapshotMeta, TypeConfig, Vote};
 
 /// Reads the bytes as each of the messages.
@@ -40,7 +40,7 @@ fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
     let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };
-    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(Packed::new(batch)) };
+    let proposal = Proposal { proposer: 7, sequence: 9, batch: Arc::new(EncodedBatch::new(batch)) };
     let append = openraft::raft::AppendEntriesRequest::<TypeConfig> {
         vote: Vote::new_committed(3, 1),
         prev_log_id: Some(id),

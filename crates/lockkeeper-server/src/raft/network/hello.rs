@@ -1,8 +1,8 @@
 //! Hello: who is there? Asked by a node that starts, and before a member is added. Join: how a node gets the cell's secret.
 
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_client::PeerClient;
 use lockkeeper_core::CellVersion;
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_client::PeerClient;
 
 use super::Dialer;
 use crate::data_dir::Identity;
@@ -59,7 +59,7 @@ pub async fn hello(contact: &Contact<'_>, address: &str) -> Result<PeerInfo, Str
         proof: own.proof(0, 0).into(),
     };
     let asking = async {
-        let mut client = PeerClient::new(contact.dialer.now(address, contact.timing).await?);
+        let mut client = PeerClient::new(contact.dialer.connect_grpc(address, contact.timing).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
     let answer = contact.ask(asking).await?.into_inner();
@@ -93,7 +93,7 @@ pub async fn join(contact: &Contact<'_>, node_id: u64, member: &Member) -> Resul
     };
     let request = peer::JoinRequest { header: Some(header), secret: secret.to_bytes().into() };
     let asking = async {
-        let mut client = PeerClient::new(contact.dialer.now(&member.peer, contact.timing).await?);
+        let mut client = PeerClient::new(contact.dialer.connect_grpc(&member.peer, contact.timing).await?);
         client.join(request).await.map(drop).map_err(|status| status.message().to_owned())
     };
     contact.ask(asking).await

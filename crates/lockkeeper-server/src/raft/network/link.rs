@@ -1,4 +1,4 @@
-//! The one lasting connection to a member: entries, heartbeats, votes and pings go on it, and their answers come back
+//! The one lasting connection to a member, which carries entries, heartbeats, votes, pings and their answers
 //! (docs/adr/0021-member-connections.md).
 //!
 //! Requests are numbered, and an answer has the number of its request. So a heartbeat does not wait for the answer to the entries
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_request::Kind;
 use openraft::raft::StreamAppendResult;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;

@@ -46,7 +46,7 @@ impl Links {
         self.last_stream.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps a connection to each of these members, so that it is there when an election needs it, and closes the others.
+    /// Opens a connection to each of these members, so that an election does not wait for it, and closes all others.
     pub(crate) fn keep(&self, own: u64, members: &[(u64, Member)]) {
         for (id, member) in members.iter().filter(|(id, _)| *id != own) {
             self.to(*id, member);

@@ -1,5 +1,6 @@
-//! The way between members: one lasting connection from each to each, with raft's messages as frames straight on TCP
-//! (`link.rs` asks, `serve.rs` answers), and our gRPC service `lockkeeper.peer.v1` for what is seldom or large: hello and snapshots.
+//! The transport between members: one lasting connection from each to each, with raft's messages as frames straight on TCP
+//! (`link.rs` sends requests, `serve.rs` answers them), and the gRPC service `lockkeeper.peer.v1` for what is rare or large: hello and
+//! snapshots.
 //!
 //! Every connection says for which cell, which node and which data folder it is meant. A node answers only what
 //! is meant for it, so that neither a wrong address nor a node that lost its data can do any harm.
@@ -8,6 +9,7 @@ mod append;
 mod backoff;
 mod client;
 mod codec;
+mod commit_coalescing;
 mod dial;
 mod direct;
 mod format;
@@ -20,7 +22,6 @@ mod round_trip;
 mod serve;
 mod service;
 mod transfer;
-mod withhold;
 
 use std::sync::Arc;
 
@@ -31,11 +32,11 @@ pub(crate) use self::client::PeerClient;
 pub use self::dial::Dialer;
 pub use self::hello::{Contact, PeerInfo, hello, join};
 pub(crate) use self::links::Links;
-pub(crate) use self::service::Answering;
 pub use self::service::PeerService;
+pub(crate) use self::service::PeerServiceParts;
 use super::acks::Acks;
 use super::agreement::Agreement;
-use super::room::Rooms;
+use super::disk_space::SpaceReports;
 use super::timing::Timing;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
@@ -55,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) counters: MemberCounters,
     pub(crate) versions: Versions,
     pub(crate) agreement: Arc<Agreement>,
-    pub(crate) rooms: Arc<Rooms>,
+    pub(crate) space_reports: Arc<SpaceReports>,
 }
 
 /// Makes the clients that openraft speaks with other members by.

@@ -1,4 +1,4 @@
-//! The other end of a member's connection: its requests are handled beside each other, its appends in their order.
+//! The server side of a member's connection: requests are handled concurrently, appends in their order.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,9 +9,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, StreamExt};
-use lockkeeper_proto::peer::peer_answer::Kind as AnswerKind;
-use lockkeeper_proto::peer::peer_request::Kind;
-use lockkeeper_proto::{net, peer};
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
+use lockkeeper_api::peer::peer_request::Kind;
+use lockkeeper_net::net;
 use openraft::raft::{AppendEntriesResponse, StreamAppendError};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -19,36 +20,56 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::direct::{Direct, Outgoing};
+use super::direct::{Direct, Incoming, Outgoing};
 use super::link::{AppendResult, WINDOW_BYTES, WINDOW_REQUESTS};
 use super::service::{Inner, TransferLeaderRequest, VoteRequest};
 use super::{MESSAGE_BYTES_MAX, codec, format};
 use crate::listen::FIRST_BYTES_WITHIN;
 use crate::raft::agreement::{Agreement, TableHash};
+use crate::raft::disk_space;
 use crate::raft::log::SpaceWatch;
-use crate::raft::room;
 use crate::raft::types::{TypeConfig, Vote};
 use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 
-/// Heartbeats, votes and the like that may be handled at the same time. A member that sends more gets refusals.
+/// Heartbeats, votes and similar calls that are handled concurrently. More are refused.
 const CALLS_MAX: usize = 256;
 /// Most answers that go in one packet.
 const ANSWERS_AT_ONCE: usize = 64;
 
-/// Serves one connection of a member until it ends.
-pub(super) async fn serve(inner: Arc<Inner>, stream: net::Stream) -> io::Result<()> {
-    let (mut incoming, mut outgoing) = Direct::accept(stream).await?;
-    // Until its first request it is anybody.
-    let first = timeout(FIRST_BYTES_WITHIN, incoming.next::<peer::PeerRequest>()).await;
-    let Ok(Ok(Some(first))) = first else { return Ok(()) };
+/// A connection whose first request has proved that it is a member's.
+pub(crate) struct Admitted {
+    incoming: Incoming,
+    outgoing: Outgoing,
+    first: peer::PeerRequest,
+}
+
+/// Waits for the first request and checks who sent it. `None` if the connection is to be closed.
+pub(super) async fn admit(inner: &Inner, stream: net::Stream) -> io::Result<Option<Admitted>> {
+    // Until its first request it is anybody, who gets little time and memory.
+    let first = async {
+        let (mut incoming, outgoing) = Direct::accept(stream).await?;
+        let first = incoming.next::<peer::PeerRequest>().await?;
+        io::Result::Ok(first.map(|first| (incoming, outgoing, first)))
+    };
+    let Ok(first) = timeout(FIRST_BYTES_WITHIN, first).await else { return Ok(None) };
+    let Some((mut incoming, mut outgoing, first)) = first? else { return Ok(None) };
     if let Err(status) = inner.admit(first.header.as_ref()) {
-        return refuse_connection(&mut outgoing, &status).await;
+        // Whoever does not read it learns nothing.
+        let told = timeout(FIRST_BYTES_WITHIN, refuse_connection(&mut outgoing, &status)).await;
+        return told.unwrap_or(Ok(())).map(|()| None);
     }
+    incoming.set_bytes_max(MESSAGE_BYTES_MAX);
+    Ok(Some(Admitted { incoming, outgoing, first }))
+}
+
+/// Serves one connection of a member until it ends.
+pub(super) async fn serve(inner: Arc<Inner>, admitted: Admitted) -> io::Result<()> {
+    let Admitted { mut incoming, mut outgoing, first } = admitted;
     let from = first.header.as_ref().map_or(0, |header| header.from);
     inner.counters.accepted.inc();
-    let here = inner.succession.arrived(from);
+    let here = inner.election_trigger.connection_opened(from);
     let mut connection =
         Connection { inner: inner.clone(), from, calls: FuturesUnordered::new(), stream: None };
     let mut next = Some(first);
@@ -73,24 +94,24 @@ pub(super) async fn serve(inner: Arc<Inner>, stream: net::Stream) -> io::Result<
         }
     };
     drop(here);
-    inner.succession.left(from);
+    inner.election_trigger.connection_closed(from);
     ended
 }
 
-/// Tells the member why its connection ends.
+/// Sends the reason why the connection is closed.
 async fn refuse_connection(outgoing: &mut Outgoing, status: &Status) -> io::Result<()> {
     outgoing.push(&refusal(0, status));
     outgoing.write().await
 }
 
-/// What an answer has in common with its request.
+/// The fields that an answer copies from its request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tag {
     id: u64,
     format: u32,
 }
 
-/// What is under way on one connection.
+/// The requests in progress on one connection.
 struct Connection {
     inner: Arc<Inner>,
     from: u64,
@@ -99,7 +120,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Begins to handle a request. Fails if the connection cannot go on.
+    /// Starts to handle a request. Fails if the connection must be closed.
     fn take(&mut self, request: peer::PeerRequest, outgoing: &mut Outgoing) -> Result<(), Status> {
         let peer::PeerRequest { id, mut kind, format, .. } = request;
         let inner = self.inner.clone();
@@ -117,8 +138,8 @@ impl Connection {
             }
             Some(Kind::Goodbye(vote)) => {
                 let vote: Vote = codec::decode(&vote).map_err(Status::invalid_argument)?;
-                inner.believe(vote.leader_id.term)?;
-                inner.succession.said_goodbye(self.from, vote);
+                inner.check_term(vote.leader_id.term)?;
+                inner.election_trigger.leader_resigned(self.from, vote);
                 return Ok(());
             }
             Some(Kind::Heartbeat(append)) => heartbeat(inner, append).boxed(),
@@ -152,9 +173,9 @@ impl Connection {
         }
         let bytes = append.body.len();
         let request = self.inner.open_append(&append)?;
-        self.inner.heard.now();
+        self.inner.leader_contact.record();
         if !request.entries.is_empty()
-            && let Some(full) = self.inner.lacks_room()
+            && let Some(full) = self.inner.lacks_room(self.unanswered_bytes(), bytes)
         {
             outgoing.push(&refusal(tag.id, &full));
             return Ok(());
@@ -167,6 +188,11 @@ impl Connection {
             None => Err(Status::invalid_argument("the append belongs to no stream")),
         }
     }
+
+    /// The bytes of appends that are not answered yet.
+    fn unanswered_bytes(&self) -> usize {
+        self.stream.as_ref().map_or(0, |stream| stream.unanswered_bytes.load(Ordering::Relaxed))
+    }
 }
 
 /// The next answers to appends. Cancel-safe. Pending while there is no stream.
@@ -176,36 +202,37 @@ async fn appended(stream: &mut Option<InboundStream>) -> Vec<peer::PeerAnswer> {
     {
         return answers;
     }
-    // Raft ends a stream behind an answer that the leader cannot go on from: it opens another one.
+    // Raft ends a stream after an answer that the leader cannot continue from; the leader then opens another stream.
     std::future::pending().await
 }
 
-/// The appends of one stream, on their way into raft.
+/// The appends of one stream that are passed to raft.
 struct InboundStream {
     number: u64,
     requests: mpsc::Sender<(Tag, AppendEntriesRequest, usize)>,
-    queued_bytes: Arc<AtomicUsize>,
+    unanswered_bytes: Arc<AtomicUsize>,
     answers: BoxStream<'static, Vec<peer::PeerAnswer>>,
 }
 
 impl InboundStream {
     fn new(inner: &Inner, number: u64) -> InboundStream {
         let (requests, queued) = mpsc::channel(WINDOW_REQUESTS);
-        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let unanswered_bytes = Arc::new(AtomicUsize::new(0));
         // The requests that raft has taken, which it answers in order.
-        let tags = Arc::new(Mutex::new(VecDeque::new()));
-        let taken = {
-            let (tags, queued_bytes) = (tags.clone(), queued_bytes.clone());
+        let taken = Arc::new(Mutex::new(VecDeque::<(Tag, usize)>::new()));
+        let requests_of_raft = {
+            let taken = taken.clone();
             ReceiverStream::new(queued).map(move |(tag, request, bytes)| {
-                tags.lock().unwrap_or_else(PoisonError::into_inner).push_back(tag);
-                queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                taken.lock().unwrap_or_else(PoisonError::into_inner).push_back((tag, bytes));
                 request
             })
         };
         let (promise_ms, agreement, log) = (inner.promise_ms(), inner.agreement.clone(), inner.log.clone());
-        let answers = inner.raft.stream_append(taken).map(move |result| {
-            let tag: Tag =
-                tags.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or_default();
+        let unanswered = unanswered_bytes.clone();
+        let answers = inner.raft.stream_append(requests_of_raft).map(move |result| {
+            let answered = taken.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let (tag, bytes) = answered.unwrap_or_default();
+            unanswered.fetch_sub(bytes, Ordering::Relaxed);
             let result = result
                 .map_err(stopped)
                 .and_then(|result| append_answer(&result, promise_ms, &agreement, &log));
@@ -217,14 +244,14 @@ impl InboundStream {
         InboundStream {
             number,
             requests,
-            queued_bytes,
+            unanswered_bytes,
             answers: answers.ready_chunks(ANSWERS_AT_ONCE).boxed(),
         }
     }
 
     fn take(&self, tag: Tag, request: AppendEntriesRequest, bytes: usize) -> Result<(), Status> {
-        let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if queued > WINDOW_BYTES + MESSAGE_BYTES_MAX {
+        let unanswered = self.unanswered_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if unanswered > WINDOW_BYTES + MESSAGE_BYTES_MAX {
             return Err(Status::resource_exhausted("the member sends more than it may"));
         }
         match self.requests.try_send((tag, request, bytes)) {
@@ -239,7 +266,7 @@ impl InboundStream {
 
 async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<AnswerKind, Status> {
     let request = inner.open_append(&append)?;
-    inner.heard.now();
+    inner.leader_contact.record();
     let previous = request.prev_log_id;
     let last = request.entries.last().map(|entry| entry.log_id).or(previous);
     let result: AppendResult = match inner.raft.append_entries(request).await.map_err(stopped)? {
@@ -268,7 +295,7 @@ async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> R
 
 async fn transfer_leader(inner: Arc<Inner>, body: Bytes) -> Result<AnswerKind, Status> {
     let request: TransferLeaderRequest = codec::decode(&body).map_err(Status::invalid_argument)?;
-    inner.believe(request.from_leader().leader_id.term)?;
+    inner.check_term(request.from_leader().leader_id.term)?;
     encoded(&inner.raft.handle_transfer_leader(request).await.map_err(stopped)?)
 }
 
@@ -286,7 +313,7 @@ fn append_answer(
     // A refused leader is promised nothing.
     let promise_ms = if result.is_ok() { promise_ms } else { 0 };
     let table = agreement.latest().map(TableHash::to_wire);
-    let room_bytes = room::room_if_short(log);
+    let room_bytes = disk_space::space_if_short(log);
     Ok(AnswerKind::Append(peer::AppendAnswer { body, promise_ms, table, room_bytes }))
 }
 

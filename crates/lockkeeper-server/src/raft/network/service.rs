@@ -1,28 +1,30 @@
-//! The members' questions to this node: who may ask, and those that come over gRPC.
+//! Authorization of requests from members, and the gRPC part of their protocol.
 
 use std::sync::Arc;
 
-use lockkeeper_proto::peer::peer_server::{Peer, PeerServer};
-use lockkeeper_proto::{net, peer};
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_server::{Peer, PeerServer};
+use lockkeeper_net::net;
 use openraft::async_runtime::WatchReceiver;
 use serde::Serialize;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::serve::Admitted;
 use super::{MESSAGE_BYTES_MAX, codec, hello, serve, transfer};
 use crate::cell_secret::{CellSecret, Parties};
 use crate::data_dir::{DataDir, Identity};
-use crate::listen::LogThrottle;
+use crate::listen::{LogThrottle, MemberProof};
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
-use crate::raft::heard::Heard;
+use crate::raft::election_trigger::ElectionTrigger;
+use crate::raft::leader_contact::LeaderContact;
 use crate::raft::log::SpaceWatch;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
-use crate::raft::succession::Succession;
+use crate::raft::terms;
 use crate::raft::timing::Timing;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
-use crate::raft::{room, terms};
 use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -32,7 +34,7 @@ pub(super) type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<Ty
 /// Longest name of a cell.
 const CELL_NAME_BYTES_MAX: usize = 64;
 
-/// Answers the other members.
+/// Serves the other members.
 #[derive(Clone)]
 pub struct PeerService {
     inner: Arc<Inner>,
@@ -43,13 +45,13 @@ pub(super) struct Inner {
     /// Connections of members outlive the node by a moment, and must not keep its log open.
     pub(super) log: SpaceWatch,
     home: Arc<DataDir>,
-    /// How the others should know this node.
+    /// This node as the others should know it.
     own: Member,
     /// The members it was started with.
     given: Vec<(u64, Member)>,
     incoming: tokio::sync::Mutex<Incoming>,
-    pub(super) heard: Arc<Heard>,
-    pub(super) succession: Arc<Succession>,
+    pub(super) leader_contact: Arc<LeaderContact>,
+    pub(super) election_trigger: Arc<ElectionTrigger>,
     pub(super) counters: MemberCounters,
     timing: Timing,
     pub(super) versions: Versions,
@@ -59,16 +61,16 @@ pub(super) struct Inner {
     refused_entries: LogThrottle,
 }
 
-/// What the answers to members are made of.
-pub(crate) struct Answering<'a> {
+/// What a [`PeerService`] is made from.
+pub(crate) struct PeerServiceParts<'a> {
     pub(crate) raft: Raft,
     pub(crate) log: SpaceWatch,
     pub(crate) home: Arc<DataDir>,
     pub(crate) own: Member,
     pub(crate) given: Vec<(u64, Member)>,
     pub(crate) snapshots: &'a SnapshotStore,
-    pub(crate) heard: Arc<Heard>,
-    pub(crate) succession: Arc<Succession>,
+    pub(crate) leader_contact: Arc<LeaderContact>,
+    pub(crate) election_trigger: Arc<ElectionTrigger>,
     pub(crate) counters: MemberCounters,
     pub(crate) timing: Timing,
     pub(crate) versions: Versions,
@@ -76,9 +78,11 @@ pub(crate) struct Answering<'a> {
 }
 
 impl PeerService {
-    pub(crate) fn new(answering: Answering<'_>) -> PeerService {
-        let Answering { raft, log, home, own, given, snapshots, heard, succession, .. } = answering;
-        let Answering { counters, timing, versions, agreement, .. } = answering;
+    pub(crate) fn new(parts: PeerServiceParts<'_>) -> PeerService {
+        let PeerServiceParts {
+            raft, log, home, own, given, snapshots, leader_contact, election_trigger, ..
+        } = parts;
+        let PeerServiceParts { counters, timing, versions, agreement, .. } = parts;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let inner = Inner {
             raft,
@@ -87,8 +91,8 @@ impl PeerService {
             own,
             given,
             incoming,
-            heard,
-            succession,
+            leader_contact,
+            election_trigger,
             counters,
             timing,
             versions,
@@ -267,12 +271,12 @@ impl Inner {
     }
 
     /// Refuses a term that no election can have reached, before raft persists it.
-    pub(super) fn believe(&self, term: u64) -> Result<(), Status> {
+    pub(super) fn check_term(&self, term: u64) -> Result<(), Status> {
         let highest = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
             let has_members = metrics.membership_config.nodes().next().is_some();
-            terms::highest_believed(metrics.current_term, has_members)
+            terms::highest_plausible(metrics.current_term, has_members)
         };
         if term <= highest {
             return Ok(());
@@ -286,33 +290,34 @@ impl Inner {
             );
         }
         Err(Status::failed_precondition(format!(
-            "the message is of term {term}, this node believes terms up to {highest}: if the sender is a member, remove \
+            "the message is of term {term}, this node accepts terms up to {highest}: if the sender is a member, remove \
              this node from the cell and add it again with an empty folder; otherwise protect the members' port with \
              --peer-ca"
         )))
     }
 
     /// The same for all terms in a leader's request.
-    fn believe_append(&self, request: &AppendEntriesRequest) -> Result<(), Status> {
+    fn check_append_terms(&self, request: &AppendEntriesRequest) -> Result<(), Status> {
         let entries = request.entries.iter().map(|entry| &entry.log_id);
         let ids = entries.chain(&request.prev_log_id).chain(&request.leader_commit);
         let highest = ids.map(|id| id.leader_id.term).fold(request.vote.leader_id.term, u64::max);
-        self.believe(highest)
+        self.check_term(highest)
     }
 
     /// A leader's request, if it can be true.
     pub(super) fn open_append(&self, append: &peer::AppendRequest) -> Result<AppendEntriesRequest, Status> {
         let request = codec::decode_append(&append.body).map_err(Status::invalid_argument)?;
-        self.believe_append(&request)?;
+        self.check_append_terms(&request)?;
         if let Some(majority) = TableHash::from_wire(append.majority.as_ref()) {
             self.agreement.announce(majority);
         }
         Ok(request)
     }
 
-    /// Why this node takes no entries, if its disk is full.
-    pub(super) fn lacks_room(&self) -> Option<Status> {
-        if !room::is_full(&self.log) {
+    /// Why this node does not take entries of so many bytes, if it lacks the room for them. `unanswered` is what it has taken
+    /// and not yet acknowledged.
+    pub(super) fn lacks_room(&self, unanswered: usize, bytes: usize) -> Option<Status> {
+        if self.log.has_room_for(unanswered, bytes) {
             return None;
         }
         const WHY: &str = "this node has no room for more entries on its disk";
@@ -329,9 +334,9 @@ impl Inner {
 
     pub(super) fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         let last = request.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
-        self.believe(request.vote.leader_id.term.max(last))?;
+        self.check_term(request.vote.leader_id.term.max(last))?;
         // The leader itself has asked for that election.
-        if request.leadership_transfer || self.succession.may_vote() {
+        if request.leadership_transfer || self.election_trigger.may_vote() {
             return Ok(());
         }
         Err(Status::unavailable("this node has just been started and does not vote yet"))
@@ -339,11 +344,26 @@ impl Inner {
 }
 
 impl PeerService {
+    /// Checks that a new connection is a member's. `None` if it is to be closed.
+    pub(crate) async fn admit_direct(&self, stream: net::Stream) -> Option<Admitted> {
+        let admitted = serve::admit(&self.inner, stream).await;
+        admitted.inspect_err(|error| tracing::debug!(%error, "a connection of members has ended")).ok()?
+    }
+
     /// Answers a member, for as long as its connection lasts.
-    pub(crate) async fn serve_direct(&self, stream: net::Stream) {
-        if let Err(error) = serve::serve(self.inner.clone(), stream).await {
+    pub(crate) async fn serve_direct(&self, admitted: Admitted) {
+        if let Err(error) = serve::serve(self.inner.clone(), admitted).await {
             tracing::debug!(%error, "the connection of a member has ended");
         }
+    }
+
+    /// Refuses a call of somebody who is no member; the connection of one who is becomes a member's.
+    fn admit_call<T>(&self, request: &Request<T>, header: Option<&peer::Header>) -> Result<(), Status> {
+        self.inner.admit(header)?;
+        if let Some(proof) = request.extensions().get::<MemberProof>() {
+            proof.accept();
+        }
+        Ok(())
     }
 }
 
@@ -383,8 +403,8 @@ impl Peer for PeerService {
         &self,
         request: Request<peer::SnapshotOfferRequest>,
     ) -> Result<Response<peer::SnapshotOfferResponse>, Status> {
+        self.admit_call(&request, request.get_ref().header.as_ref())?;
         let request = request.into_inner();
-        self.inner.admit(request.header.as_ref())?;
         let bytes_there = self.inner.incoming.lock().await.begin(request.id, request.bytes).map_err(disk)?;
         Ok(Response::new(peer::SnapshotOfferResponse { bytes_there }))
     }
@@ -403,7 +423,7 @@ impl Peer for PeerService {
         let vote: Vote = codec::decode(&first.vote).map_err(Status::invalid_argument)?;
         let meta: SnapshotMeta = codec::decode(&first.meta).map_err(Status::invalid_argument)?;
         let last = meta.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
-        self.inner.believe(vote.leader_id.term.max(last))?;
+        self.inner.check_term(vote.leader_id.term.max(last))?;
         let (id, bytes) = (first.id, first.bytes);
         // One transfer at a time: a second one waits here, and then goes on where the first one ended.
         let mut incoming = self.inner.incoming.lock().await;

@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use bytes::Bytes;
-use lockkeeper_proto::peer;
+use lockkeeper_api::peer;
 use openraft::error::Unreachable;
 use openraft::raft::SnapshotResponse;
 use openraft::type_config::alias::SnapshotOf;
@@ -17,7 +17,7 @@ use crate::blocking;
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{TypeConfig, Vote};
 
-/// So much goes into one message.
+/// Bytes in one message.
 const PART_BYTES: usize = 256 * 1024;
 /// Parts that are read ahead.
 const PARTS_AHEAD: usize = 4;
@@ -30,33 +30,33 @@ pub(super) fn snapshot_id(meta: &[u8], bytes: u64) -> u64 {
 
 /// Sends the snapshot and waits until it is installed.
 pub(super) async fn send(
-    way: &mut PeerClient,
+    client: &mut PeerClient,
     vote: Vote,
     snapshot: SnapshotOf<TypeConfig, SnapshotImage>,
 ) -> Result<SnapshotResponse<TypeConfig>, Unreachable<TypeConfig>> {
-    let mut grpc = way.grpc()?;
-    let meta = codec::encode(&snapshot.meta).map_err(|why| way.unreachable(why))?;
-    let vote = codec::encode(&vote).map_err(|why| way.unreachable(why))?;
+    let mut grpc = client.grpc()?;
+    let meta = codec::encode(&snapshot.meta).map_err(|why| client.unreachable(why))?;
+    let vote = codec::encode(&vote).map_err(|why| client.unreachable(why))?;
     let bytes = snapshot.snapshot.len();
     let id = snapshot_id(&meta, bytes);
-    let header = way.header();
+    let header = client.header();
     let offer = peer::SnapshotOfferRequest { header: Some(header.clone()), id, bytes };
-    let there = grpc.snapshot_offer(offer).await.map_err(|status| way.refused(&status))?.into_inner();
+    let there = grpc.snapshot_offer(offer).await.map_err(|status| client.refused(&status))?.into_inner();
     let from = there.bytes_there.min(bytes);
     tracing::info!(bytes, from, "sending a snapshot to a member that is behind");
 
     let first = peer::SnapshotPart { header: Some(header), id, bytes, vote, meta, ..Default::default() };
     let (parts, outgoing) = mpsc::channel(PARTS_AHEAD);
-    let file = snapshot.snapshot.open_at(from).map_err(|error| way.unreachable(unreadable(&error)))?;
+    let file = snapshot.snapshot.open_at(from).map_err(|error| client.unreachable(unreadable(&error)))?;
     let reading = tokio::spawn(read(file, from, first, parts));
     let sent = grpc.snapshot_send(ReceiverStream::new(outgoing)).await;
     match reading.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(way.unreachable(unreadable(&error))),
-        Err(error) => return Err(way.unreachable(error)),
+        Ok(Err(error)) => return Err(client.unreachable(unreadable(&error))),
+        Err(error) => return Err(client.unreachable(error)),
     }
-    let answer = sent.map_err(|status| way.refused(&status))?;
-    codec::decode(&answer.into_inner().body).map_err(|why| way.unreachable(why))
+    let answer = sent.map_err(|status| client.refused(&status))?;
+    codec::decode(&answer.into_inner().body).map_err(|why| client.unreachable(why))
 }
 
 fn unreadable(error: &io::Error) -> String {

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 
 use lockkeeper_core::{Batch, CellTime, Command};
+use lockkeeper_server::raft::encoded_batch::EncodedBatch;
 use lockkeeper_server::raft::log::{self, Disk, LogConfig, LogError, LogStore, OpenReport, SyncMode};
-use lockkeeper_server::raft::packed::Packed;
 use lockkeeper_server::raft::types::{Entry, LogId, Proposal, TypeConfig, Vote};
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -33,7 +33,7 @@ pub(super) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
         fence: None,
         if_version: None,
     };
-    let batch = Arc::new(Packed::new(Batch { now: CellTime(index), utc_ms: 0, commands: vec![put] }));
+    let batch = Arc::new(EncodedBatch::new(Batch { now: CellTime(index), utc_ms: 0, commands: vec![put] }));
     Entry::new(log_id(term, index), EntryPayload::Normal(Proposal { proposer: 7, sequence: index, batch }))
 }
 

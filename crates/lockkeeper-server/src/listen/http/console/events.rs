@@ -4,9 +4,11 @@
 //! so that a view in which nothing happens does not change; the page adds the time since.
 
 use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use lockkeeper_core::history::ShortSession;
@@ -17,6 +19,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::super::error::{self, Error};
 use super::super::on_behalf::OnBehalf;
 use super::super::query::Query;
+use crate::budget::{ByteBudget, ConnectionBudget};
 use crate::calls::Calls;
 use crate::console_seats::ConsoleSeat;
 use crate::failure::Failure;
@@ -86,6 +89,7 @@ impl Asked {
 
 pub(in super::super) async fn events(
     OnBehalf(calls): OnBehalf,
+    connection: Option<Extension<ConnectionBudget>>,
     Query(asked): Query<Asked>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let view = asked.view()?;
@@ -109,6 +113,7 @@ pub(in super::super) async fn events(
         sent: None,
         spoke: None,
         clock: Clock { base: CellTime::default(), since: Instant::now() },
+        budget: calls.budget(&connection.map(|Extension(connection)| connection).unwrap_or_default()),
         calls,
         _seat: seat,
     };
@@ -143,6 +148,7 @@ fn refusal(failure: &Failure) -> Event {
 /// One page that watches one view.
 struct Watch {
     calls: Calls,
+    budget: ByteBudget,
     view: View,
     ticker: Interval,
     folder: Option<PathBuf>,
@@ -151,7 +157,8 @@ struct Watch {
     /// The entry, the leader and the term at the last look.
     seen: Option<(u64, Option<u64>, u64)>,
     made: Option<Instant>,
-    sent: Option<String>,
+    /// A hash of what was sent last: the text itself may be long.
+    sent: Option<u64>,
     spoke: Option<Instant>,
     clock: Clock,
     _seat: ConsoleSeat,
@@ -192,7 +199,13 @@ impl Watch {
             self.ticker.tick().await;
             self.look_at_disk().await;
             self.view.check_rights(&self.calls)?;
-            if let Some(text) = self.look() {
+            if !self.is_due() || self.budget.check_read().is_err() {
+                continue;
+            }
+            let permit = self.budget.read_turn().await;
+            let text = self.look();
+            drop(permit);
+            if let Some(text) = text {
                 return Ok(text);
             }
         }
@@ -208,23 +221,25 @@ impl Watch {
         self.disk = looked.ok().and_then(Result::ok);
     }
 
+    /// Whether there may be something new to show.
+    fn is_due(&self) -> bool {
+        let raft = self.calls.consensus().status();
+        self.seen != Some((raft.applied, raft.leader, raft.term)) || is_past(self.made, ANEW_EVERY)
+    }
+
     fn look(&mut self) -> Option<String> {
         let raft = self.calls.consensus().status();
-        let seen = (raft.applied, raft.leader, raft.term);
-        let is_due = |last: Option<Instant>, every: Duration| last.is_none_or(|last| last.elapsed() >= every);
-        if self.seen == Some(seen) && !is_due(self.made, ANEW_EVERY) {
-            return None;
-        }
-        self.seen = Some(seen);
+        self.seen = Some((raft.applied, raft.leader, raft.term));
         self.made = Some(Instant::now());
         let applied = self.calls.shared().table().now();
         let data = self.data();
-        if self.sent.as_ref() == Some(&data) && !is_due(self.spoke, SPEAK_EVERY) {
+        let sent = hash(&data);
+        if self.sent == Some(sent) && !is_past(self.spoke, SPEAK_EVERY) {
             return None;
         }
         self.spoke = Some(Instant::now());
         let leads = self.calls.may_answer().is_ok();
-        let cell_time = match self.calls.shared().office.now() {
+        let cell_time = match self.calls.shared().leader_term.now() {
             Ok(now) => now,
             Err(_) => self.clock.now(applied),
         };
@@ -238,7 +253,7 @@ impl Watch {
             cell_time_ms: cell_time.0.max(applied.0) / 1_000,
         };
         let text = format!("{{\"around\":{},\"data\":{data}}}", json(&around));
-        self.sent = Some(data);
+        self.sent = Some(sent);
         Some(text)
     }
 
@@ -259,11 +274,21 @@ impl Watch {
                 let wanted = Wanted { after: *after, owner: owner.clone(), limit: 0 };
                 json(&look.sessions(&shared.expiry, &wanted))
             }
-            View::Top => json(&look.top(&shared.lately, 20)),
+            View::Top => json(&look.top(&shared.hourly_stats, 20)),
             View::Elections { after } => json(&look.elections(after)),
             View::Audit => json(&look.audit(0)),
         }
     }
+}
+
+fn is_past(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn json(view: &impl Serialize) -> String {

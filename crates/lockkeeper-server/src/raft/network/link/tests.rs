@@ -1,4 +1,4 @@
-use lockkeeper_proto::peer::peer_answer::Kind as AnswerKind;
+use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
 use openraft::testing::log_id;
 use tokio::net::TcpListener;
 
@@ -37,7 +37,7 @@ impl Stage {
             counters: MemberCounters::default(),
             versions: Versions::RELEASED,
             agreement: Arc::new(Agreement::new(1)),
-            rooms: Arc::default(),
+            space_reports: Arc::default(),
         });
         Stage { link: Link::open(shared.clone(), 2, member), shared, follower }
     }
@@ -46,7 +46,7 @@ impl Stage {
     async fn accept(&self) -> (Incoming, Outgoing) {
         let (stream, _) = self.follower.accept().await.unwrap();
         let (mut incoming, mut outgoing) =
-            Direct::accept(lockkeeper_proto::net::Stream::Tcp(stream)).await.unwrap();
+            Direct::accept(lockkeeper_net::net::Stream::Tcp(stream)).await.unwrap();
         let first = next(&mut incoming).await;
         assert_eq!(first.header.map(|header| (header.from, header.to)), Some((1, 2)));
         assert_eq!((first.id, first.kind), (1, Some(Kind::Ping(peer::Ping {}))));

@@ -1,12 +1,12 @@
-//! The task of a link: connects, carries requests and answers, and connects again.
+//! The task of a link: connects, carries requests and answers, and reconnects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_answer::Kind as AnswerKind;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
+use lockkeeper_api::peer::peer_request::Kind;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::{Code, Status};
@@ -43,10 +43,10 @@ impl Worker {
                 Ok(direct) => {
                     self.shared.counters.opened.inc();
                     self.connections += 1;
-                    let mut conversation = Conversation::new(direct, self.shared.versions.format_min);
-                    let ended = self.converse(&mut conversation).await;
-                    // One that was never answered was refused, or the member is not well: do not hurry.
-                    if conversation.was_answered {
+                    let mut active = ActiveConnection::new(direct, self.shared.versions.format_min);
+                    let ended = self.carry(&mut active).await;
+                    // A connection that was never answered was refused, or the member is unhealthy: keep the back-off.
+                    if active.was_answered {
                         backoff.reset();
                     }
                     self.report(&ended);
@@ -61,7 +61,7 @@ impl Worker {
         }
     }
 
-    /// Not a matter of time: somebody has to do something.
+    /// Logs refusals that an operator has to resolve.
     fn report(&self, ended: &Status) {
         if ended.code() == Code::FailedPrecondition && self.refusals.allow().is_some() {
             tracing::error!(node = self.target, address = %self.member.peer, why = ended.message(),
@@ -86,35 +86,35 @@ impl Worker {
         }
     }
 
-    /// Carries requests and answers for as long as the connection lasts; says why it ended.
-    async fn converse(&mut self, conversation: &mut Conversation) -> Status {
+    /// Carries requests and answers until the connection ends. Returns why it ended.
+    async fn carry(&mut self, active: &mut ActiveConnection) -> Status {
         let mut look = tokio::time::interval(self.shared.timing.suspect_after() / 2);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first request says who speaks to whom. It also shows that the member takes requests.
-        self.ping(conversation);
+        self.ping(active);
         self.state.send_replace(LinkState::Connected(self.connections));
         loop {
-            let Conversation { incoming, outgoing, .. } = conversation;
+            let ActiveConnection { incoming, outgoing, .. } = active;
             let has_room = outgoing.is_written();
             tokio::select! {
                 biased;
                 written = outgoing.write(), if !has_room => match written {
-                    Ok(()) => conversation.say_goodbye(),
-                    Err(error) => return gone(&error),
+                    Ok(()) => active.report_goodbye_written(),
+                    Err(error) => return connection_lost(&error),
                 },
                 answer = incoming.next::<peer::PeerAnswer>() => match answer {
                     Ok(Some(answer)) => {
-                        if let Err(refused) = self.answered(conversation, answer) {
+                        if let Err(refused) = self.handle_answer(active, answer) {
                             return refused;
                         }
                     }
                     Ok(None) => return Status::unavailable("the member has closed the connection"),
-                    Err(error) => return gone(&error),
+                    Err(error) => return connection_lost(&error),
                 },
-                Some(call) = self.calls.recv(), if has_room => self.send(conversation, call),
-                Some(append) = self.appends.recv(), if has_room => self.send(conversation, append),
+                Some(call) = self.calls.recv(), if has_room => self.send(active, call),
+                Some(append) = self.appends.recv(), if has_room => self.send(active, append),
                 _ = look.tick() => {
-                    if let Err(stalled) = self.look(conversation) {
+                    if let Err(stalled) = self.check_liveness(active) {
                         return stalled;
                     }
                 }
@@ -122,57 +122,57 @@ impl Worker {
         }
     }
 
-    fn send(&self, conversation: &mut Conversation, outbound: Outbound) {
+    fn send(&self, active: &mut ActiveConnection, outbound: Outbound) {
         let Outbound { connection, mut kind, vote, reply } = outbound;
         if reply.is_abandoned() || connection.is_some_and(|connection| connection != self.connections) {
             return;
         }
-        let id = conversation.next_id;
-        conversation.next_id += 1;
+        let id = active.next_id;
+        active.next_id += 1;
         let header = (id == 1).then(|| self.shared.header(self.target, &self.member));
-        let format = conversation.format;
+        let format = active.format;
         format::wrap_request(format, &mut kind);
-        conversation.outgoing.push(&peer::PeerRequest { header, format, id, kind: Some(kind) });
+        active.outgoing.push(&peer::PeerRequest { header, format, id, kind: Some(kind) });
         match reply {
-            Reply::Goodbye(written) => conversation.goodbye = Some(written),
-            reply => drop(conversation.pending.insert(id, Pending { vote, sent: Instant::now(), reply })),
+            Reply::Goodbye(written) => active.goodbye = Some(written),
+            reply => drop(active.pending.insert(id, Pending { vote, sent: Instant::now(), reply })),
         }
     }
 
-    fn ping(&self, conversation: &mut Conversation) {
-        conversation.pinged = Some(Instant::now());
+    fn ping(&self, active: &mut ActiveConnection) {
+        active.pinged = Some(Instant::now());
         let kind = Kind::Ping(peer::Ping {});
-        self.send(conversation, Outbound { connection: None, kind, vote: None, reply: Reply::Ping });
+        self.send(active, Outbound { connection: None, kind, vote: None, reply: Reply::Ping });
     }
 
-    /// Pings a connection that is silent, and gives up one that does not answer.
-    fn look(&self, conversation: &mut Conversation) -> Result<(), Status> {
+    /// Pings a silent connection, and fails one that does not answer.
+    fn check_liveness(&self, active: &mut ActiveConnection) -> Result<(), Status> {
         let timing = &self.shared.timing;
-        let silence = conversation.heard.elapsed();
-        if let Some(pinged) = conversation.pinged {
+        let silence = active.last_heard.elapsed();
+        if let Some(pinged) = active.pinged {
             let waits = pinged.elapsed().min(silence);
             if waits > timing.stalled_after() {
                 return Err(Status::unavailable(format!("the connection is cut: no answer for {silence:?}")));
             }
             return Ok(());
         }
-        let is_suspect = !conversation.pending.is_empty() && silence > timing.suspect_after();
-        if is_suspect || conversation.ping_due <= Instant::now() {
-            conversation.ping_due = Instant::now() + PING_EVERY;
-            self.ping(conversation);
+        let is_suspect = !active.pending.is_empty() && silence > timing.suspect_after();
+        if is_suspect || active.ping_due <= Instant::now() {
+            active.ping_due = Instant::now() + PING_EVERY;
+            self.ping(active);
         }
         Ok(())
     }
 
     /// Passes an answer on. Fails if the member refuses the connection.
-    fn answered(&self, conversation: &mut Conversation, answer: peer::PeerAnswer) -> Result<(), Status> {
-        conversation.heard = Instant::now();
+    fn handle_answer(&self, active: &mut ActiveConnection, answer: peer::PeerAnswer) -> Result<(), Status> {
+        active.last_heard = Instant::now();
         let peer::PeerAnswer { id, mut kind, format, refused, code } = answer;
         if let Some(kind) = &mut kind {
             format::unwrap_answer(format, kind).map_err(Status::internal)?;
         }
         if let Some(AnswerKind::Pong(pong)) = &kind {
-            conversation.format = self.common_format(pong)?;
+            active.format = self.common_format(pong)?;
         }
         let result = match refused.is_empty() {
             true => Ok(kind),
@@ -183,12 +183,12 @@ impl Worker {
                 .err()
                 .unwrap_or_else(|| Status::unavailable("the member ends the connection")));
         }
-        conversation.was_answered = true;
-        let Some(Pending { vote, sent, reply }) = conversation.pending.remove(&id) else { return Ok(()) };
+        active.was_answered = true;
+        let Some(Pending { vote, sent, reply }) = active.pending.remove(&id) else { return Ok(()) };
         let result = result.and_then(|kind| self.open_answer(kind, vote, sent));
         match (reply, result) {
             (Reply::Ping, Ok(_)) => {
-                conversation.pinged = None;
+                active.pinged = None;
                 self.round_trip.measured(sent.elapsed());
             }
             (Reply::Ping, Err(refused)) => return Err(refused),
@@ -224,7 +224,7 @@ impl Worker {
     ) -> Result<Answered, Status> {
         match kind {
             Some(AnswerKind::Append(answer)) => {
-                self.shared.rooms.report(self.target, answer.room_bytes);
+                self.shared.space_reports.report(self.target, answer.room_bytes);
                 if let Some(theirs) = TableHash::from_wire(answer.table.as_ref()) {
                     self.shared.agreement.report(self.target, theirs);
                 }
@@ -242,16 +242,16 @@ impl Worker {
     }
 }
 
-/// One connection and what is on its way.
-struct Conversation {
+/// One connection and its unanswered requests.
+struct ActiveConnection {
     incoming: Incoming,
     outgoing: Outgoing,
     pending: BTreeMap<u64, Pending>,
     next_id: u64,
     /// The format of requests.
     format: u32,
-    /// When something last came back.
-    heard: Instant,
+    /// When the last answer arrived.
+    last_heard: Instant,
     was_answered: bool,
     /// The ping that is not answered yet.
     pinged: Option<Instant>,
@@ -259,17 +259,17 @@ struct Conversation {
     goodbye: Option<oneshot::Sender<()>>,
 }
 
-impl Conversation {
-    fn new(direct: Direct, format: u32) -> Conversation {
+impl ActiveConnection {
+    fn new(direct: Direct, format: u32) -> ActiveConnection {
         let (incoming, outgoing) = direct.split();
         let now = Instant::now();
-        Conversation {
+        ActiveConnection {
             incoming,
             outgoing,
             pending: BTreeMap::new(),
             next_id: 1,
             format,
-            heard: now,
+            last_heard: now,
             was_answered: false,
             pinged: None,
             ping_due: now + PING_EVERY,
@@ -277,14 +277,14 @@ impl Conversation {
         }
     }
 
-    /// Everything is written.
-    fn say_goodbye(&mut self) {
+    /// Reports that the goodbye is written.
+    fn report_goodbye_written(&mut self) {
         if let Some(written) = self.goodbye.take() {
             let _ = written.send(());
         }
     }
 }
 
-fn gone(error: &std::io::Error) -> Status {
+fn connection_lost(error: &std::io::Error) -> Status {
     Status::unavailable(format!("the connection is gone: {error}"))
 }

@@ -30,7 +30,7 @@ impl Minute {
 
 /// The last hour.
 #[derive(Debug, Default)]
-pub struct Lately {
+pub struct HourlyStats {
     inner: Mutex<Vec<Minute>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Hour {
     pub lost: Vec<u32>,
 }
 
-impl Lately {
+impl HourlyStats {
     fn minute(&self, now: CellTime) -> MutexGuard<'_, Vec<Minute>> {
         let number = now.0 / 60_000_000;
         let mut minutes = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,19 +167,19 @@ mod tests {
 
     #[test]
     fn an_hour_and_no_more() {
-        let lately = Lately::default();
-        lately.granted(minutes(0), 1_000_000);
+        let stats = HourlyStats::default();
+        stats.granted(minutes(0), 1_000_000);
         for ms in 0..100 {
-            lately.granted(minutes(59), ms);
-            lately.freed(minutes(59), 10 * ms, ms == 7);
+            stats.granted(minutes(59), ms);
+            stats.freed(minutes(59), 10 * ms, ms == 7);
         }
-        let hour = lately.hour(minutes(59));
+        let hour = stats.hour(minutes(59));
         assert_eq!((hour.granted[0], hour.granted[59], hour.lost[59]), (1, 100, 1));
         assert_eq!(hour.waited.count, 101);
-        let hour = lately.hour(minutes(60));
+        let hour = stats.hour(minutes(60));
         assert_eq!((hour.granted[58], hour.granted[59], hour.waited.count), (100, 0, 100));
         assert!((49..=61).contains(&hour.waited.p50_ms), "{hour:?}");
         assert!((98..=123).contains(&hour.waited.p99_ms), "{hour:?}");
-        assert_eq!(lately.hour(minutes(500)).held, Spread::default());
+        assert_eq!(stats.hour(minutes(500)).held, Spread::default());
     }
 }

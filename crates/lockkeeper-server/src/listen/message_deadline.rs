@@ -1,5 +1,5 @@
-//! The message of a single gRPC call, which must be there soon: memory that waits for the rest of it would be anybody's to
-//! take, because a call is looked at when it is there. Bodies of JSON have the same bound in `http/body.rs`.
+//! The deadline of the message of a unary gRPC call. Without it a caller could hold memory by never completing its message.
+//! JSON bodies have the same deadline in `http/body.rs`, streamed messages in `gathered.rs`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,18 +18,18 @@ use crate::failure::Failure;
 const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A body that fails when it takes too long.
-pub(super) struct Prompt<B> {
+pub(super) struct MessageDeadline<B> {
     body: Pin<Box<B>>,
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Prompt<B> {
-    pub(super) fn new(body: B) -> Prompt<B> {
-        Prompt { body: Box::pin(body), late: None }
+impl<B> MessageDeadline<B> {
+    pub(super) fn new(body: B) -> MessageDeadline<B> {
+        MessageDeadline { body: Box::pin(body), late: None }
     }
 }
 
-impl<B> HttpBody for Prompt<B>
+impl<B> HttpBody for MessageDeadline<B>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<axum::BoxError>,

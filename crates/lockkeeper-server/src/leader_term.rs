@@ -19,7 +19,7 @@ pub struct Tenure(u64);
 
 /// Whether this node leads, and since when.
 #[derive(Debug, Default)]
-pub struct Office {
+pub struct LeaderTerm {
     inner: Mutex<Inner>,
 }
 
@@ -43,7 +43,7 @@ struct Term {
     began: Instant,
 }
 
-impl Office {
+impl LeaderTerm {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

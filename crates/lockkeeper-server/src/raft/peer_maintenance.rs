@@ -1,4 +1,4 @@
-//! Keeps the connections to all members, and the heartbeats as frequent as the followers need them.
+//! Keeps a connection open to each member, and sends extra heartbeats to followers whose promise is shorter than the leader's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use super::network::Links;
 use super::timing::Timing;
 use super::types::Member;
 
-/// How often the members are compared with the connections.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often a round trip that does not fit is reported.
+/// How often the connections are compared with the membership.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// How often a round trip that exceeds the timing is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
-/// A follower hears so many heartbeats within its promise.
+/// Heartbeats within one promise of a follower.
 const HEARTBEATS_PER_PROMISE: u32 = 3;
 
-/// Runs until it is aborted.
+/// Maintains connections and heartbeats until the task is aborted.
 pub(super) async fn run(
     raft: Raft,
     links: Arc<Links>,
@@ -30,29 +30,29 @@ pub(super) async fn run(
     sends_heartbeats: Arc<AtomicBool>,
 ) {
     let mut known: Vec<(u64, Member)> = Vec::new();
-    let mut looked = None::<Instant>;
+    let mut checked = None::<Instant>;
     let mut reported = None::<Instant>;
     loop {
-        if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
-            looked = Some(Instant::now());
-            keep(&raft, &links, &mut known);
+        if checked.is_none_or(|checked| checked.elapsed() >= CHECK_EVERY) {
+            checked = Some(Instant::now());
+            sync_connections(&raft, &links, &mut known);
             if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) && report(&links, &timing) {
                 reported = Some(Instant::now());
             }
         }
         let pause = match heartbeat_needed(&raft, &acks, &timing) {
-            // A leader that has to fall silent is replaced only if none of its heartbeats is heard.
+            // A leader that must be replaced sends no heartbeats at all: followers that hear one would not stand for election.
             Some(pause) if sends_heartbeats.load(Ordering::Relaxed) => {
                 let _ = raft.trigger().heartbeat().await;
                 pause
             }
-            _ => LOOK_EVERY,
+            _ => CHECK_EVERY,
         };
         tokio::time::sleep(pause).await;
     }
 }
 
-fn keep(raft: &Raft, links: &Links, known: &mut Vec<(u64, Member)>) {
+fn sync_connections(raft: &Raft, links: &Links, known: &mut Vec<(u64, Member)>) {
     let (own, members) = {
         let metrics = raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -66,7 +66,7 @@ fn keep(raft: &Raft, links: &Links, known: &mut Vec<(u64, Member)>) {
     }
 }
 
-/// Reports the slowest member whose round trip does not fit the timing; whether there is one.
+/// Logs the slowest member whose round trip exceeds the timing. Returns whether there is one.
 fn report(links: &Links, timing: &Timing) -> bool {
     let slowest = links.round_trips().into_iter().max_by_key(|(_, round_trip)| *round_trip);
     let Some((node, round_trip)) = slowest.filter(|(_, slowest)| *slowest > timing.round_trip_max()) else {
@@ -81,8 +81,8 @@ fn report(links: &Links, timing: &Timing) -> bool {
     true
 }
 
-/// While the timing of a cell is changed, a follower may have a shorter promise than this leader expects from its own settings, and
-/// would stand for election between two of its heartbeats. For such followers the leader sends more: in which time the next one.
+/// The interval of the extra heartbeats, if they are needed. While the timing of a cell is changed by a rolling restart, a follower may
+/// have a shorter promise than this leader's settings imply, and would stand for election between two regular heartbeats.
 fn heartbeat_needed(raft: &Raft, acks: &Acks, timing: &Timing) -> Option<Duration> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();

@@ -3,7 +3,7 @@
 //!
 //! | kind | how many | for how long |
 //! |---|---|---|
-//! | unheard | `unheard_max`; beyond it the oldest of them is closed | 10 s |
+//! | new | `silent_max`; beyond it the oldest of them is closed | 10 s |
 //! | client | `connections_max` in all, `per_address_max` from one address | as long as it likes |
 //! | member | `MEMBERS_MAX` | as long as it likes |
 //! | overflow: HTTP when all places for clients are taken | `OVERFLOW_MAX` | 5 s, for health checks and administrators |
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::security::CrowdLimits;
+use crate::security::ConnectionLimits;
 
 /// Each of at most six other members has a few.
 const MEMBERS_MAX: usize = 128;
@@ -25,7 +25,7 @@ const ADMINISTRATORS_MAX: usize = 16;
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    Unheard,
+    New,
     Client,
     Member,
     Overflow,
@@ -34,8 +34,8 @@ pub(super) enum Kind {
 
 /// All connections of a port.
 #[derive(Debug, Clone)]
-pub(super) struct Crowd {
-    limits: CrowdLimits,
+pub(super) struct ConnectionLimiter {
+    limits: ConnectionLimits,
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -45,24 +45,24 @@ struct Inner {
     /// Clients alone.
     by_address: HashMap<IpAddr, usize>,
     /// Those that have not said anything, in the order in which they came. Dropping one's sender ends it.
-    unheard: BTreeMap<u64, oneshot::Sender<()>>,
+    new: BTreeMap<u64, oneshot::Sender<()>>,
     next: u64,
 }
 
 /// A connection's place among the others.
 #[derive(Debug)]
-pub(super) struct Seat {
-    crowd: Crowd,
+pub(super) struct ConnectionPermit {
+    limiter: ConnectionLimiter,
     address: Option<IpAddr>,
     number: u64,
     kind: Kind,
     /// Ends when a newer connection needs the place of one that has not spoken.
-    pub(super) pushed_out: oneshot::Receiver<()>,
+    pub(super) evicted: oneshot::Receiver<()>,
 }
 
-impl Crowd {
-    pub(super) fn new(limits: CrowdLimits) -> Crowd {
-        Crowd { limits, inner: Arc::default() }
+impl ConnectionLimiter {
+    pub(super) fn new(limits: ConnectionLimits) -> ConnectionLimiter {
+        ConnectionLimiter { limits, inner: Arc::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -70,28 +70,28 @@ impl Crowd {
     }
 
     /// A place for a new connection. It has to move on as soon as it is known what it is for.
-    pub(super) fn enter(&self, address: Option<IpAddr>) -> Seat {
+    pub(super) fn enter(&self, address: Option<IpAddr>) -> ConnectionPermit {
         let mut inner = self.inner();
         let number = inner.next;
         inner.next += 1;
-        let (stays, pushed_out) = oneshot::channel();
-        inner.unheard.insert(number, stays);
-        if inner.unheard.len() > self.limits.unheard_max {
-            inner.unheard.pop_first();
+        let (stays, evicted) = oneshot::channel();
+        inner.new.insert(number, stays);
+        if inner.new.len() > self.limits.silent_max {
+            inner.new.pop_first();
         }
-        Seat { crowd: self.clone(), address, number, kind: Kind::Unheard, pushed_out }
+        ConnectionPermit { limiter: self.clone(), address, number, kind: Kind::New, evicted }
     }
 }
 
 impl Inner {
     fn take(
         &mut self,
-        limits: &CrowdLimits,
+        limits: &ConnectionLimits,
         kind: Kind,
         address: Option<IpAddr>,
     ) -> Result<(), &'static str> {
         let most = match kind {
-            Kind::Unheard => return Ok(()),
+            Kind::New => return Ok(()),
             Kind::Client => limits.connections_max,
             Kind::Member => MEMBERS_MAX,
             Kind::Overflow => OVERFLOW_MAX,
@@ -127,7 +127,7 @@ impl Inner {
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
@@ -137,20 +137,20 @@ impl Seat {
         if self.kind == kind {
             return Ok(());
         }
-        let mut inner = self.crowd.inner();
-        inner.take(&self.crowd.limits, kind, self.address)?;
+        let mut inner = self.limiter.inner();
+        inner.take(&self.limiter.limits, kind, self.address)?;
         inner.give_back(self.kind, self.address);
         // Its end is the same as being pushed out, so nobody must look at it any more.
-        inner.unheard.remove(&self.number);
+        inner.new.remove(&self.number);
         self.kind = kind;
         Ok(())
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut inner = self.crowd.inner();
-        inner.unheard.remove(&self.number);
+        let mut inner = self.limiter.inner();
+        inner.new.remove(&self.number);
         inner.give_back(self.kind, self.address);
     }
 }
@@ -159,56 +159,54 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn crowd() -> Crowd {
-        Crowd::new(CrowdLimits { connections_max: 10, per_address_max: 6, unheard_max: 3 })
+    fn limiter() -> ConnectionLimiter {
+        ConnectionLimiter::new(ConnectionLimits { connections_max: 10, per_address_max: 6, silent_max: 3 })
     }
 
     fn address(last: u8) -> Option<IpAddr> {
         Some([127, 0, 0, last].into())
     }
 
-    fn client(crowd: &Crowd, last: u8) -> Result<Seat, &'static str> {
-        let mut seat = crowd.enter(address(last));
-        seat.move_to(Kind::Client)?;
-        Ok(seat)
+    fn client(limiter: &ConnectionLimiter, last: u8) -> Result<ConnectionPermit, &'static str> {
+        let mut permit = limiter.enter(address(last));
+        permit.move_to(Kind::Client)?;
+        Ok(permit)
     }
 
     #[test]
     fn there_is_a_bound_for_all_clients_and_for_those_of_one_address() {
-        let crowd = crowd();
-        let mut seats: Vec<Seat> = (0..6).map(|_| client(&crowd, 1).unwrap()).collect();
-        assert_eq!(client(&crowd, 1).unwrap_err(), "connections_of_address");
-        seats.extend((0..4).map(|_| client(&crowd, 2).unwrap()));
-        assert_eq!(client(&crowd, 3).unwrap_err(), "connections");
+        let limiter = limiter();
+        let mut seats: Vec<ConnectionPermit> = (0..6).map(|_| client(&limiter, 1).unwrap()).collect();
+        assert_eq!(client(&limiter, 1).unwrap_err(), "connections_of_address");
+        seats.extend((0..4).map(|_| client(&limiter, 2).unwrap()));
+        assert_eq!(client(&limiter, 3).unwrap_err(), "connections");
         seats.clear();
-        assert!(crowd.inner().by_address.is_empty());
-        assert!(crowd.inner().counts.values().all(|count| *count == 0));
-        assert!(client(&crowd, 3).is_ok());
+        assert!(limiter.inner().by_address.is_empty());
+        assert!(limiter.inner().counts.values().all(|count| *count == 0));
+        assert!(client(&limiter, 3).is_ok());
     }
 
     #[test]
     fn clients_do_not_take_the_places_of_members_and_probes() {
-        let crowd = crowd();
-        let _clients: Vec<Seat> = (0..10).map(|at| client(&crowd, at / 5).unwrap()).collect();
-        let mut member = crowd.enter(address(1));
+        let limiter = limiter();
+        let _clients: Vec<ConnectionPermit> = (0..10).map(|at| client(&limiter, at / 5).unwrap()).collect();
+        let mut member = limiter.enter(address(1));
         member.move_to(Kind::Member).unwrap();
-        let mut probe = crowd.enter(address(1));
+        let mut probe = limiter.enter(address(1));
         assert!(probe.move_to(Kind::Client).is_err());
-        assert_eq!(probe.kind(), Kind::Unheard);
+        assert_eq!(probe.kind(), Kind::New);
         probe.move_to(Kind::Overflow).unwrap();
         probe.move_to(Kind::Administrator).unwrap();
-        assert_eq!(crowd.inner().counts[&Kind::Overflow], 0);
+        assert_eq!(limiter.inner().counts[&Kind::Overflow], 0);
     }
 
     #[test]
     fn the_oldest_that_has_not_spoken_makes_room() {
-        let crowd = crowd();
-        let _spoke = client(&crowd, 1).unwrap();
-        let mut silent: Vec<Seat> = (0..3).map(|_| crowd.enter(address(1))).collect();
-        let _newcomer = crowd.enter(address(1));
-        assert!(
-            silent[0].pushed_out.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed)
-        );
-        assert!(silent[1].pushed_out.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Empty));
+        let limiter = limiter();
+        let _spoke = client(&limiter, 1).unwrap();
+        let mut silent: Vec<ConnectionPermit> = (0..3).map(|_| limiter.enter(address(1))).collect();
+        let _newcomer = limiter.enter(address(1));
+        assert!(silent[0].evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed));
+        assert!(silent[1].evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Empty));
     }
 }

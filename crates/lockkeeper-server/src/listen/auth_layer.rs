@@ -11,35 +11,37 @@ use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, request};
 use axum::response::Response;
-use lockkeeper_proto::tls::Visitor;
+use lockkeeper_net::tls::Visitor;
 use tower_service::Service;
 
-use super::crowd::Kind;
+use super::connection_limiter::Kind;
 use super::delivery::Unsent;
 use super::gate::{self, Protocol};
+use super::gathered::{GatheredMessages, MessageLimits};
 use super::metered::{self, MeteredRequest};
-use super::requests::Place;
+use super::requests::{ConnectionState, MemberProof};
 use super::{LogThrottle, grpc, http};
 use lockkeeper_core::Right;
 
 use crate::budget::{ByteBudget, ConnectionBudget};
 use crate::calls::Calls;
 use crate::failure::Failure;
-use crate::security::doors::Members;
 use crate::security::hosts::AllowedHosts;
+use crate::security::port_security::Members;
 use crate::security::{Who, admission, guard};
+use crate::session::decode_limits::check_frame;
+use crate::turns::TurnPermit;
 
 /// The path of everything that members ask each other.
 const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
 /// The path of everything that clients ask over gRPC.
 const CLIENTS_PATH: &str = "/lockkeeper.v1.";
-/// What members ask before they know each other.
-const HELLO_PATH: &str = "/lockkeeper.peer.v1.Peer/Hello";
 /// Health checks, which are answered also when there is no place for clients.
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/health", "/grpc.health.v1.Health/Check"];
-/// Calls whose messages come for as long as the caller likes.
-const STREAMS: [&str; 2] =
-    ["/lockkeeper.v1.Lockkeeper/Stream", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"];
+const SERVICE_PATH: &str = "/lockkeeper.v1.Lockkeeper/";
+/// The client's stream of frames.
+const STREAM_PATH: &str = "/lockkeeper.v1.Lockkeeper/Stream";
+const REFLECTION_PATH: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 /// Calls whose answers are streams: made as the client reads.
 const STREAMED_ANSWERS: [&str; 3] = [
@@ -47,27 +49,27 @@ const STREAMED_ANSWERS: [&str; 3] = [
     "/lockkeeper.v1.Lockkeeper/SaveSnapshot",
     "/grpc.health.v1.Health/Watch",
 ];
-/// In front of each gRPC message: a flag and its length.
-const GRPC_PREFIX_BYTES: usize = 5;
+/// Largest message of a member on a connection that has not proved yet that it is a member's.
+const UNPROVEN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// When to come back to a node that has no place.
 const FULL_RETRY_MS: u64 = 1_000;
 
 /// One connection's way to the routes.
 #[derive(Clone)]
-pub(super) struct Reception {
+pub(super) struct AuthLayer {
     pub(super) router: axum::Router,
     pub(super) calls: Calls,
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
     pub(super) hosts: Arc<AllowedHosts>,
-    pub(super) place: Arc<Place>,
+    pub(super) state: Arc<ConnectionState>,
     pub(super) unsent: Unsent,
     pub(super) budget: ConnectionBudget,
 }
 
-impl Reception {
-    fn recognise(&self, parts: &request::Parts) -> Result<Who, Failure> {
+impl AuthLayer {
+    fn authenticate(&self, parts: &request::Parts) -> Result<Who, Failure> {
         if parts.uri.path().starts_with(MEMBERS_PATH) {
             return match self.members.include(&self.visitor) {
                 true => Ok(Who::Nobody),
@@ -101,32 +103,39 @@ impl Reception {
     }
 }
 
-impl Reception {
+impl AuthLayer {
     /// Moves the connection to the place that its request shows it to be for. When clients have taken all of theirs, health
     /// checks, members and administrators are served on; where callers are not authenticated, nobody can be told to be an
-    /// administrator.
-    fn find_place(&self, path: &str, who: &Who) -> Result<(), Failure> {
-        self.place.note_request();
-        let mut seat = self.place.seat();
+    /// administrator. Members have their place when they have proved that they are members ([`MemberProof`]).
+    fn assign_kind(&self, path: &str, who: &Who) -> Result<(), Failure> {
+        self.state.note_request(*who != Who::Nobody);
+        let mut permit = self.state.permit();
         let full = |_| Failure::Overload {
             why: "all connections of this node are in use: end idle clients, or raise --connections-max"
                 .into(),
             retry_after_ms: FULL_RETRY_MS,
         };
-        let was = seat.kind();
-        if path.starts_with(MEMBERS_PATH) && path != HELLO_PATH {
-            let moved = seat.move_to(Kind::Member);
-            return if was == Kind::Client { Ok(()) } else { moved.map_err(full) };
-        }
-        if was != Kind::Overflow || HEALTH_PATHS.contains(&path) || path == HELLO_PATH {
+        let is_overflow = permit.kind() == Kind::Overflow;
+        if !is_overflow || HEALTH_PATHS.contains(&path) || path.starts_with(MEMBERS_PATH) {
             return Ok(());
         }
         let calls = self.calls.on_behalf_of(who.clone());
         let moved = match calls.is_enforced() && calls.may_all(Right::Admin, "").is_ok() {
-            true => seat.move_to(Kind::Administrator),
+            true => permit.move_to(Kind::Administrator),
             false => Err("connections"),
         };
         moved.inspect_err(|&why| self.calls.shared().metrics.turned_away(why)).map_err(full)
+    }
+}
+
+/// What the messages of a streamed request may be. None for requests of a single message.
+fn streamed_messages(path: &str) -> Option<MessageLimits> {
+    let any = |bytes_max| Some(MessageLimits { bytes_max, check: |_| Ok(()) });
+    match path {
+        STREAM_PATH => Some(MessageLimits { bytes_max: grpc::MESSAGE_BYTES_MAX, check: check_frame }),
+        REFLECTION_PATH => any(grpc::PUBLIC_MESSAGE_BYTES_MAX),
+        path if path.starts_with(MEMBERS_PATH) => any(UNPROVEN_MESSAGE_BYTES_MAX),
+        _ => None,
     }
 }
 
@@ -139,6 +148,36 @@ fn is_read(head: &request::Parts) -> bool {
             method.starts_with("Get") || method.starts_with("List")
         }
         None => head.method == Method::GET && !HEALTH_PATHS.contains(&path),
+    }
+}
+
+/// Whether the cost of a request grows with what is in the table: such requests wait for their turn (`crate::turns`).
+/// Streams do not: they are never done.
+fn grows_with_table(path: &str) -> bool {
+    const PATHS: [&str; 9] = [
+        "/v1/lock",
+        "/v1/locks",
+        "/v1/history",
+        "/v1/audit",
+        "/v1/top",
+        "/v1/graph",
+        "/v1/sessions",
+        "/v1/access",
+        "/metrics",
+    ];
+    const METHODS: [&str; 7] =
+        ["GetLock", "ListLocks", "GetHistory", "GetAudit", "GetTop", "GetWaitGraph", "GetAccess"];
+    match path.strip_prefix(SERVICE_PATH) {
+        Some(method) => METHODS.contains(&method),
+        None => PATHS.contains(&path),
+    }
+}
+
+/// Waits until a request may be carried out that takes long.
+async fn turn_of(parts: &request::Parts, budget: &ByteBudget) -> Option<TurnPermit> {
+    match grows_with_table(parts.uri.path()) {
+        true => Some(budget.read_turn().await),
+        false => None,
     }
 }
 
@@ -155,8 +194,10 @@ where
             return http::refuse(failure);
         }
     }
+    let permit = turn_of(&parts, budget).await;
     let body = MeteredRequest::new(body, budget.clone());
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
+    drop(permit);
     metered::meter(response, budget).await
 }
 
@@ -174,7 +215,8 @@ where
     };
     let is_streamed = STREAMED_ANSWERS.contains(&path);
     let collected = async {
-        let collected = metered::collect_message(body, budget, bytes_max + GRPC_PREFIX_BYTES).await?;
+        let collected =
+            metered::collect_message(body, budget, bytes_max + grpc::MESSAGE_PREFIX_BYTES).await?;
         if is_read(&parts) {
             budget.room().await;
             budget.check_read()?;
@@ -187,10 +229,12 @@ where
     };
     // It is decoded at once, and the call may then wait for as long as its caller likes.
     drop(charge);
+    let permit = turn_of(&parts, budget).await;
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
+    drop(permit);
     let response = grpc::blame_malformed_message(response);
     match is_streamed {
-        true => response,
+        true => metered::meter_stream(response, budget),
         false => metered::meter_whole(response, budget).await,
     }
 }
@@ -204,7 +248,7 @@ pub(super) fn turn_away_stranger(calls: &Calls) {
     }
 }
 
-impl<B> Service<Request<B>> for Reception
+impl<B> Service<Request<B>> for AuthLayer
 where
     B: http_body_util::BodyExt + axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<axum::BoxError>,
@@ -223,15 +267,26 @@ where
             Ok(protocol) => protocol,
             Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.calls)))),
         };
-        let recognised = self.recognise(&parts);
-        match recognised.and_then(|who| self.find_place(parts.uri.path(), &who).map(|()| who)) {
+        let authenticated = self.authenticate(&parts);
+        match authenticated.and_then(|who| self.assign_kind(parts.uri.path(), &who).map(|()| who)) {
             Ok(who) => {
                 let budget = self.calls.on_behalf_of(who.clone()).budget(&self.budget);
                 parts.extensions.insert(who);
                 parts.extensions.insert(self.budget.clone());
                 let (path, router, unsent) = (parts.uri.path(), self.router.clone(), self.unsent.clone());
-                if STREAMS.contains(&path) || path.starts_with(MEMBERS_PATH) {
-                    let answer = self.router.call(Request::from_parts(parts, body));
+                let is_members = path.starts_with(MEMBERS_PATH);
+                if let Some(limits) = streamed_messages(path) {
+                    let mut router = router;
+                    if is_members {
+                        parts.extensions.insert(MemberProof::new(self.state.clone()));
+                    }
+                    let answer = match is_members && self.state.is_members() {
+                        true => router.call(Request::from_parts(parts, body)),
+                        false => {
+                            let body = GatheredMessages::new(body, limits, budget);
+                            router.call(Request::from_parts(parts, body))
+                        }
+                    };
                     return Box::pin(async move { answer.await.map(|response| unsent.follow(response)) });
                 }
                 let request = Request::from_parts(parts, body);

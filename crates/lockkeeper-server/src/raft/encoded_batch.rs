@@ -24,22 +24,22 @@ const NORMAL: u32 = 1;
 
 /// A batch, and its bytes if somebody has made them.
 #[derive(Debug)]
-pub struct Packed {
+pub struct EncodedBatch {
     batch: Batch,
     // Invariant: decoded, they are the batch.
     bytes: Option<Box<[u8]>>,
 }
 
-impl Packed {
+impl EncodedBatch {
     /// Encodes the batch for all who will want it.
-    pub fn new(batch: Batch) -> Packed {
+    pub fn new(batch: Batch) -> EncodedBatch {
         // What cannot be encoded is refused by the log, with its reason.
         let bytes = put(&batch, Vec::with_capacity(64 * (batch.commands.len() + 1))).ok();
-        Packed { batch, bytes: bytes.map(Vec::into_boxed_slice) }
+        EncodedBatch { batch, bytes: bytes.map(Vec::into_boxed_slice) }
     }
 }
 
-impl Deref for Packed {
+impl Deref for EncodedBatch {
     type Target = Batch;
 
     fn deref(&self) -> &Batch {
@@ -47,21 +47,21 @@ impl Deref for Packed {
     }
 }
 
-impl PartialEq for Packed {
-    fn eq(&self, other: &Packed) -> bool {
+impl PartialEq for EncodedBatch {
+    fn eq(&self, other: &EncodedBatch) -> bool {
         self.batch == other.batch
     }
 }
 
-impl Serialize for Packed {
+impl Serialize for EncodedBatch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.batch.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Packed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Packed, D::Error> {
-        Batch::deserialize(deserializer).map(|batch| Packed { batch, bytes: None })
+impl<'de> Deserialize<'de> for EncodedBatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<EncodedBatch, D::Error> {
+        Batch::deserialize(deserializer).map(|batch| EncodedBatch { batch, bytes: None })
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn take_entry(bytes: &[u8]) -> Decoded<'_, Entry> {
     let ((proposer, sequence), commands) = take::<(u64, u64)>(rest)?;
     let (batch, rest) = take::<Batch>(commands)?;
     let bytes = Some(commands[..commands.len() - rest.len()].into());
-    let batch = Arc::new(Packed { batch, bytes });
+    let batch = Arc::new(EncodedBatch { batch, bytes });
     Ok((Entry::new(log_id, EntryPayload::Normal(Proposal { proposer, sequence, batch })), rest))
 }
 
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    fn request(packed: impl Fn(Batch) -> Packed) -> AppendEntriesRequest {
+    fn request(packed: impl Fn(Batch) -> EncodedBatch) -> AppendEntriesRequest {
         let proposal = |sequence| Proposal { proposer: u64::MAX, sequence, batch: Arc::new(packed(batch())) };
         let members =
             Membership::<u64, Member>::new(vec![[1].into()], BTreeMap::from([(1, Member::default())]))
@@ -178,24 +178,24 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_postcard_with_and_without_a_copy() {
-        let bare = request(|batch| Packed { batch, bytes: None });
+        let bare = request(|batch| EncodedBatch { batch, bytes: None });
         let expected = put(&bare, Vec::new()).expect("encoded");
         assert_eq!(put_append(&bare).expect("encoded"), expected);
-        assert_eq!(put_append(&request(Packed::new)).expect("encoded"), expected);
-        for entry in request(Packed::new).entries {
+        assert_eq!(put_append(&request(EncodedBatch::new)).expect("encoded"), expected);
+        for entry in request(EncodedBatch::new).entries {
             assert_eq!(put_entry(&entry, vec![7]).expect("encoded"), put(&entry, vec![7]).expect("encoded"));
         }
     }
 
     #[test]
     fn what_was_read_is_the_same_and_has_its_bytes_again() {
-        let bytes = put_append(&request(Packed::new)).expect("encoded");
+        let bytes = put_append(&request(EncodedBatch::new)).expect("encoded");
         let (read, rest) = take_append(&bytes).expect("decoded");
         assert_eq!(rest, [0; 0]);
-        assert_eq!(read.entries, request(Packed::new).entries);
+        assert_eq!(read.entries, request(EncodedBatch::new).entries);
         assert_eq!(take::<AppendEntriesRequest>(&bytes).expect("decoded").0.entries, read.entries);
         let EntryPayload::Normal(proposal) = &read.entries[0].payload else { panic!("{read:?}") };
-        assert_eq!(proposal.batch.bytes, Packed::new(batch()).bytes);
+        assert_eq!(proposal.batch.bytes, EncodedBatch::new(batch()).bytes);
         for cut in 0..bytes.len() {
             assert!(take_append(&bytes[..cut]).is_err(), "{cut} of {} bytes are no request", bytes.len());
         }

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lockkeeper_proto::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visitor};
+use lockkeeper_net::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visitor};
 
 use super::hosts::AllowedHosts;
-use super::{CrowdLimits, Guard, Security};
+use super::{ConnectionLimits, Guard, Security};
 
 /// The node cannot be served like this. Each text says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ impl Members {
 
 /// How a node is reached, and reaches others.
 #[derive(Debug, Clone)]
-pub struct Doors {
+pub struct PortSecurity {
     /// On the port for clients.
     pub clients: Option<ServerTls>,
     /// On a port for members alone.
@@ -79,14 +79,14 @@ pub struct Doors {
     /// The host names that requests may carry.
     pub hosts: AllowedHosts,
     /// How many connections are served.
-    pub crowd: CrowdLimits,
+    pub connection_limits: ConnectionLimits,
     insecure: bool,
     asks: bool,
 }
 
-impl Doors {
+impl PortSecurity {
     /// Reads all files.
-    pub fn open(security: &Security) -> Result<Doors, SecurityError> {
+    pub fn open(security: &Security) -> Result<PortSecurity, SecurityError> {
         let Security { tls, client_ca, peer_ca, peer, .. } = security;
         if tls.is_none() && (client_ca.is_some() || peer_ca.is_some()) {
             return Err(SecurityError::Settings(
@@ -135,14 +135,14 @@ impl Doors {
             (false, true) => Members::Anybody,
             (false, false) => Members::Nobody,
         };
-        Ok(Doors {
+        Ok(PortSecurity {
             clients: serve(client_ca, tls, client_ca.is_some() && !tokens)?,
             peers: serve(&None, &shown.cloned(), peer_ca.is_some())?,
             dialing,
             members,
             guard: Arc::new(guard),
             hosts: AllowedHosts::new(&security.allowed_hosts, asks),
-            crowd: security.crowd,
+            connection_limits: security.connection_limits,
             insecure: security.insecure,
             asks,
         })

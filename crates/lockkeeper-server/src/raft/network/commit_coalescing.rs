@@ -1,5 +1,5 @@
-//! Saves the messages that only say what is committed. openraft sends one after each entry; while more entries come, the
-//! next of them says the same, and a member that knows a little later what it may apply keeps nobody waiting.
+//! Coalesces commit-only messages into the next AppendEntries. openraft sends one after each entry. While more entries follow, the
+//! next of them carries the same commit index, and nobody waits for a follower that applies an entry a few milliseconds later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,42 +14,42 @@ use crate::raft::types::{LogId, TypeConfig};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 
-/// For so long the news of a commit waits for an entry to go with. Longer than an entry takes under load; short for
-/// whoever looks at a follower.
-const WITHHELD_FOR: Duration = Duration::from_millis(4);
+/// How long a commit-only message waits for an entry that can carry it. Longer than an entry takes under load, and short enough for
+/// readers of a follower.
+const COALESCE_FOR: Duration = Duration::from_millis(4);
 
-/// The requests of one stream to a member, without those that the next one makes superfluous.
-pub(super) struct Withhold<Requests> {
+/// The append requests of one stream to a member, without commit-only ones that the next request replaces.
+pub(super) struct CommitCoalescer<Requests> {
     requests: Requests,
-    /// What was passed on last: its last entry and its commit. Nothing is withheld before the first request, which may
-    /// be a question that waits for its answer.
-    told: Option<(Option<LogId>, Option<LogId>)>,
-    // Invariant: says nothing but what is committed.
-    withheld: Option<AppendEntriesRequest>,
+    /// Last entry and commit index of the request that was passed on last. `None` before the first request, which is never held
+    /// back: it may be a probe whose answer openraft waits for.
+    last_passed: Option<(Option<LogId>, Option<LogId>)>,
+    // Invariant: carries no entries.
+    held_back: Option<AppendEntriesRequest>,
     until: Pin<Box<Sleep>>,
     ended: bool,
 }
 
-impl<Requests> Withhold<Requests> {
-    pub(super) fn new(requests: Requests) -> Withhold<Requests> {
-        let until = Box::pin(tokio::time::sleep(WITHHELD_FOR));
-        Withhold { requests, told: None, withheld: None, until, ended: false }
+impl<Requests> CommitCoalescer<Requests> {
+    pub(super) fn new(requests: Requests) -> CommitCoalescer<Requests> {
+        let until = Box::pin(tokio::time::sleep(COALESCE_FOR));
+        CommitCoalescer { requests, last_passed: None, held_back: None, until, ended: false }
     }
 
-    /// Whether the member has all that this says, but for what is committed.
-    fn is_news_of_a_commit(&self, request: &AppendEntriesRequest) -> bool {
-        let Some((last, commit)) = &self.told else { return false };
+    /// Whether the request only raises the commit index.
+    fn is_commit_only(&self, request: &AppendEntriesRequest) -> bool {
+        let Some((last, commit)) = &self.last_passed else { return false };
         request.entries.is_empty() && request.prev_log_id == *last && request.leader_commit > *commit
     }
 
     fn pass(&mut self, request: AppendEntriesRequest) -> Poll<Option<AppendEntriesRequest>> {
         let last = request.entries.last().map(RaftEntry::log_id).or(request.prev_log_id);
-        self.told = Some((last, request.leader_commit));
+        self.last_passed = Some((last, request.leader_commit));
         Poll::Ready(Some(request))
     }
 }
 
-impl<Requests> Stream for Withhold<Requests>
+impl<Requests> Stream for CommitCoalescer<Requests>
 where
     Requests: Stream<Item = AppendEntriesRequest> + Unpin,
 {
@@ -59,25 +59,25 @@ where
         let this = &mut *self;
         while !this.ended {
             match this.requests.poll_next_unpin(context) {
-                Poll::Ready(Some(request)) if this.is_news_of_a_commit(&request) => {
-                    if this.withheld.replace(request).is_none() {
-                        this.until.as_mut().reset(Instant::now() + WITHHELD_FOR);
+                Poll::Ready(Some(request)) if this.is_commit_only(&request) => {
+                    if this.held_back.replace(request).is_none() {
+                        this.until.as_mut().reset(Instant::now() + COALESCE_FOR);
                     }
                 }
                 Poll::Ready(Some(request)) => {
-                    // It says what was withheld too: commits never go back.
-                    this.withheld = None;
+                    // It carries the commit index of the one held back too: commit indexes never decrease.
+                    this.held_back = None;
                     return this.pass(request);
                 }
                 Poll::Ready(None) => this.ended = true,
-                Poll::Pending if this.withheld.is_none() => return Poll::Pending,
+                Poll::Pending if this.held_back.is_none() => return Poll::Pending,
                 Poll::Pending => {
                     std::task::ready!(this.until.as_mut().poll(context));
                     break;
                 }
             }
         }
-        match this.withheld.take() {
+        match this.held_back.take() {
             Some(request) => this.pass(request),
             None => Poll::Ready(None),
         }
@@ -110,11 +110,11 @@ mod tests {
         }
     }
 
-    type Passed = Withhold<ReceiverStream<AppendEntriesRequest>>;
+    type Passed = CommitCoalescer<ReceiverStream<AppendEntriesRequest>>;
 
     fn stream() -> (mpsc::Sender<AppendEntriesRequest>, Passed) {
         let (sender, receiver) = mpsc::channel(8);
-        (sender, Withhold::new(ReceiverStream::new(receiver)))
+        (sender, CommitCoalescer::new(ReceiverStream::new(receiver)))
     }
 
     /// Previous entry, entries and commit of what is passed on now.
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(now(&mut passed), Some((8, 1, 8)));
         assert_eq!(now(&mut passed), None);
         // And not once more when its time would have come.
-        tokio::time::advance(2 * WITHHELD_FOR).await;
+        tokio::time::advance(2 * COALESCE_FOR).await;
         assert_eq!(now(&mut passed), None);
     }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(now(&mut passed), Some((7, 2, 7)));
         sender.try_send(request(9, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), None);
-        tokio::time::advance(WITHHELD_FOR - Duration::from_millis(1)).await;
+        tokio::time::advance(COALESCE_FOR - Duration::from_millis(1)).await;
         // The latest replaces those before it, and does not wait anew.
         sender.try_send(request(9, 0, 9)).expect("open");
         assert_eq!(now(&mut passed), None);

@@ -1,4 +1,4 @@
-//! What a connection begins with, which tells what is spoken on it.
+//! The protocol of a connection, by its first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -6,68 +6,78 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use lockkeeper_proto::frame::{GREETING, MEMBERS_GREETING};
-use lockkeeper_proto::net::{Duplex, Stream};
+use lockkeeper_net::frame::{GREETING, MEMBERS_GREETING};
+use lockkeeper_net::net::{Duplex, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(super) enum WireProtocol {
     /// Our own frames.
     Frames,
-    /// The frames of a leader.
-    Entries,
+    /// Frames between members.
+    Members,
     Http2,
     /// Or something that HTTP/1 will refuse.
     Http1,
 }
 
-impl Opening {
-    /// None: more has to be seen.
-    fn of(first: &[u8]) -> Option<Opening> {
+impl WireProtocol {
+    /// `None` if more bytes are needed.
+    fn of(first: &[u8]) -> Option<WireProtocol> {
         if first.starts_with(GREETING) {
-            Some(Opening::Frames)
+            Some(WireProtocol::Frames)
         } else if first.starts_with(MEMBERS_GREETING) {
-            Some(Opening::Entries)
+            Some(WireProtocol::Members)
         } else if first.starts_with(PREFACE) {
-            Some(Opening::Http2)
+            Some(WireProtocol::Http2)
         } else if [&GREETING[..], MEMBERS_GREETING, PREFACE].iter().any(|known| known.starts_with(first)) {
             None
         } else {
-            Some(Opening::Http1)
+            Some(WireProtocol::Http1)
         }
     }
 }
 
-/// Looks at the first bytes. Takes nothing away from the stream that it gives back. It may take as long as the other end
-/// likes: give it a limit.
-pub(super) async fn opening(stream: Stream) -> io::Result<(Stream, Opening)> {
+/// The first bytes of a connection, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(super) fn fuzz(data: &[u8]) {
+    let whole = WireProtocol::of(data);
+    assert!(whole.is_some() || data.len() < PREFACE.len());
+    // Once it is clear, further bytes do not change it.
+    let early = (0..data.len()).find_map(|length| WireProtocol::of(&data[..length]));
+    assert!(early.is_none() || early == whole);
+}
+
+/// Detects the protocol by the first bytes, which stay in the stream that is returned. Needs a timeout: it waits for as long
+/// as the other end sends nothing.
+pub(super) async fn detect(stream: Stream) -> io::Result<(Stream, WireProtocol)> {
     match stream {
         Stream::Tcp(stream) => {
-            let opening = peek(&stream).await?;
-            Ok((Stream::Tcp(stream), opening))
+            let protocol = peek(&stream).await?;
+            Ok((Stream::Tcp(stream), protocol))
         }
         Stream::Other(mut stream) => {
             let mut first = BytesMut::with_capacity(PREFACE.len());
-            let opening = loop {
-                if let Some(opening) = Opening::of(&first) {
-                    break opening;
+            let protocol = loop {
+                if let Some(protocol) = WireProtocol::of(&first) {
+                    break protocol;
                 }
                 let room = (PREFACE.len() - first.len()) as u64;
                 if (&mut stream).take(room).read_buf(&mut first).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             };
-            Ok((Stream::Other(Box::new(Resumed { first: first.freeze(), stream })), opening))
+            Ok((Stream::Other(Box::new(Resumed { first: first.freeze(), stream })), protocol))
         }
     }
 }
 
-async fn peek(stream: &TcpStream) -> io::Result<Opening> {
+async fn peek(stream: &TcpStream) -> io::Result<WireProtocol> {
     let mut first = [0; PREFACE.len()];
     let mut pause = Duration::from_millis(1);
     loop {
@@ -75,8 +85,8 @@ async fn peek(stream: &TcpStream) -> io::Result<Opening> {
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some(opening) = Opening::of(&first[..count]) {
-            return Ok(opening);
+        if let Some(protocol) = WireProtocol::of(&first[..count]) {
+            return Ok(protocol);
         }
         // The rest is on its way; there is no event for "more than before".
         tokio::time::sleep(pause).await;
@@ -129,17 +139,17 @@ mod tests {
 
     #[test]
     fn an_opening_is_told_as_soon_as_it_can_be() {
-        assert_eq!(Opening::of(b""), None);
+        assert_eq!(WireProtocol::of(b""), None);
         for whole in [&GREETING[..], PREFACE] {
             for length in 1..whole.len() {
-                assert_eq!(Opening::of(&whole[..length]), None, "{length}");
+                assert_eq!(WireProtocol::of(&whole[..length]), None, "{length}");
             }
         }
-        assert_eq!(Opening::of(GREETING), Some(Opening::Frames));
-        assert_eq!(Opening::of(b"LKSTRM1\n\0\0"), Some(Opening::Frames));
-        assert_eq!(Opening::of(PREFACE), Some(Opening::Http2));
+        assert_eq!(WireProtocol::of(GREETING), Some(WireProtocol::Frames));
+        assert_eq!(WireProtocol::of(b"LKSTRM1\n\0\0"), Some(WireProtocol::Frames));
+        assert_eq!(WireProtocol::of(PREFACE), Some(WireProtocol::Http2));
         for other in [&b"PO"[..], b"G", b"PRI * HTTP/1", b"LKSTRM2", b"\x16\x03"] {
-            assert_eq!(Opening::of(other), Some(Opening::Http1));
+            assert_eq!(WireProtocol::of(other), Some(WireProtocol::Http1));
         }
     }
 }

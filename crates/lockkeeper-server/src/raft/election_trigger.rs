@@ -1,0 +1,209 @@
+//! Triggers elections before raft's own random timeout: once after the leader's connection has ended or the leader has been silent for
+//! longer than this node's promise, and at once when the leader resigns (goodbye).
+//!
+//! A connection can end, and a message can be late, while the leader is healthy. So each silence triggers a single attempt, at the end of
+//! the promise, and the attempt is dropped if the leader was heard again or another election has begun. It starts with a pre-vote, which
+//! members that hear the leader refuse. All other elections are left to raft's own timeout.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::raft::TransferLeaderRequest;
+use tokio::time::Instant;
+
+use super::Raft;
+use super::leader_contact::LeaderContact;
+use super::network::random_below;
+use super::timing::Timing;
+use super::types::Vote;
+use crate::metrics::MemberCounters;
+
+/// Triggers elections by watching the connections of the other members.
+pub(crate) struct ElectionTrigger {
+    raft: Raft,
+    leader_contact: Arc<LeaderContact>,
+    timing: Timing,
+    counters: MemberCounters,
+    /// Until then this node neither votes nor stands for election: it may have promised so before it was restarted.
+    votes_from: Instant,
+    /// How many connections each member has open to this node.
+    connections: Mutex<BTreeMap<u64, usize>>,
+    /// Whether this node may lead at all.
+    is_eligible: AtomicBool,
+    // Invariant: at most one attempt is scheduled for a closed connection or a goodbye.
+    is_scheduled: AtomicBool,
+    /// The leader contact before the latest attempt: each silence has one attempt.
+    attempted: Mutex<Option<Instant>>,
+}
+
+/// Counts a connection of a member until it is dropped.
+pub(crate) struct OpenConnection<'a> {
+    election_trigger: &'a ElectionTrigger,
+    from: u64,
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        let mut connections = self.election_trigger.connections();
+        if let Some(count) = connections.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                connections.remove(&self.from);
+            }
+        }
+    }
+}
+
+impl ElectionTrigger {
+    pub(crate) fn new(
+        raft: Raft,
+        leader_contact: Arc<LeaderContact>,
+        timing: Timing,
+        counters: MemberCounters,
+        silent_for: Duration,
+    ) -> ElectionTrigger {
+        ElectionTrigger {
+            raft,
+            leader_contact,
+            timing,
+            counters,
+            votes_from: Instant::now() + silent_for,
+            connections: Mutex::default(),
+            is_eligible: AtomicBool::new(true),
+            is_scheduled: AtomicBool::new(false),
+            attempted: Mutex::default(),
+        }
+    }
+
+    /// Allows or forbids this node to stand for election.
+    pub(crate) fn set_eligible(&self, is_eligible: bool) {
+        self.is_eligible.store(is_eligible, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_eligible(&self) -> bool {
+        self.is_eligible.load(Ordering::Relaxed)
+    }
+
+    /// Whether the promises of an earlier process have all expired.
+    pub(crate) fn may_vote(&self) -> bool {
+        Instant::now() >= self.votes_from
+    }
+
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection that a member has opened.
+    pub(crate) fn connection_opened(&self, from: u64) -> OpenConnection<'_> {
+        *self.connections().entry(from).or_default() += 1;
+        OpenConnection { election_trigger: self, from }
+    }
+
+    /// Schedules an attempt if this was the last connection of the leader.
+    pub(crate) fn connection_closed(self: &Arc<Self>, from: u64) {
+        let Some((term, last_contact)) = self.led_by(from) else { return };
+        if self.connections().contains_key(&from) || self.is_scheduled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let election_trigger = self.clone();
+        tokio::spawn(async move {
+            let delay = election_trigger.timing.campaign_margin() + election_trigger.own_delay(from);
+            let at =
+                (last_contact + election_trigger.timing.promise() + delay).max(election_trigger.votes_from);
+            tokio::time::sleep_until(at).await;
+            election_trigger.is_scheduled.store(false, Ordering::Relaxed);
+            election_trigger
+                .attempt(from, term, last_contact, "the connection of the leader has ended")
+                .await;
+        });
+    }
+
+    /// Attempts one election for each silence of a leader that is longer than the promise. Runs until the task is aborted.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            let leader = self.raft.metrics().borrow_watched().current_leader;
+            let led_by = leader.and_then(|leader| Some((leader, self.led_by(leader)?)));
+            let Some((leader, (term, last_contact))) =
+                led_by.filter(|(_, (_, last_contact))| !self.was_attempted(*last_contact))
+            else {
+                tokio::time::sleep(self.timing.heartbeat).await;
+                continue;
+            };
+            // Later than nodes whose connection to the leader has ended: those are surer that it is gone.
+            let delay = self.timing.campaign_margin() + self.timing.heartbeat / 2 + self.own_delay(leader);
+            let at = (last_contact + self.timing.promise() + delay).max(self.votes_from);
+            tokio::time::sleep_until(at).await;
+            self.attempt(leader, term, last_contact, "the leader is silent").await;
+        }
+    }
+
+    fn was_attempted(&self, last_contact: Instant) -> bool {
+        *self.attempted.lock().unwrap_or_else(PoisonError::into_inner) == Some(last_contact)
+    }
+
+    /// Stands for election unless the leader was heard since or the term has changed.
+    async fn attempt(&self, leader: u64, term: u64, last_contact: Instant, why: &'static str) {
+        if self.led_by(leader) != Some((term, last_contact)) || self.was_attempted(last_contact) {
+            return;
+        }
+        *self.attempted.lock().unwrap_or_else(PoisonError::into_inner) = Some(last_contact);
+        if !self.is_eligible() {
+            return;
+        }
+        tracing::info!(leader, term, "{why}: standing for election");
+        self.counters.attempts.inc();
+        // Raft itself refuses as long as the promise holds, here and at the other members.
+        let _ = self.raft.trigger().elect(true).await;
+    }
+
+    /// Handles the leader's goodbye: it has left office, so nobody has to wait for its lease to end.
+    pub(crate) fn leader_resigned(self: &Arc<Self>, from: u64, vote: Vote) {
+        if vote.leader_id.node_id != from || self.is_scheduled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let election_trigger = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(election_trigger.own_delay(from)).await;
+            election_trigger.is_scheduled.store(false, Ordering::Relaxed);
+            let (own, current) = {
+                let metrics = election_trigger.raft.metrics();
+                let metrics = metrics.borrow_watched();
+                (metrics.id, metrics.vote)
+            };
+            if current == vote && election_trigger.may_vote() && election_trigger.is_eligible() {
+                tracing::info!(
+                    leader = from,
+                    term = vote.leader_id.term,
+                    "the leader stops: standing for election"
+                );
+                election_trigger.counters.attempts.inc();
+                let request = TransferLeaderRequest::new(vote, own, None);
+                let _ = election_trigger.raft.handle_transfer_leader(request).await;
+            }
+        });
+    }
+
+    /// The term and the last contact, if this node follows that leader.
+    fn led_by(&self, leader: u64) -> Option<(u64, Instant)> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let last_contact = self.leader_contact.last()?;
+        let is_follower = metrics.id != leader && metrics.current_leader == Some(leader);
+        is_follower.then_some((metrics.current_term, last_contact))
+    }
+
+    /// This node's delay among the followers: they stand one after the other, by id, so that they do not split the votes.
+    fn own_delay(&self, leader: u64) -> Duration {
+        let before = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let voters = metrics.membership_config.membership().voter_ids();
+            voters.filter(|voter| *voter != leader && *voter < metrics.id).count()
+        };
+        let apart = self.timing.campaign_stagger();
+        apart * before as u32 + random_below(apart / 2)
+    }
+}

@@ -1,0 +1,36 @@
+//! The time of the last message from a leader. openraft names the last leader until another one is elected. Without this time a
+//! follower whose leader is gone would redirect its clients to it for as long as no other leader can be elected.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Records when a leader was last heard.
+#[derive(Debug)]
+pub(crate) struct LeaderContact {
+    last: Mutex<Option<Instant>>,
+    /// After this silence the leader counts as unknown.
+    forget_after: Duration,
+}
+
+impl LeaderContact {
+    pub(crate) fn new(forget_after: Duration) -> LeaderContact {
+        LeaderContact { last: Mutex::default(), forget_after }
+    }
+
+    /// Records a message of a leader.
+    pub(crate) fn record(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Returns when a leader was last heard.
+    pub(crate) fn last(&self) -> Option<Instant> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a leader was heard within `forget_after`.
+    pub(crate) fn is_recent(&self) -> bool {
+        self.last().is_some_and(|last| last.elapsed() < self.forget_after)
+    }
+}

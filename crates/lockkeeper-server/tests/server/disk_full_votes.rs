@@ -1,0 +1,74 @@
+//! A member whose disk is full still votes: a leader is elected, and the cell goes on as soon as there is room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_server::raft::log::{Faults, FaultyDisk};
+use lockkeeper_server::{Node, NodeConfig};
+use tokio::task::JoinSet;
+
+use crate::support::{find_leader, leader, put_command, start_cell, until};
+
+const VALUE_BYTES: usize = 60_000;
+/// Writers beside each other: together they have more in flight than is kept for votes.
+const WRITERS: usize = 200;
+
+/// Many writes at once, answered or refused.
+async fn write_many(node: &Node, round: usize) {
+    let mut writes = JoinSet::new();
+    for number in 0..WRITERS {
+        let calls = node.calls().clone();
+        let put = put_command(&format!("{round}-{number}"), VALUE_BYTES);
+        writes.spawn(async move { calls.command(put).await.is_ok() });
+    }
+    writes.join_all().await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_full_disk_delays_no_vote() {
+    let folder = tempfile::tempdir().unwrap();
+    let disks: Vec<FaultyDisk> = (0..3).map(|_| FaultyDisk::new()).collect();
+    let mut nodes = start_cell(|id, config| NodeConfig {
+        data_dir: Some(folder.path().join(id.to_string())),
+        log: NodeConfig::durable("").log,
+        log_disk: Some(Arc::new(disks[id as usize - 1].clone())),
+        ..config
+    })
+    .await;
+    let leads = leader(&nodes).await;
+    let full = (leads + 1) % 3;
+    // What arrives during a sync is queued: there is much in flight when the last segment ends.
+    disks[full].set_faults(Faults {
+        capacity_bytes: Some(0),
+        sync_delay: Duration::from_millis(30),
+        ..Faults::default()
+    });
+    let mut round = 0;
+    until("the follower to refuse entries", async || {
+        write_many(&nodes[leads], round).await;
+        round += 1;
+        let status = nodes[leads].calls().status();
+        let follower = status.members.iter().find(|member| member.node_id == full as u64 + 1)?;
+        (follower.lag? as usize > WRITERS / 8).then_some(())
+    })
+    .await;
+
+    // The third one has everything, and needs the vote of the full one.
+    let third = (leads + 2) % 3;
+    until("the third node to have everything", async || {
+        let (ahead, third) = (nodes[leads].calls().status(), nodes[third].calls().status());
+        (third.last_log_index == ahead.last_log_index).then_some(())
+    })
+    .await;
+    let (third, full) = (third as u64 + 1, full as u64 + 1);
+    nodes.remove(leads).stop().await;
+    let node = |id: u64| nodes.iter().find(|node| node.calls().status().node_id == id).expect("it runs");
+    until("the third node to be elected, although a disk is full", async || {
+        [third, full].iter().all(|id| node(*id).calls().status().leader == third).then_some(())
+    })
+    .await;
+    // It commits nothing before the other one has room for its entries.
+    assert!(find_leader(&nodes).is_none());
+    disks[full as usize - 1].set_faults(Faults::default());
+    until("the third node to serve", async || find_leader(&nodes)).await;
+}
