@@ -19,6 +19,31 @@ pub(crate) fn pause_in_fail_over(attempt: usize) -> Duration {
     at_random(full_in_fail_over(attempt))
 }
 
+/// Pauses between attempts to reach a server of another vendor: 10 ms doubled each time up to 1 s, of which a random half
+/// is waited.
+#[cfg(feature = "_servers")]
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempt: u32,
+}
+
+#[cfg(feature = "_servers")]
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        let full = Self::FIRST.saturating_mul(1 << self.attempt.min(10)).min(Self::LONGEST);
+        self.attempt = self.attempt.saturating_add(1);
+        at_random(full)
+    }
+
+    #[cfg(feature = "_sessions")]
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.next_pause()).await;
+    }
+}
+
 fn full(attempt: usize) -> Duration {
     FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST)
 }
@@ -39,7 +64,7 @@ fn at_random(full: Duration) -> Duration {
 /// A number below `bound`.
 pub(crate) fn random(bound: u64) -> u64 {
     // Without a source of randomness, clients merely come back at the same time.
-    lockkeeper_proto::chance::number().unwrap_or_default().checked_rem(bound).unwrap_or(0)
+    lockkeeper_net::random::number().unwrap_or_default().checked_rem(bound).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::engines::registry::EngineInfo;
+
 /// What a lock of the engine is fit for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -113,7 +115,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// The engines that are built in, in the order of the documentation.
     pub fn all() -> Vec<&'static Capabilities> {
-        crate::engines::capabilities()
+        EngineInfo::all().iter().filter_map(EngineInfo::capabilities).collect()
     }
 
     /// All of them as a table in Markdown.

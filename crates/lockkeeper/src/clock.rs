@@ -23,7 +23,7 @@ impl Moment {
 
     pub(crate) fn now() -> Moment {
         #[cfg(feature = "simulation")]
-        if let Some(host) = lockkeeper_proto::simulation::host() {
+        if let Some(host) = lockkeeper_net::simulation::host() {
             return Moment(match mutation::is_on(Mutation::WallClock) {
                 true => host.wall_clock(),
                 false => host.clock(),

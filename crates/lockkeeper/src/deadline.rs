@@ -61,7 +61,7 @@ impl Deadline {
     }
 
     /// Nobody knows whether the session lives, until the next renewal; false if that was known before.
-    #[cfg(feature = "_base")]
+    #[cfg(feature = "_sessions")]
     pub(crate) fn suspend(&self) -> bool {
         let is_first = !self.suspended.swap(true, Ordering::AcqRel);
         if is_first {
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(deadline.at().unwrap(), first);
     }
 
-    #[cfg(feature = "_base")]
+    #[cfg(feature = "_sessions")]
     #[test]
     fn a_suspension_ends_with_the_next_renewal_and_is_told() {
         let deadline = Deadline::new(Moment::now(), Duration::from_secs(10));

@@ -42,17 +42,9 @@ pub(crate) struct Shared {
 impl Keeper {
     /// Connects to an engine that can fence.
     ///
-    /// | URL | engine |
-    /// |---|---|
-    /// | `lockkeeper://h1:p,h2:p` | a cell; the port can be left out (7420) |
-    /// | `embedded:` | a lock table in this process, in memory: all keepers of the process share it |
-    /// | `embedded:/path` | the same, kept in a folder |
-    /// | `redis://user:password@h:p/db` | one Redis; its tokens are volatile, see [`KeeperBuilder::accept_volatile_tokens`] |
-    /// | `redlock://h1:p,h2:p,h3:p` | Redlock: cannot fence, so only for [`connect_unfenced`](Keeper::connect_unfenced) |
-    /// | `etcd://h1:p,h2:p` | etcd |
-    /// | `zookeeper://h1:p,h2:p/chroot` | ZooKeeper |
-    /// | `consul://h:p` | Consul |
-    /// | `postgres://user:password@h:p/database` | advisory locks of PostgreSQL |
+    /// [`EngineInfo`](crate::EngineInfo) has a table of the URLs. Redlock cannot fence, so it is only for
+    /// [`connect_unfenced`](Keeper::connect_unfenced); the tokens of Redis are volatile, see
+    /// [`KeeperBuilder::accept_volatile_tokens`].
     ///
     /// # Errors
     ///

@@ -43,12 +43,14 @@
 //!
 //! # Features
 //!
-//! `cell` (on by default): the client of a cell. `embedded`: the lock table inside this process. `redis`, `redlock`,
+//! `cell` (on by default): the client of a cell. `admin`: its administration ([`Keeper::admin`]). `embedded`: the lock table inside this process. `redis`, `redlock`,
 //! `etcd`, `zookeeper`, `consul`, `postgres`: locks on servers that you already run; what each can promise is data
 //! ([`Capabilities`]) and a table in `docs/engines.md`. `gate-postgres`, `gate-sqlx`, `gate-redis`, `gate-file`,
 //! `gate-object-store`, `gate-http`: [`gates`], the check of the token at the resource.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 mod backoff;
 mod capabilities;
 mod clock;
@@ -79,9 +81,12 @@ mod url;
 mod value;
 mod view;
 
+#[cfg(feature = "admin")]
+pub use admin::Admin;
 pub use capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 pub use duration::Durations;
 pub use election::{Election, Leader, Leadership, Observer};
+pub use engines::registry::EngineInfo;
 pub use error::{Error, Loss};
 pub use events::{Event, Events};
 pub use fencing::{Fenced, Fencing, Unfenced};

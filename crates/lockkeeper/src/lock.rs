@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{Ask, InScope, Wait};
+use crate::engines::{AcquireRequest, InScope, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -25,16 +25,16 @@ use crate::trace;
 pub struct Lock<F: Fencing = Fenced> {
     keeper: Keeper<F>,
     /// Shared with the acquires that are under way: it is large, and changes hands often.
-    ask: Arc<Ask>,
+    ask: Arc<AcquireRequest>,
 }
 
 impl<F: Fencing> Lock<F> {
     pub(crate) fn new(keeper: Keeper<F>, name: SmolStr) -> Lock<F> {
-        let ask = Ask::new(Locks::One(name), &keeper.shared.options);
+        let ask = AcquireRequest::new(Locks::One(name), &keeper.shared.options);
         Lock { keeper, ask: Arc::new(ask) }
     }
 
-    fn changed(&mut self) -> &mut Ask {
+    fn changed(&mut self) -> &mut AcquireRequest {
         Arc::make_mut(&mut self.ask)
     }
 
@@ -109,7 +109,7 @@ impl<F: Fencing> Lock<F> {
     /// An id of your own for the request: the same id in the same session is the same request, and gets the same
     /// answer. Use each for one acquire only. Default: the keeper numbers its requests, and repeats them by itself.
     pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.changed().request = Some(id.into());
+        self.changed().request_id = Some(id.into());
         self
     }
 
@@ -148,7 +148,7 @@ impl<F: Fencing> Lock<F> {
     /// Cancel-safe, as [`acquire`](Lock::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
         self.ask.check()?;
-        let ask = Arc::new(Ask { wait: Wait::No, ..Ask::clone(&self.ask) });
+        let ask = Arc::new(AcquireRequest { wait: Wait::No, ..AcquireRequest::clone(&self.ask) });
         match trace::acquire(&*self.keeper.shared.engine, ask).await {
             Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),
             Err(Error::Contended { .. }) => Ok(None),

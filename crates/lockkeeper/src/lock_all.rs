@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{Ask, InScope, Wait};
+use crate::engines::{AcquireRequest, InScope, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -20,16 +20,16 @@ use crate::trace;
 #[must_use = "locks do nothing until they are acquired"]
 pub struct LockAll<F: Fencing = Fenced> {
     keeper: Keeper<F>,
-    ask: Arc<Ask>,
+    ask: Arc<AcquireRequest>,
 }
 
 impl<F: Fencing> LockAll<F> {
     pub(crate) fn new(keeper: Keeper<F>, locks: Locks) -> LockAll<F> {
-        let ask = Ask::new(locks, &keeper.shared.options);
+        let ask = AcquireRequest::new(locks, &keeper.shared.options);
         LockAll { keeper, ask: Arc::new(ask) }
     }
 
-    fn changed(&mut self) -> &mut Ask {
+    fn changed(&mut self) -> &mut AcquireRequest {
         Arc::make_mut(&mut self.ask)
     }
 
@@ -71,7 +71,7 @@ impl<F: Fencing> LockAll<F> {
 
     /// See [`Lock::request_id`](crate::Lock::request_id).
     pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.changed().request = Some(id.into());
+        self.changed().request_id = Some(id.into());
         self
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(feature = "cell")]
-use lockkeeper_proto::tls::KeyPair;
+use lockkeeper_net::tls::KeyPair;
 
 use crate::engines;
 use crate::error::Error;
@@ -50,9 +50,9 @@ impl std::fmt::Debug for Secret {
 #[cfg(feature = "cell")]
 impl Credentials {
     /// Reads the files. What the builder was not told comes from the environment.
-    pub(crate) fn load(&self) -> Result<lockkeeper_proto::credentials::Credentials, Error> {
-        use lockkeeper_proto::credentials::{self, Credentials as Loaded};
-        let failed = |error: lockkeeper_proto::tls::TlsError| Error::invalid(error.to_string());
+    pub(crate) fn load(&self) -> Result<lockkeeper_net::credentials::Credentials, Error> {
+        use lockkeeper_net::credentials::{self, Credentials as Loaded};
+        let failed = |error: lockkeeper_net::tls::TlsError| Error::invalid(error.to_string());
         let mut loaded = Loaded::default();
         match (&self.ca, &self.own) {
             (Some(ca), own) => loaded = loaded.tls(ca, own.clone()).map_err(failed)?,
@@ -174,6 +174,27 @@ impl KeeperBuilder {
         self
     }
 
+    /// The administrator's client of a cell, without a keeper: nothing is connected before the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the URL is not that of a cell, [`Error::Invalid`] if the URL or the credentials make no
+    /// sense.
+    #[cfg(feature = "admin")]
+    pub fn admin(self, url: &str) -> Result<crate::Admin, Error> {
+        let (engine, url) = crate::url::EngineUrl::parse(url)?;
+        if engine.name != crate::engines::cell::CAPABILITIES.engine {
+            return Err(Error::unsupported(format!(
+                "the engine {} has no members, access rules or snapshots to administer: name a cell, \
+                 lockkeeper://host:port",
+                engine.name
+            )));
+        }
+        let credentials = self.options.credentials.load()?;
+        let nodes = crate::admin::Nodes::new(url.hosts()?, credentials, self.options.connect_timeout);
+        Ok(crate::Admin::new(nodes))
+    }
+
     /// Connects to an engine that can fence; see [`Keeper::connect`].
     ///
     /// # Cancel safety
@@ -189,7 +210,7 @@ impl KeeperBuilder {
     ///
     /// Cancel-safe: a dropped call leaves nothing behind.
     pub async fn connect_unfenced(self, url: &str) -> Result<Keeper<Unfenced>, Error> {
-        let engine = engines::open(url, &self.options).await?;
+        let engine = engines::registry::open(url, &self.options).await?;
         Ok(Keeper::new(engine, self.options))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span};
 
-use crate::engines::{Ask, Engine};
+use crate::engines::{AcquireRequest, Engine};
 use crate::error::Error;
 use crate::grant::Grant;
 
@@ -18,7 +18,7 @@ use crate::grant::Grant;
 const LOOK_AFTER: Duration = Duration::from_millis(20);
 
 /// Acquires, within a span if anybody wants one. Cancel-safe as the engine is.
-pub(crate) async fn acquire(engine: &dyn Engine, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
+pub(crate) async fn acquire(engine: &dyn Engine, ask: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
     let span = tracing::info_span!(
         target: "lockkeeper::trace",
         "acquire",
@@ -38,7 +38,7 @@ pub(crate) async fn acquire(engine: &dyn Engine, ask: Arc<Ask>) -> Result<Arc<Gr
     Box::pin(traced(engine, ask, span.clone()).instrument(span)).await
 }
 
-async fn traced(engine: &dyn Engine, ask: Arc<Ask>, span: Span) -> Result<Arc<Grant>, Error> {
+async fn traced(engine: &dyn Engine, ask: Arc<AcquireRequest>, span: Span) -> Result<Arc<Grant>, Error> {
     let began = Instant::now();
     let lock = ask.locks.as_slice().first().cloned().unwrap_or_default();
     let mut acquire = pin!(engine.acquire(ask));

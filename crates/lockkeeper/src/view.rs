@@ -158,6 +158,34 @@ impl Status {
         let limit_us = self.round_trip_max_ms.saturating_mul(1_000);
         self.members.iter().filter(move |member| member.round_trip_us.is_some_and(|us| us > limit_us))
     }
+
+    /// Why the cell is degraded, a sentence for each reason, as far as the node that was asked knows. Empty if it is healthy.
+    pub fn degradations(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.leader == 0 {
+            found.push("no leader is known: the cell cannot grant locks now".to_owned());
+        }
+        if let Some(differs) = &self.disagreement {
+            found.push(format!(
+                "node {} has another lock table than the majority and does not serve: {differs}",
+                self.node_id
+            ));
+        }
+        let down_after_ms = (4 * self.election_timeout_ms).max(2_000);
+        for member in &self.members {
+            if let Some(differs) = &member.disagreement {
+                found.push(format!("the lock table of node {} differs: {differs}", member.node_id));
+            }
+            if let Some(silent_ms) = member.silent_ms.filter(|silent| member.voter && *silent > down_after_ms)
+            {
+                found.push(format!("node {} has not answered for {} s", member.node_id, silent_ms / 1_000));
+            }
+        }
+        if !self.trouble.is_empty() {
+            found.push(self.trouble.clone());
+        }
+        found
+    }
 }
 
 /// A node of the cell.
@@ -166,8 +194,10 @@ impl Status {
 pub struct Member {
     /// Its id.
     pub node_id: u64,
-    /// Where it listens.
+    /// Where clients reach it.
     pub address: String,
+    /// Where the other members reach it.
+    pub peer_address: String,
     /// It votes.
     pub voter: bool,
     /// The last entry that it has; known if the node that was asked leads.

@@ -2,59 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
-
-use std::net::SocketAddr;
-use std::path::PathBuf;
+#[path = "common/node.rs"]
+mod node;
 
 use common::{conformance, soon, until};
 use lockkeeper::prelude::*;
 use lockkeeper::{Event, GuardState};
-use lockkeeper_server::{Node, NodeConfig};
-use tokio::sync::oneshot;
-
-/// A node on a thread of its own.
-struct TestNode {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl TestNode {
-    fn start(folder: Option<PathBuf>, address: &str) -> TestNode {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let address = address.to_owned();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let config = folder.map_or_else(NodeConfig::in_memory, NodeConfig::durable);
-                let mut node = Node::start(config).await.unwrap();
-                tell.send(node.listen(&address).await.unwrap()).unwrap();
-                let _ = stopped.await;
-                node.stop().await;
-            });
-        });
-        let address = told.recv().unwrap();
-        TestNode { address, stop: Some(stop), thread: Some(thread) }
-    }
-
-    fn url(&self) -> String {
-        format!("lockkeeper://{}", self.address)
-    }
-
-    fn stop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for TestNode {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
+use node::TestNode;
 
 #[tokio::test]
 async fn on_a_current_thread_runtime() {

@@ -34,20 +34,20 @@ async fn main() {
         "| engine | clients | direct, pairs/s | through the API, pairs/s | ratio |\n|---|---|---|---|---|"
     );
     if is_wanted("redis") {
-        let server = lockkeeper_servers::redis::Redis::with(&[]).unwrap();
+        let server = lockkeeper_testkit::redis::Redis::with(&[]).unwrap();
         let url = format!("redis://{}", server.address);
         let recipe = redis::One::connect(server.address).await;
         compare(&url, &recipe).await;
     }
     if is_wanted("redlock") {
-        let servers: Vec<_> = (0..3).map(|_| lockkeeper_servers::redis::Redis::with(&[]).unwrap()).collect();
+        let servers: Vec<_> = (0..3).map(|_| lockkeeper_testkit::redis::Redis::with(&[]).unwrap()).collect();
         let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
         let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let recipe = redis::Majority::connect(&addresses).await;
         compare(&format!("redlock://{}?timeout_ms=300", hosts.join(",")), &recipe).await;
     }
     if is_wanted("postgres") {
-        let server = lockkeeper_servers::postgres::Postgres::start().unwrap();
+        let server = lockkeeper_testkit::postgres::Postgres::start().unwrap();
         let url = format!("postgres://postgres@{}/postgres", server.address);
         // Its first keeper makes the tables.
         Keeper::connect(&url).await.unwrap().close().await.unwrap();
@@ -55,19 +55,19 @@ async fn main() {
         compare(&url, &recipe).await;
     }
     if is_wanted("etcd") {
-        let server = lockkeeper_servers::etcd::Etcd::start(1).unwrap();
+        let server = lockkeeper_testkit::etcd::Etcd::start(1).unwrap();
         let address = server.addresses()[0];
         let recipe = etcd::Lease::open(address).await;
         compare(&format!("etcd://{address}"), &recipe).await;
     }
     if is_wanted("zookeeper") {
-        let server = lockkeeper_servers::zookeeper::Zookeeper::start(1).unwrap();
+        let server = lockkeeper_testkit::zookeeper::Zookeeper::start(1).unwrap();
         let address = server.addresses()[0];
         let recipe = zookeeper::Session::open(address, CLIENTS[1]).await;
         compare(&format!("zookeeper://{address}"), &recipe).await;
     }
     if is_wanted("consul") {
-        let server = lockkeeper_servers::consul::Consul::start().unwrap();
+        let server = lockkeeper_testkit::consul::Consul::start().unwrap();
         let recipe = consul::Session::open(server.address).await;
         compare(&format!("consul://{}", server.address), &recipe).await;
     }

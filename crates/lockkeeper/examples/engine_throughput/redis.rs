@@ -22,7 +22,7 @@ fn key(client: usize) -> String {
 }
 
 fn give() -> Script {
-    Script::new(include_str!("../../src/engines/redis/give.lua"))
+    Script::new(include_str!("../../src/engines/redis/release.lua"))
 }
 
 /// One server.

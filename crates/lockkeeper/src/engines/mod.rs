@@ -1,10 +1,7 @@
-//! The engines behind the one API. Each is a folder with the same file names: `mod.rs` (what it does and does NOT
-//! promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`.
+//! The engines behind the one API, named in `registry.rs`. Each is a folder with the same file names: `mod.rs` (what it
+//! does and does NOT promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`. Engines on other vendors' servers share
+//! `runtime/`.
 
-#[cfg(feature = "_servers")]
-pub(crate) mod ask;
-#[cfg(feature = "_base")]
-pub(crate) mod base;
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) mod cell;
 #[cfg(feature = "consul")]
@@ -13,14 +10,15 @@ pub(crate) mod consul;
 pub(crate) mod embedded;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
-#[cfg(any(feature = "redis", feature = "postgres"))]
-pub(crate) mod lease;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
+pub(crate) mod registry;
+#[cfg(feature = "_servers")]
+pub(crate) mod runtime;
 #[cfg(feature = "_servers")]
 pub(crate) mod weak_spots;
 #[cfg(feature = "zookeeper")]
@@ -44,7 +42,6 @@ use crate::history::{AuditAct, Blocked, LockEvent, Top};
 use crate::limiter::Taken;
 use crate::mode::Mode;
 use crate::options::Options;
-use crate::url::{EngineUrl, ServerKind, ServerUrl};
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
@@ -59,13 +56,19 @@ pub(crate) trait Engine: Send + Sync + 'static {
     fn capabilities(&self) -> &'static Capabilities;
 
     /// Dropping the future leaves no waiter and no holder behind.
-    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>>;
+    fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>>;
 
     /// Dropping the future is no release: the guard gives it back then.
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
 
     /// Releases in the background; never blocks. A second time does nothing.
     fn give_back(&self, grant: &Grant);
+
+    /// The nodes of a cell, for its administration.
+    #[cfg(feature = "admin")]
+    fn nodes(&self) -> Option<&crate::admin::Nodes> {
+        None
+    }
 
     fn close(&self) -> Answer<'_, ()>;
 
@@ -189,7 +192,7 @@ fn unsupported<'a, T: Send + 'a>(engine: &str, what: &str) -> Answer<'a, T> {
 
 /// A request for one lock or several.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct AcquireRequest {
     pub(crate) locks: Locks,
     pub(crate) mode: Mode,
     pub(crate) permits: Option<u32>,
@@ -197,7 +200,7 @@ pub(crate) struct Ask {
     pub(crate) wait: Wait,
     pub(crate) lock_delay: Duration,
     /// The caller's own id for it.
-    pub(crate) request: Option<SmolStr>,
+    pub(crate) request_id: Option<SmolStr>,
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) works_in_jeopardy: bool,
@@ -215,16 +218,16 @@ pub(crate) struct InScope {
     pub(crate) ttl: Duration,
 }
 
-impl Ask {
-    pub(crate) fn new(locks: Locks, options: &Options) -> Ask {
-        Ask {
+impl AcquireRequest {
+    pub(crate) fn new(locks: Locks, options: &Options) -> AcquireRequest {
+        AcquireRequest {
             locks,
             mode: Mode::Exclusive,
             permits: None,
             capacity: None,
             wait: Wait::Forever,
             lock_delay: Duration::ZERO,
-            request: None,
+            request_id: None,
             ttl: options.ttl,
             grace: options.grace,
             works_in_jeopardy: false,
@@ -234,7 +237,7 @@ impl Ask {
     }
 }
 
-impl Ask {
+impl AcquireRequest {
     /// What is wrong with it before any engine is asked.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.scope {
@@ -288,86 +291,4 @@ pub(crate) enum Wait {
 pub(crate) struct Fence {
     pub(crate) lock: String,
     pub(crate) token: Token,
-}
-
-/// What the engines that are built in can do, in the order of the documentation.
-pub(crate) fn capabilities() -> Vec<&'static Capabilities> {
-    vec![
-        #[cfg(any(feature = "cell", feature = "embedded"))]
-        &cell::CAPABILITIES,
-        #[cfg(feature = "embedded")]
-        &embedded::CAPABILITIES,
-        #[cfg(feature = "redis")]
-        &redis::CAPABILITIES,
-        #[cfg(feature = "redlock")]
-        &redlock::CAPABILITIES,
-        #[cfg(feature = "etcd")]
-        &etcd::CAPABILITIES,
-        #[cfg(feature = "zookeeper")]
-        &zookeeper::CAPABILITIES,
-        #[cfg(feature = "consul")]
-        &consul::CAPABILITIES,
-        #[cfg(feature = "postgres")]
-        &postgres::CAPABILITIES,
-    ]
-}
-
-/// The engine that an URL means.
-///
-/// Boxed, here and not where it is awaited: the code of an async function is made anew in every crate that awaits it, and
-/// with it that of all engines.
-pub(crate) fn open<'a>(url: &'a str, options: &'a Options) -> Answer<'a, Box<dyn Engine>> {
-    Box::pin(open_now(url, options))
-}
-
-async fn open_now(url: &str, options: &Options) -> Result<Box<dyn Engine>, Error> {
-    match EngineUrl::parse(url)? {
-        #[cfg(feature = "cell")]
-        EngineUrl::Cell(hosts) => Ok(Box::new(cell::connect(hosts, options).await?)),
-        #[cfg(not(feature = "cell"))]
-        EngineUrl::Cell(_) => Err(not_built_in("cell")),
-        #[cfg(feature = "embedded")]
-        EngineUrl::Embedded(path) => Ok(Box::new(embedded::open(path, options).await?)),
-        #[cfg(not(feature = "embedded"))]
-        EngineUrl::Embedded(_) => Err(not_built_in("embedded")),
-        EngineUrl::Server(url) => open_server(url, options).await,
-    }
-}
-
-/// The same for servers that others made.
-#[cfg_attr(not(feature = "_servers"), allow(unused_variables))]
-async fn open_server(url: ServerUrl, options: &Options) -> Result<Box<dyn Engine>, Error> {
-    match url.kind {
-        #[cfg(feature = "redis")]
-        ServerKind::Redis => Ok(Box::new(redis::connect(url, options).await?)),
-        #[cfg(not(feature = "redis"))]
-        ServerKind::Redis => Err(not_built_in("redis")),
-        #[cfg(feature = "redlock")]
-        ServerKind::Redlock => Ok(Box::new(redlock::connect(url, options).await?)),
-        #[cfg(not(feature = "redlock"))]
-        ServerKind::Redlock => Err(not_built_in("redlock")),
-        #[cfg(feature = "etcd")]
-        ServerKind::Etcd => Ok(Box::new(etcd::connect(url, options).await?)),
-        #[cfg(not(feature = "etcd"))]
-        ServerKind::Etcd => Err(not_built_in("etcd")),
-        #[cfg(feature = "zookeeper")]
-        ServerKind::Zookeeper => Ok(Box::new(zookeeper::connect(url, options).await?)),
-        #[cfg(not(feature = "zookeeper"))]
-        ServerKind::Zookeeper => Err(not_built_in("zookeeper")),
-        #[cfg(feature = "consul")]
-        ServerKind::Consul => Ok(Box::new(consul::connect(url, options).await?)),
-        #[cfg(not(feature = "consul"))]
-        ServerKind::Consul => Err(not_built_in("consul")),
-        #[cfg(feature = "postgres")]
-        ServerKind::Postgres => Ok(Box::new(postgres::connect(url, options).await?)),
-        #[cfg(not(feature = "postgres"))]
-        ServerKind::Postgres => Err(not_built_in("postgres")),
-    }
-}
-
-#[allow(dead_code, reason = "with all features, nothing is left out")]
-fn not_built_in(feature: &str) -> Error {
-    Error::unsupported(format!(
-        "the engine {feature} is not built in: add the feature \"{feature}\" of the crate lockkeeper"
-    ))
 }

@@ -179,9 +179,9 @@ async fn operators(keeper: &Keeper, other: &Keeper, lock: &str) {
 
 async fn sessions(keeper: &Keeper, url: &str, lock: &str) {
     // Renewed for longer than its time to live.
-    let short = Keeper::builder().ttl(1.secs()).connect(url).await.unwrap();
+    let short = Keeper::builder().ttl(2.secs()).connect(url).await.unwrap();
     let guard = short.lock(lock).acquire().await.unwrap();
-    tokio::time::sleep(2200.millis()).await;
+    tokio::time::sleep(4500.millis()).await;
     guard.check().unwrap();
     assert_eq!(short.session_ids().await.unwrap().len(), 1);
     short.lock(format!("{lock}/2")).ttl(5.secs()).acquire().await.unwrap().release().await.unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, TokenKind, Unfenced};
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 use rustix::process::Signal;
 
 use crate::child::{self, Child, connect};

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use lockkeeper::Finding;
 use lockkeeper::prelude::*;
-use lockkeeper_servers::redis::{DURABLE, Redis as Server};
-use lockkeeper_servers::zookeeper::Zookeeper;
+use lockkeeper_testkit::redis::{DURABLE, Redis as Server};
+use lockkeeper_testkit::zookeeper::Zookeeper;
 
 use crate::child::connect;
 use crate::servers::Site;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, Token};
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 
 use crate::cases::{soon, until_nothing_is_left};
 use crate::child::connect;

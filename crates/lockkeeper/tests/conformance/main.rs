@@ -9,6 +9,7 @@ mod lost_answers;
 mod more_cases;
 mod redlock_recipe;
 mod refusals;
+mod runtime_cases;
 mod servers;
 mod sessions;
 mod special;
@@ -53,6 +54,10 @@ macro_rules! everywhere {
             modes_work_or_are_refused_as_the_capabilities_say
             operators_see_and_free_a_lock_where_the_engine_can
             ten_thousand_locks_leave_nothing_behind);
+        with_servers!($site, runtime_cases,
+            a_guard_dropped_on_a_thread_without_a_runtime_is_released
+            an_acquire_dropped_on_a_thread_without_a_runtime_leaves_nothing_behind
+            a_guard_that_was_waited_for_has_a_fresh_lease);
         with_servers!($site, work_cases,
             an_election_is_held_or_refused_as_the_capabilities_say
             a_rate_is_shared_or_refused_as_the_capabilities_say);

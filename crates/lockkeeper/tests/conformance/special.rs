@@ -1,7 +1,7 @@
 //! What holds for one engine only.
 
 use lockkeeper::prelude::*;
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 
 use crate::cases::soon;
 use crate::child::connect;

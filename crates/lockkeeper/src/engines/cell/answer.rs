@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::v1;
 use lockkeeper_core::Token;
-use lockkeeper_proto::v1;
 use smol_str::SmolStr;
 
 use crate::capabilities::Finding;
@@ -152,7 +152,7 @@ fn disagreement(found: &v1::Disagreement) -> String {
     format!("after entry {index} the lock table has hash {own_hash:016x} here and {other_hash:016x} there")
 }
 
-pub(super) fn status(status: v1::StatusResponse) -> Status {
+pub(crate) fn status(status: v1::StatusResponse) -> Status {
     Status {
         node_id: status.node_id,
         cell: status.cell,
@@ -165,6 +165,7 @@ pub(super) fn status(status: v1::StatusResponse) -> Status {
             .map(|member| Member {
                 node_id: member.node_id,
                 address: member.address,
+                peer_address: member.peer_address,
                 voter: member.voter,
                 matched_index: member.matched_index,
                 lag: member.lag,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_proto::v1::operation::Kind as Asked;
-use lockkeeper_proto::v1::{ClientFrame, Operation, ServerFrame};
+use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::{ClientFrame, Operation, ServerFrame};
 use smol_str::SmolStr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;

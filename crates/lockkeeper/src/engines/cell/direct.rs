@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use lockkeeper_proto::credentials::Credentials;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::net::{Duplex, Stream};
-use lockkeeper_proto::v1::{self, ClientFrame, ServerFrame, answer, operation};
+use lockkeeper_api::v1::{self, ClientFrame, ServerFrame, answer, operation};
+use lockkeeper_net::credentials::Credentials;
+use lockkeeper_net::frame::{self, GREETING};
+use lockkeeper_net::net::{Duplex, Stream};
 use rustix::net::sockopt;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
 
 use crate::history::{AuditAct, Blocked, Contended, LockEvent, LongHeld, Spread, Top};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_api::v1::operation::Kind as Asked;
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_proto::v1::operation::Kind as Asked;
 use tokio::sync::oneshot;
 
 use super::connection::{Closing, Connection};

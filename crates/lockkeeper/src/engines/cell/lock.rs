@@ -9,13 +9,13 @@ use super::Cell;
 use super::wait::Waiting;
 use super::work::Request;
 use crate::clock::Moment;
-use crate::engines::{Ask, Wait};
+use crate::engines::{AcquireRequest, Wait};
 use crate::error::{Error, Loss};
 use crate::grant::Grant;
 use crate::guard::GuardState;
 
 impl Cell {
-    pub(super) async fn acquire_lock(&self, ask: Arc<Ask>) -> Result<Arc<Grant>, Error> {
+    pub(super) async fn acquire_lock(&self, ask: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
         let asked_at = Moment::now();
         let limit = self.limit(ask.wait);
         loop {

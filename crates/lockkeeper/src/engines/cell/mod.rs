@@ -40,7 +40,7 @@
 //! - Without a majority of its nodes it grants nothing and renews nothing: guards end at their deadlines.
 //! - A guard can be lost although its session lives on in the cell: its own clock cannot know that cell time stood still.
 
-mod answer;
+pub(crate) mod answer;
 mod connection;
 #[cfg(feature = "cell")]
 mod direct;
@@ -64,10 +64,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::operation::Kind as Asked;
 use lockkeeper_core::Token;
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::operation::Kind as Asked;
 use smol_str::format_smolstr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -78,7 +78,7 @@ use crate::backoff;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::election::Leader;
-use crate::engines::{Answer, Ask, Engine, Fence};
+use crate::engines::{AcquireRequest, Answer, Engine, Fence};
 use crate::error::Error;
 use crate::events::{EVENTS_KEPT, Events};
 use crate::grant::Grant;
@@ -124,13 +124,22 @@ pub(crate) struct Cell {
     numbers: Arc<AtomicU64>,
     events: broadcast::WeakSender<crate::events::Event>,
     request_timeout: Duration,
+    /// `None` for a lock table in this process.
+    #[cfg(feature = "admin")]
+    nodes: Option<crate::admin::Nodes>,
 }
 
 /// Connects to a cell on the network.
 #[cfg(feature = "cell")]
 pub(crate) async fn connect(hosts: Vec<String>, options: &Options) -> Result<Cell, Error> {
-    let transport = network::Network::new(hosts, options.connect_timeout, options.credentials.load()?);
-    start(&CAPABILITIES, Arc::new(transport), options).await
+    let credentials = options.credentials.load()?;
+    #[cfg(feature = "admin")]
+    let nodes = crate::admin::Nodes::new(hosts.clone(), credentials.clone(), options.connect_timeout);
+    let transport = network::Network::new(hosts, options.connect_timeout, credentials);
+    let cell = start(&CAPABILITIES, Arc::new(transport), options).await?;
+    #[cfg(feature = "admin")]
+    let cell = Cell { nodes: Some(nodes), ..cell };
+    Ok(cell)
 }
 
 /// Opens the first link, and leaves the rest to the connection's task.
@@ -151,6 +160,8 @@ pub(crate) async fn start(
         numbers: Arc::clone(&numbers),
         events: events.downgrade(),
         request_timeout: options.request_timeout,
+        #[cfg(feature = "admin")]
+        nodes: None,
     };
     let connection = Connection::new(transport, link, options.clone(), asked, given_back, numbers, events);
     tokio::spawn(connection.run());
@@ -243,7 +254,12 @@ impl Engine for Cell {
         self.capabilities
     }
 
-    fn acquire(&self, ask: Arc<Ask>) -> Answer<'_, Arc<Grant>> {
+    #[cfg(feature = "admin")]
+    fn nodes(&self) -> Option<&crate::admin::Nodes> {
+        self.nodes.as_ref()
+    }
+
+    fn acquire(&self, ask: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>> {
         Box::pin(self.acquire_lock(ask))
     }
 

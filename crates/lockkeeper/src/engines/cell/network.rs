@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_proto::credentials::Credentials;
+use lockkeeper_net::credentials::Credentials;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::direct;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::event::Kind as Happened;
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::event::Kind as Happened;
 use smol_str::SmolStr;
 
 use super::answer::{Fate, fate, strange};

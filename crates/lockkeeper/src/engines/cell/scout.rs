@@ -8,9 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::operation::Kind as Asked;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::operation::Kind as Asked;
 use smol_str::SmolStr;
 
 use super::connection::Connection;

@@ -3,10 +3,10 @@
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, OnceLock};
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::operation::Kind as Asked;
 use lockkeeper_core::Token;
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::operation::Kind as Asked;
 
 use super::session::Session;
 use super::work::Acquiring;

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
+use lockkeeper_api::v1::{ClientFrame, ServerFrame};
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 

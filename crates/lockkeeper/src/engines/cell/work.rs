@@ -4,19 +4,19 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::Locks;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::operation::Kind as Asked;
-use lockkeeper_proto::v1::{
-    AcquireAllRequest, AcquireRequest, AttachRequest, CancelRequest, CloseSessionRequest, KeepAliveAll,
-    OpenSessionRequest, ReleaseRequest,
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::{
+    AcquireAllRequest, AttachRequest, CancelRequest, CloseSessionRequest, KeepAliveAll, OpenSessionRequest,
+    ReleaseRequest,
 };
+use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 use tokio::sync::oneshot;
 
 use super::session::Session;
 use crate::clock::Moment;
-use crate::engines::{Ask, Wait};
+use crate::engines::{AcquireRequest, Wait};
 use crate::error::Error;
 use crate::grant::Grant;
 use crate::mode::Mode;
@@ -25,7 +25,7 @@ use crate::mode::Mode;
 pub(super) enum Request {
     Acquire {
         number: u64,
-        ask: Arc<Ask>,
+        ask: Arc<AcquireRequest>,
         asked_at: Moment,
         reply: oneshot::Sender<Result<Arc<Grant>, Error>>,
     },
@@ -103,7 +103,7 @@ pub(super) enum Work {
 
 /// A lock that is being acquired.
 pub(super) struct Acquiring {
-    pub(super) ask: Arc<Ask>,
+    pub(super) ask: Arc<AcquireRequest>,
     pub(super) asked_at: Moment,
     /// The session in whose name it was sent, if it ever was.
     pub(super) session: Option<Arc<Session>>,
@@ -138,7 +138,7 @@ impl Acquiring {
     }
 
     pub(super) fn request_id(&self, number: u64) -> SmolStr {
-        self.ask.request.clone().unwrap_or_else(|| request_id(number))
+        self.ask.request_id.clone().unwrap_or_else(|| request_id(number))
     }
 
     pub(super) fn asked(&self, number: u64, session: &Session, now: Moment) -> Asked {
@@ -156,10 +156,10 @@ impl Acquiring {
             None => Default::default(),
         };
         match &self.ask.locks {
-            Locks::One(lock) => Asked::Acquire(AcquireRequest {
+            Locks::One(lock) => Asked::Acquire(lockkeeper_api::v1::AcquireRequest {
                 session,
                 lock: lock.as_str().to_owned(),
-                mode: (self.ask.mode == Mode::Shared).then_some(lockkeeper_proto::v1::Mode::Shared as i32),
+                mode: (self.ask.mode == Mode::Shared).then_some(lockkeeper_api::v1::Mode::Shared as i32),
                 permits: self.ask.permits,
                 capacity: self.ask.capacity,
                 wait_ms,

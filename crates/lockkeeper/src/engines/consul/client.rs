@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value as Json;
 use tokio::sync::watch;
 
-use crate::engines::base::Failure;
+use crate::engines::runtime::Failure;
 use crate::error::Error;
 use crate::options::Options;
 

@@ -11,7 +11,8 @@ use serde_json::{Value as Json, json};
 use super::Consul;
 use super::session::ConsulSession;
 use super::token::{Key, SHARED};
-use crate::engines::base::{Entered, Failure, Shape, Ticket, Try};
+use crate::engines::runtime::sessions::{Entered, Ticket, Try};
+use crate::engines::runtime::{Claim, Failure};
 use crate::view::ForcedRelease;
 
 /// How many locks' last state is remembered.
@@ -56,7 +57,7 @@ impl Consul {
     }
 
     pub(super) async fn try_lock(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Tried, Failure> {
-        if ticket.shape != Shape::EXCLUSIVE {
+        if ticket.claim != Claim::EXCLUSIVE {
             return self.try_share(session, ticket).await;
         }
         let was_in_doubt = ticket.in_doubt.load(Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl Consul {
 
     /// Frees the key if this ticket holds it, and makes sure that it never will.
     pub(super) async fn unlock(&self, session: &ConsulSession, ticket: &Ticket) -> Result<bool, Failure> {
-        if ticket.shape != Shape::EXCLUSIVE {
+        if ticket.claim != Claim::EXCLUSIVE {
             return self.unshare(session, ticket).await;
         }
         let in_doubt = ticket.in_doubt.load(Ordering::Relaxed);

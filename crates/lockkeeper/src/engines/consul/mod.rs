@@ -68,12 +68,13 @@ use smol_str::SmolStr;
 
 use self::client::Client;
 use self::session::ConsulSession;
-use super::base::{Backend, Base, Entered, Failure, Lines, Opened, Queued, Ticket, Try};
+use super::runtime::sessions::{self, Entered, Opened, Recipe, SessionEngine, Ticket, Try};
+use super::runtime::{Failure, LocalQueues, PageBuilder, Server, lock_state};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
-use crate::view::ForcedRelease;
+use crate::view::{ForcedRelease, LockPage, LockState};
 
 /// What Consul can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -108,12 +109,12 @@ pub(crate) struct Consul {
     root: String,
     owner: String,
     deletes: bool,
-    lines: Lines,
+    lines: LocalQueues,
     /// The ModifyIndex at which a lock was last seen free; 0 if there was no key.
     seen_free: Mutex<HashMap<SmolStr, u64>>,
 }
 
-pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Consul>, Error> {
+pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<SessionEngine<Consul>, Error> {
     url.allow_options(&["behavior"])?;
     let deletes = match url.option("behavior") {
         None | Some("release") => false,
@@ -130,16 +131,14 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Co
         root: if root.is_empty() { "lockkeeper".to_owned() } else { root },
         owner: options.owner.clone(),
         deletes,
-        lines: Lines::default(),
+        lines: LocalQueues::default(),
         seen_free: Mutex::default(),
     };
     consul.first_answer(options.connect_timeout).await?;
-    Ok(Base::new(consul, options))
+    Ok(sessions::start(consul, options))
 }
 
-impl Backend for Consul {
-    type Session = ConsulSession;
-
+impl Server for Consul {
     fn capabilities(&self) -> &'static Capabilities {
         if self.deletes { &DELETING } else { &CAPABILITIES }
     }
@@ -147,6 +146,31 @@ impl Backend for Consul {
     fn address(&self) -> String {
         self.client.address()
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        self.find_weak_spots().await
+    }
+
+    async fn who(&self, lock: &str) -> Result<LockState, Failure> {
+        Ok(lock_state(lock, &self.read_queue(lock).await?))
+    }
+
+    async fn locks(&self, prefix: &str, limit: usize, after: &str) -> Result<LockPage, Failure> {
+        let mut page = PageBuilder::new(self.read_names(prefix).await?, prefix, limit, after);
+        while let Some(name) = page.next_name() {
+            let queue = self.read_queue(&name).await?;
+            page.add(&name, &queue);
+        }
+        Ok(page.finish())
+    }
+
+    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        self.unlock_by_force(lock).await
+    }
+}
+
+impl Recipe for Consul {
+    type Session = ConsulSession;
 
     async fn open(&self, ttl: Duration, lock_delay: Duration) -> Result<Opened<ConsulSession>, Failure> {
         self.create_session(ttl, lock_delay).await
@@ -156,11 +180,11 @@ impl Backend for Consul {
         self.renew_session(session).await
     }
 
-    fn is_silent(&self) {
+    fn distrust_connection(&self) {
         self.client.leave_link(self.client.generation());
     }
 
-    async fn close(&self, session: &ConsulSession) -> Result<(), Failure> {
+    async fn close_session(&self, session: &ConsulSession) -> Result<(), Failure> {
         self.destroy_session(session).await
     }
 
@@ -168,7 +192,7 @@ impl Backend for Consul {
         self.enter_line(session, ticket, mode).await
     }
 
-    async fn turn(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Option<u64>, Failure> {
+    async fn wait(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Option<u64>, Failure> {
         self.wait_for_turn(session, ticket).await.map(Some)
     }
 
@@ -178,21 +202,5 @@ impl Backend for Consul {
 
     async fn taken_away(&self, session: &ConsulSession, ticket: &Ticket) -> Result<(), Failure> {
         self.wait_for_loss(session, ticket).await
-    }
-
-    async fn queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
-        self.read_queue(lock).await
-    }
-
-    async fn names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
-        self.read_names(prefix).await
-    }
-
-    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
-        self.unlock_by_force(lock).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
-        self.find_weak_spots().await
     }
 }

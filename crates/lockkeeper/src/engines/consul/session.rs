@@ -7,8 +7,10 @@ use serde_json::json;
 
 use super::Consul;
 use super::client::in_path;
+use crate::backoff::Backoff;
 use crate::clock::Moment;
-use crate::engines::base::{Failure, Opened, Pause};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::Opened;
 use crate::error::Error;
 
 /// A session.
@@ -21,18 +23,18 @@ impl Consul {
     /// Asks one agent after the other until one answers or the time is over.
     pub(super) async fn first_answer(&self, timeout: Duration) -> Result<(), Error> {
         let until = Moment::now().plus(timeout);
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         loop {
             let generation = self.client.generation();
             let left = until.since(Moment::now());
             let why = match tokio::time::timeout(left, self.greet()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(Failure::Refused(error))) => return Err(error),
-                Ok(Err(Failure::Unreachable(why))) => why,
-                Ok(Err(Failure::Gone)) => "a strange answer".into(),
-                Err(_) => format!("no answer within {timeout:?}").into(),
+                Ok(Err(Failure::Unreachable(why))) => why.to_string(),
+                Ok(Err(Failure::Gone)) => "an unexpected answer".to_owned(),
+                Err(_) => format!("no answer within {timeout:?}"),
             };
-            pause.next().await;
+            backoff.wait().await;
             if Moment::now() >= until {
                 return Err(Error::unavailable(format!(
                     "{} does not answer ({why}): is it running, is the port right, and is it Consul's HTTP port?",

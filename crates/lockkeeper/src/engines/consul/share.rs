@@ -13,7 +13,8 @@ use super::client::in_path;
 use super::lock::Tried;
 use super::session::ConsulSession;
 use super::token::{Key, SHARED};
-use crate::engines::base::{Failure, Queued, Shape, Ticket, earlier_units, escape, wall_clock};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, wall_clock};
 use crate::error::Error;
 
 /// Consul takes 64 steps in one transaction: so many keys are removed in one that has others to do as well.
@@ -27,7 +28,7 @@ pub(super) struct Share {
     session: String,
     id: String,
     token: u64,
-    shape: Shape,
+    claim: Claim,
     since: Duration,
     owner: String,
 }
@@ -50,16 +51,16 @@ impl Share {
             since: Duration::from_millis(parts.next()?.parse().ok()?),
             id: parts.next()?.to_owned(),
             token: parts.next()?.parse().ok()?,
-            shape: parts.next()?.parse().ok()?,
+            claim: parts.next()?.parse().ok()?,
             owner: parts.next().unwrap_or_default().to_owned(),
         })
     }
 
-    pub(super) fn queued(self) -> Queued {
-        Queued {
+    pub(super) fn queued(self) -> QueueEntry {
+        QueueEntry {
             session: self.session,
             owner: self.owner,
-            shape: self.shape,
+            claim: self.claim,
             token: self.token,
             since: wall_clock().saturating_sub(self.since),
         }
@@ -118,8 +119,7 @@ impl Consul {
 
     /// Whether there is room beside those who share the lock.
     pub(super) fn fits(&self, ticket: &Ticket, shares: &Shares) -> Result<bool, Failure> {
-        let taken = earlier_units(ticket.shape, shares.live().map(|share| share.shape));
-        Ok(ticket.shape.fits_behind(taken.map_err(Failure::Refused)?))
+        ticket.claim.is_admitted_behind(shares.live().map(|share| share.claim))
     }
 
     /// One try. Every grant changes the lock's own key, on the condition that it is as it was when we read it: whatever
@@ -134,7 +134,7 @@ impl Consul {
         loop {
             let key = self.read(&ticket.lock).await?;
             if !key.session.is_empty() {
-                earlier_units(ticket.shape, [Shape::EXCLUSIVE]).map_err(Failure::Refused)?;
+                ticket.claim.is_admitted_behind([Claim::EXCLUSIVE])?;
                 return Ok(Tried::Held);
             }
             let shares = self.shares(&ticket.lock, None).await?;
@@ -166,7 +166,7 @@ impl Consul {
     fn share_steps(&self, session: &ConsulSession, ticket: &Ticket, key: &Key, token: u64) -> [Json; 4] {
         let own = self.key(&ticket.lock);
         let (since, signed) = (wall_clock().as_millis(), ticket.signed(&self.owner));
-        let value = format!("{since} {} {token} {} {signed}", ticket.id, ticket.shape);
+        let value = format!("{since} {} {token} {} {signed}", ticket.id, ticket.claim);
         [
             self.unchanged(&ticket.lock, key.modify_index),
             json!({"Verb": "lock", "Key": own, "Value": "", "Session": session.id}),

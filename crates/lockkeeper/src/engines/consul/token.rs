@@ -11,7 +11,8 @@ use super::Consul;
 use super::client::in_path;
 use super::share::Share;
 use crate::capabilities::Finding;
-use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, unescape, wall_clock};
 use crate::engines::weak_spots::clock_off;
 
 /// What the key of a lock says that others may share: then there is more to read.
@@ -73,14 +74,14 @@ impl Consul {
         Ok(Key::read(&answer.json()?[0]))
     }
 
-    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
+    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<QueueEntry>, Failure> {
         let key = self.read(lock).await?;
         let mut queue = Vec::new();
         if !key.session.is_empty() {
-            queue.push(Queued {
+            queue.push(QueueEntry {
                 session: key.session,
                 owner: key.owner,
-                shape: Shape::EXCLUSIVE,
+                claim: Claim::EXCLUSIVE,
                 token: key.lock_index,
                 since: wall_clock().saturating_sub(key.since),
             });
@@ -90,10 +91,10 @@ impl Consul {
         queue.sort_by_key(|entry| entry.token);
         // Those of this keeper; nobody knows of the others'.
         for _ in 0..self.lines.waiting(lock) {
-            queue.push(Queued {
+            queue.push(QueueEntry {
                 session: String::new(),
                 owner: self.owner.clone(),
-                shape: Shape::EXCLUSIVE,
+                claim: Claim::EXCLUSIVE,
                 token: 0,
                 since: Duration::ZERO,
             });

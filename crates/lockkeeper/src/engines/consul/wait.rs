@@ -10,7 +10,8 @@ use super::lock::Tried;
 use super::session::ConsulSession;
 use super::token::Key;
 use crate::backoff::random;
-use crate::engines::base::{Failure, Shape, Ticket};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure};
 
 /// How long Consul holds back its answer; it adds up to a sixteenth.
 const QUERY: Duration = Duration::from_secs(30);
@@ -47,7 +48,7 @@ impl Consul {
         session: &ConsulSession,
         ticket: &Ticket,
     ) -> Result<(), Failure> {
-        if ticket.shape != Shape::EXCLUSIVE {
+        if ticket.claim != Claim::EXCLUSIVE {
             return self.wait_for_share_lost(session, ticket).await;
         }
         self.changed(&ticket.lock, 0, |key| key.session != session.id || key.id != ticket.id).await?;

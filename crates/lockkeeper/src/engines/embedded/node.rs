@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lockkeeper_proto::v1::{ClientFrame, ServerFrame};
+use lockkeeper_api::v1::{ClientFrame, ServerFrame};
 use lockkeeper_server::{Node, NodeConfig};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 

@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::wire;
-use crate::engines::base::Failure;
+use crate::engines::runtime::Failure;
 use crate::error::Error;
 
 /// etcd allows a ping every 5 seconds at most.

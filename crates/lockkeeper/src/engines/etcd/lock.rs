@@ -2,10 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use lockkeeper_core::admission;
+
 use super::Etcd;
 use super::session::Lease;
 use super::wire::{Compare, PutRequest, RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest};
-use crate::engines::base::{Entered, Failure, Ticket, Try, earlier_units};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::{Entered, Ticket, Try};
 use crate::view::ForcedRelease;
 
 impl Etcd {
@@ -17,9 +20,9 @@ impl Etcd {
     ) -> Result<Entered, Failure> {
         let key = self.entry_key(lease, ticket);
         let (prefix, end) = self.queue_range(&ticket.lock);
-        let shape = ticket.shape;
+        let claim = ticket.claim;
         // For a lock that is taken whole, the head of the queue says it all.
-        let only_head = shape.is_exclusive();
+        let only_head = claim.is_exclusive();
         let queue = RangeRequest {
             key: prefix.clone(),
             range_end: end.clone(),
@@ -79,9 +82,8 @@ impl Etcd {
             let earlier = queue
                 .iter()
                 .filter(|entry| entry.create_revision.cast_unsigned() < own)
-                .filter_map(|entry| self.shape_of(&entry.key));
-            let units = earlier_units(shape, earlier).map_err(Failure::Refused)?;
-            if shape.fits_behind(units) {
+                .filter_map(|entry| self.claim_of(&entry.key));
+            if claim.is_admitted_behind(earlier)? {
                 return Ok(Entered::Holds(own));
             }
             if mode == Try::Queue {
@@ -122,15 +124,9 @@ impl Etcd {
 
     pub(super) async fn delete_holders(&self, lock: &str) -> Result<ForcedRelease, Failure> {
         let entries = self.entries(lock).await?;
-        let mut units = 0;
-        let mut holders = Vec::new();
-        for entry in entries {
-            if entry.shape.fits_behind(units) {
-                holders.push(entry.key);
-            }
-            units += u64::from(entry.shape.units);
-        }
-        let success: Vec<RequestOp> = holders.into_iter().map(RequestOp::delete).collect();
+        let holders = admission::holders(entries.iter().map(|entry| entry.claim.demand));
+        let success: Vec<RequestOp> =
+            entries.into_iter().take(holders).map(|entry| RequestOp::delete(entry.key)).collect();
         let deletes = success.len();
         let answer = self.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
         let holders = (0..deletes).map(|index| answer.deleted(index)).sum::<i64>();

@@ -8,7 +8,7 @@
 //! Each acquire has its own key: two tasks of one keeper exclude each other (etcd-io/etcd#11360).
 //!
 //! ```text
-//! <root>/locks/<lock>/<shape>-<lease>-<id>    an entry in the queue; the value says who it is
+//! <root>/locks/<lock>/<claim>-<lease>-<id>    an entry in the queue; the value says who it is
 //! <root>/sessions/<lease>                     a session; its mod-revision is the condition of every entry
 //! ```
 //!
@@ -56,13 +56,15 @@ use std::time::Duration;
 
 use self::client::{Account, Client};
 use self::session::Lease;
-use super::base::{Backend, Base, Entered, Failure, Opened, Pause, Queued, Ticket, Try};
+use super::runtime::sessions::{self, Entered, Opened, Recipe, SessionEngine, Ticket, Try};
+use super::runtime::{Failure, PageBuilder, Server, lock_state};
+use crate::backoff::Backoff;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
-use crate::view::ForcedRelease;
+use crate::view::{ForcedRelease, LockPage, LockState};
 
 /// What etcd can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -95,7 +97,7 @@ pub(crate) struct Etcd {
     owner: String,
 }
 
-pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Etcd>, Error> {
+pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<SessionEngine<Etcd>, Error> {
     url.allow_options(&[])?;
     let account = url.user.map(|name| Account { name, password: url.password.unwrap_or_default() });
     let client = Client::new(url.hosts, account, options.connect_timeout)?;
@@ -103,23 +105,23 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Et
     let root = if root.is_empty() { "lockkeeper".to_owned() } else { root };
     let etcd = Etcd { client, root, owner: options.owner.clone() };
     etcd.first_answer(options.connect_timeout).await?;
-    Ok(Base::new(etcd, options))
+    Ok(sessions::start(etcd, options))
 }
 
 impl Etcd {
     /// Asks one member after the other until one answers or the time is over.
     async fn first_answer(&self, timeout: Duration) -> Result<(), Error> {
         let until = Moment::now().plus(timeout);
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         loop {
             let generation = self.client.generation();
             let left = until.since(Moment::now());
             let why = match tokio::time::timeout(left, self.queue_head(&self.sessions_prefix())).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(Failure::Refused(error))) => return Err(error),
-                Ok(Err(Failure::Unreachable(why))) => why,
-                Ok(Err(Failure::Gone)) => "a strange answer".into(),
-                Err(_) => format!("no answer within {timeout:?}").into(),
+                Ok(Err(Failure::Unreachable(why))) => why.to_string(),
+                Ok(Err(Failure::Gone)) => "an unexpected answer".to_owned(),
+                Err(_) => format!("no answer within {timeout:?}"),
             };
             if Moment::now() >= until {
                 return Err(Error::unavailable(format!(
@@ -128,14 +130,12 @@ impl Etcd {
                 )));
             }
             self.client.leave_link(generation);
-            pause.next().await;
+            backoff.wait().await;
         }
     }
 }
 
-impl Backend for Etcd {
-    type Session = Lease;
-
+impl Server for Etcd {
     fn capabilities(&self) -> &'static Capabilities {
         &CAPABILITIES
     }
@@ -143,6 +143,31 @@ impl Backend for Etcd {
     fn address(&self) -> String {
         self.client.address()
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        self.find_weak_spots().await
+    }
+
+    async fn who(&self, lock: &str) -> Result<LockState, Failure> {
+        Ok(lock_state(lock, &self.read_queue(lock).await?))
+    }
+
+    async fn locks(&self, prefix: &str, limit: usize, after: &str) -> Result<LockPage, Failure> {
+        let mut page = PageBuilder::new(self.read_names(prefix).await?, prefix, limit, after);
+        while let Some(name) = page.next_name() {
+            let queue = self.read_queue(&name).await?;
+            page.add(&name, &queue);
+        }
+        Ok(page.finish())
+    }
+
+    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        self.delete_holders(lock).await
+    }
+}
+
+impl Recipe for Etcd {
+    type Session = Lease;
 
     async fn open(&self, ttl: Duration, _: Duration) -> Result<Opened<Lease>, Failure> {
         self.open_lease(ttl).await
@@ -152,11 +177,11 @@ impl Backend for Etcd {
         self.renew_lease(lease).await
     }
 
-    fn is_silent(&self) {
+    fn distrust_connection(&self) {
         self.client.leave_link(self.client.generation());
     }
 
-    async fn close(&self, lease: &Lease) -> Result<(), Failure> {
+    async fn close_session(&self, lease: &Lease) -> Result<(), Failure> {
         self.close_lease(lease).await
     }
 
@@ -164,7 +189,7 @@ impl Backend for Etcd {
         self.enter_queue(lease, ticket, mode).await
     }
 
-    async fn turn(&self, lease: &Lease, ticket: &Ticket) -> Result<Option<u64>, Failure> {
+    async fn wait(&self, lease: &Lease, ticket: &Ticket) -> Result<Option<u64>, Failure> {
         self.wait_for_turn(lease, ticket).await
     }
 
@@ -174,21 +199,5 @@ impl Backend for Etcd {
 
     async fn taken_away(&self, lease: &Lease, ticket: &Ticket) -> Result<(), Failure> {
         self.wait_for_loss(lease, ticket).await
-    }
-
-    async fn queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
-        self.read_queue(lock).await
-    }
-
-    async fn names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
-        self.read_names(prefix).await
-    }
-
-    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
-        self.delete_holders(lock).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
-        self.find_weak_spots().await
     }
 }

@@ -12,7 +12,8 @@ use super::wire::{
     Header, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRequest, PutRequest,
     PutResponse,
 };
-use crate::engines::base::{Failure, Opened};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::Opened;
 
 /// A lease.
 pub(crate) struct Lease {

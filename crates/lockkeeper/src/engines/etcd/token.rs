@@ -6,7 +6,8 @@ use super::Etcd;
 use super::session::{Lease, name_of};
 use super::wire::{Empty, KeyValue, MemberListResponse, RangeRequest, SortOrder, SortTarget};
 use crate::capabilities::Finding;
-use crate::engines::base::{Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, unescape, wall_clock};
 use crate::engines::weak_spots::{clock_off, http_clock};
 
 /// Most keys that a list of names looks at.
@@ -15,7 +16,7 @@ const NAMES_MAX: i64 = 100_000;
 /// An entry as it was read.
 pub(super) struct Entry {
     pub(super) key: Vec<u8>,
-    pub(super) shape: Shape,
+    pub(super) claim: Claim,
 }
 
 impl Etcd {
@@ -37,7 +38,7 @@ impl Etcd {
             "{}/locks/{}/{}-{}-{}",
             self.root,
             escape(&ticket.lock),
-            ticket.shape,
+            ticket.claim,
             lease.name(),
             ticket.id
         )
@@ -50,7 +51,7 @@ impl Etcd {
     }
 
     /// What an entry takes; `None` for a key that is none of ours.
-    pub(super) fn shape_of(&self, key: &[u8]) -> Option<Shape> {
+    pub(super) fn claim_of(&self, key: &[u8]) -> Option<Claim> {
         let entry = std::str::from_utf8(key).ok()?.rsplit('/').next()?;
         entry.split('-').next()?.parse().ok()
     }
@@ -78,11 +79,11 @@ impl Etcd {
         let kvs = self.read_entries(lock).await?;
         Ok(kvs
             .into_iter()
-            .filter_map(|kv| Some(Entry { shape: self.shape_of(&kv.key)?, key: kv.key }))
+            .filter_map(|kv| Some(Entry { claim: self.claim_of(&kv.key)?, key: kv.key }))
             .collect())
     }
 
-    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
+    pub(super) async fn read_queue(&self, lock: &str) -> Result<Vec<QueueEntry>, Failure> {
         let kvs = self.read_entries(lock).await?;
         Ok(kvs
             .into_iter()
@@ -90,10 +91,10 @@ impl Etcd {
                 let value = String::from_utf8_lossy(&kv.value);
                 let (since, owner) = value.split_once(' ').unwrap_or(("", &value));
                 let since = since.parse().map_or(wall_clock(), Duration::from_millis);
-                Some(Queued {
+                Some(QueueEntry {
                     session: name_of(kv.lease),
                     owner: owner.to_owned(),
-                    shape: self.shape_of(&kv.key)?,
+                    claim: self.claim_of(&kv.key)?,
                     token: kv.create_revision.cast_unsigned(),
                     since: wall_clock().saturating_sub(since),
                 })

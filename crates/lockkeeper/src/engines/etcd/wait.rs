@@ -6,7 +6,8 @@ use super::wire::{
     RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest,
     WatchResponse,
 };
-use crate::engines::base::{Failure, Shape, Ticket, earlier_units};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure};
 
 /// What has to go before it is worth looking again.
 struct Obstacle {
@@ -39,13 +40,13 @@ impl Etcd {
         own: u64,
         ticket: &Ticket,
     ) -> Result<Option<Option<Obstacle>>, Failure> {
-        let shape = ticket.shape;
+        let claim = ticket.claim;
         let (prefix, end) = self.queue_range(&ticket.lock);
         let earlier = RangeRequest {
             key: prefix.clone(),
             range_end: end.clone(),
             // Whoever wants all of it needs all before it to be gone: the nearest goes last, or we look again.
-            limit: i64::from(shape.is_exclusive()),
+            limit: i64::from(claim.is_exclusive()),
             sort_order: SortOrder::Descend as i32,
             sort_target: SortTarget::Create as i32,
             keys_only: true,
@@ -58,25 +59,23 @@ impl Etcd {
             return Ok(None);
         }
         let revision = answer.revision();
-        let earlier: Vec<(&[u8], Shape)> = answer
+        let earlier: Vec<(&[u8], Claim)> = answer
             .range(1)
             .iter()
-            .filter_map(|entry| Some((entry.key.as_slice(), self.shape_of(&entry.key)?)))
+            .filter_map(|entry| Some((entry.key.as_slice(), self.claim_of(&entry.key)?)))
             .collect();
-        let units =
-            earlier_units(shape, earlier.iter().map(|(_, shape)| *shape)).map_err(Failure::Refused)?;
-        if shape.fits_behind(units) {
+        if claim.is_admitted_behind(earlier.iter().map(|(_, claim)| *claim))? {
             return Ok(Some(None));
         }
         let one = |key: &[u8]| Obstacle { key: key.to_vec(), range_end: Vec::new(), revision };
-        let obstacle = if shape.is_exclusive() {
+        let obstacle = if claim.is_exclusive() {
             earlier.first().map(|(key, _)| one(key))
-        } else if shape.is_counted() {
+        } else if claim.is_counted() {
             // Any of them may make room.
             Some(Obstacle { key: prefix, range_end: end, revision })
         } else {
             // A reader waits for the nearest writer before it; they come nearest first.
-            earlier.iter().find(|(_, shape)| shape.is_exclusive()).map(|(key, _)| one(key))
+            earlier.iter().find(|(_, claim)| claim.is_exclusive()).map(|(key, _)| one(key))
         };
         Ok(Some(obstacle))
     }

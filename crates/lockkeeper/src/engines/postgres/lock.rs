@@ -1,4 +1,4 @@
-//! Take, renew and give: each is one statement.
+//! Take, renew and release: each is one statement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::session::{HAS_IDLE_SESSION_TIMEOUT, Session, Sessions};
 use super::{Level, token, wait};
 use crate::clock::Moment;
 use crate::deadline::Deadline;
-use crate::engines::Ask;
-use crate::engines::lease::Taken;
+use crate::engines::AcquireRequest;
+use crate::engines::runtime::leases::Taken;
 use crate::error::Error;
 use crate::mode::Mode;
 
@@ -35,29 +35,29 @@ enum Answer {
 
 pub(super) async fn take(
     sessions: &Sessions,
-    ask: &Ask,
+    request: &AcquireRequest,
     wait: Duration,
     owner: &str,
 ) -> Result<Taken<Lease>, Error> {
-    let name = ask.locks.as_slice()[0].as_str();
+    let name = request.locks.as_slice()[0].as_str();
     // Dropped before it is put back, the connection ends, and with it whatever it got.
     let session = sessions.take().await?;
-    let asking = Asking { sessions, session: &session, ask, name, owner };
+    let taking = Taking { sessions, session: &session, request, name, owner };
     let mut sent = Moment::now();
-    let mut answer = asking.ask(wait).await?;
+    let mut answer = taking.take(wait).await?;
     if matches!(answer, Answer::UnknownName) {
         token::store_name(sessions, &session.client, name).await?;
         sent = Moment::now();
-        answer = asking.ask(wait).await?;
+        answer = taking.take(wait).await?;
     }
     match answer {
         Answer::Granted { token, process } => {
-            if let Some(value) = &ask.value {
+            if let Some(value) = &request.value {
                 token::store_value(sessions, &session.client, name, token, value).await?;
             }
-            let deadline = Arc::new(Deadline::new(sent, ask.ttl));
+            let deadline = Arc::new(Deadline::new(sent, request.ttl));
             session.hold(Some(Arc::clone(&deadline)));
-            let lease = Lease { session, process, name: name.to_owned(), mode: ask.mode };
+            let lease = Lease { session, process, name: name.to_owned(), mode: request.mode };
             Ok(Taken::Granted { lease, token: Some(Token(token)), deadline })
         }
         Answer::Busy => {
@@ -74,16 +74,16 @@ pub(super) async fn take(
     }
 }
 
-struct Asking<'a> {
+struct Taking<'a> {
     sessions: &'a Sessions,
     session: &'a Session,
-    ask: &'a Ask,
+    request: &'a AcquireRequest,
     name: &'a str,
     owner: &'a str,
 }
 
-impl Asking<'_> {
-    async fn ask(&self, wait: Duration) -> Result<Answer, Error> {
+impl Taking<'_> {
+    async fn take(&self, wait: Duration) -> Result<Answer, Error> {
         match self.sessions.level {
             Level::Session => self.statement(wait).await,
             Level::Transaction => {
@@ -99,14 +99,14 @@ impl Asking<'_> {
 
     async fn statement(&self, wait: Duration) -> Result<Answer, Error> {
         let tries = wait.is_zero();
-        let sql = take_statement(self.sessions, self.ask.mode, tries);
-        let ttl = idle_limit(self.ask.ttl);
+        let sql = take_statement(self.sessions, self.request.mode, tries);
+        let ttl = idle_limit(self.request.ttl);
         let lock_timeout = wait::lock_timeout(wait);
         let parameters = [self.name, &ttl, self.owner, &lock_timeout];
         let used = if tries { &parameters[..3] } else { &parameters[..] };
         let query = self.session.query(self.sessions.level, &sql, used);
         let row = if tries {
-            tokio::time::timeout(self.ask.ttl, query).await.map_err(|_| self.sessions.silent())?
+            tokio::time::timeout(self.request.ttl, query).await.map_err(|_| self.sessions.silent())?
         } else {
             self.session.set_waiting(true);
             let row = query.await;
@@ -183,21 +183,21 @@ pub(super) async fn renew(sessions: &Sessions, lease: &Lease) -> Result<bool, Er
     Ok(row.get::<_, i32>(0) == lease.process)
 }
 
-pub(super) async fn give(sessions: &Sessions, lease: &Lease) -> Result<bool, Error> {
+pub(super) async fn release(sessions: &Sessions, lease: &Lease) -> Result<bool, Error> {
     let session = &lease.session;
     if session.client.is_closed() {
         return Ok(false);
     }
     // From here on the end of the connection is no loss.
     session.hold(None);
-    let given = match sessions.level {
+    let released = match sessions.level {
         Level::Session => unlock(sessions, session, lease).await,
         Level::Transaction => sessions.soon(session.client.batch_execute("COMMIT")).await.map(|()| true),
     };
-    match given {
-        Ok(given) => {
+    match released {
+        Ok(released) => {
             sessions.put_back(session);
-            Ok(given)
+            Ok(released)
         }
         Err(error) => {
             // The server frees it when it notices that the connection is gone.

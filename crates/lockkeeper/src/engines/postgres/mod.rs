@@ -45,18 +45,17 @@ mod wait;
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper_core::Token;
-
 use self::lock::Lease;
 use self::session::{HAS_IDLE_SESSION_TIMEOUT, Sessions};
-use super::Ask;
-use super::lease::{LeaseEngine, OwnerId, Store, Taken};
+use super::AcquireRequest;
+use super::runtime::leases::{self, LeaseEngine, OwnerId, Recipe, Taken};
+use super::runtime::{Failure, Server};
 use super::weak_spots::clock_off;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
-use crate::view::{ForcedRelease, LockState, TokenCheck};
+use crate::view::{ForcedRelease, LockState};
 
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "postgres",
@@ -114,12 +113,10 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEn
     token::set_up(&sessions).await?;
     // The server cuts names of connections at 63 bytes; only letters that cannot be cut in half are sent.
     let owner = options.owner.chars().filter(char::is_ascii_graphic).collect();
-    Ok(LeaseEngine::start(PostgresStore { sessions, owner }, options))
+    Ok(leases::start(PostgresStore { sessions, owner }, options))
 }
 
-impl Store for PostgresStore {
-    type Lease = Lease;
-
+impl Server for PostgresStore {
     fn capabilities(&self) -> &'static Capabilities {
         match self.sessions.level {
             Level::Session => &CAPABILITIES,
@@ -128,47 +125,51 @@ impl Store for PostgresStore {
     }
 
     fn address(&self) -> String {
-        self.sessions.address.clone()
+        format!("PostgreSQL at {}", self.sessions.address)
     }
 
-    async fn take(&self, ask: &Ask, _owner: &OwnerId, wait: Duration) -> Result<Taken<Lease>, Error> {
-        lock::take(&self.sessions, ask, wait, &self.owner).await
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        Ok(self.findings().await?)
     }
 
-    async fn renew(&self, lease: &Lease, _ttl: Duration) -> Result<bool, Error> {
-        lock::renew(&self.sessions, lease).await
+    async fn who(&self, lock: &str) -> Result<LockState, Failure> {
+        Ok(view::who(&self.sessions, lock).await?)
     }
 
-    async fn give(&self, lease: &Lease) -> Result<bool, Error> {
-        lock::give(&self.sessions, lease).await
+    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        Ok(view::force_release(&self.sessions, lock).await?)
+    }
+
+    async fn close(&self) {
+        self.sessions.close();
+    }
+}
+
+impl Recipe for PostgresStore {
+    type Lease = Lease;
+
+    const WAITS_ON_SERVER: bool = true;
+
+    async fn take(
+        &self,
+        request: &AcquireRequest,
+        _owner: &OwnerId,
+        wait: Duration,
+    ) -> Result<Taken<Lease>, Failure> {
+        Ok(lock::take(&self.sessions, request, wait, &self.owner).await?)
+    }
+
+    async fn renew(&self, lease: &Lease, _ttl: Duration) -> Result<bool, Failure> {
+        Ok(lock::renew(&self.sessions, lease).await?)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<bool, Failure> {
+        Ok(lock::release(&self.sessions, lease).await?)
     }
 
     /// A take that was given up has closed its connection.
-    async fn undo(&self, _ask: &Ask, _owner: &OwnerId) -> Result<(), Error> {
+    async fn roll_back(&self, _request: &AcquireRequest, _owner: &OwnerId) -> Result<(), Failure> {
         Ok(())
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.findings().await
-    }
-
-    async fn who(&self, lock: &str) -> Result<LockState, Error> {
-        view::who(&self.sessions, lock).await
-    }
-
-    async fn check_token(&self, lock: &str, token: Token) -> Result<TokenCheck, Error> {
-        let state = self.who(lock).await?;
-        let valid = state.holders.iter().any(|holder| holder.token == token.0);
-        Ok(TokenCheck { valid, last_token: state.last_token })
-    }
-
-    async fn force_release(&self, lock: &str, reason: &str) -> Result<ForcedRelease, Error> {
-        tracing::info!(lock, reason, "a lock is released by force");
-        view::force_release(&self.sessions, lock).await
-    }
-
-    async fn shut(&self) {
-        self.sessions.close();
     }
 }
 

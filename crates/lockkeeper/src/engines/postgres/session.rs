@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
@@ -49,6 +50,8 @@ pub(super) struct Session {
     prepared: Mutex<Vec<(String, Statement)>>,
     /// A statement that may wait for long is under way.
     waiting: std::sync::atomic::AtomicBool,
+    /// Where the connection was opened. It may be dropped on a thread without a runtime.
+    runtime: Handle,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -116,8 +119,8 @@ impl Sessions {
         });
         let waiting = false.into();
         let prepared = Mutex::default();
-        let session =
-            Session { client, task: task.abort_handle(), holder, prepared, waiting, _place: Some(place) };
+        let (task, runtime) = (task.abort_handle(), Handle::current());
+        let session = Session { client, task, holder, prepared, waiting, runtime, _place: Some(place) };
         if self.level == Level::Session && self.version >= HAS_IDLE_SESSION_TIMEOUT {
             // A waiter whose process is gone must not stay in the queue.
             let set_up = "SET client_connection_check_interval = '1s'";
@@ -266,12 +269,10 @@ impl Session {
 impl Drop for Session {
     /// A wait that was given up leaves the server's queue.
     fn drop(&mut self) {
-        if self.waiting.load(std::sync::atomic::Ordering::Acquire)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        if self.waiting.load(std::sync::atomic::Ordering::Acquire) {
             let cancel = self.client.cancel_token();
             let task = self.task.clone();
-            runtime.spawn(async move {
+            self.runtime.spawn(async move {
                 let cancelled = cancel.cancel_query(NoTls);
                 let _ = tokio::time::timeout(Duration::from_secs(5), cancelled).await;
                 task.abort();

@@ -1,4 +1,4 @@
-//! Take, renew and give as scripts: each is one atomic step on the server.
+//! Take, renew and release as scripts: each is one atomic step on the server.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::session::Instance;
 use super::token::COUNTER;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
-use crate::engines::Ask;
-use crate::engines::lease::{OwnerId, Taken};
+use crate::engines::AcquireRequest;
+use crate::engines::runtime::leases::{OwnerId, Taken};
 use crate::error::Error;
 use crate::mode::Mode;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("renew.lua")));
-static GIVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("give.lua")));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("release.lua")));
 
-/// What is held: in whose name, and where.
+/// A lease: in whose name, and on which keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     pub(crate) owner: OwnerId,
@@ -31,8 +31,8 @@ pub(crate) fn key(lock: &str) -> String {
     format!("lockkeeper:lock:{lock}")
 }
 
-pub(crate) fn keys(ask: &Ask) -> Arc<[String]> {
-    ask.locks.as_slice().iter().map(|lock| key(lock)).collect()
+pub(crate) fn keys(request: &AcquireRequest) -> Arc<[String]> {
+    request.locks.as_slice().iter().map(|lock| key(lock)).collect()
 }
 
 fn milliseconds(ttl: Duration) -> u64 {
@@ -41,12 +41,12 @@ fn milliseconds(ttl: Duration) -> u64 {
 
 pub(super) async fn take(
     instance: &Instance,
-    ask: &Ask,
+    request: &AcquireRequest,
     owner: &OwnerId,
     described: &str,
 ) -> Result<Taken<Lease>, Error> {
-    let keys = keys(ask);
-    let kind = match (ask.mode, ask.capacity.unwrap_or(1)) {
+    let keys = keys(request);
+    let kind = match (request.mode, request.capacity.unwrap_or(1)) {
         (Mode::Shared, _) => "s".to_owned(),
         (Mode::Exclusive, 1) => "x".to_owned(),
         (Mode::Exclusive, capacity) => capacity.to_string(),
@@ -55,14 +55,14 @@ pub(super) async fn take(
     for key in keys.iter() {
         script.key(key);
     }
-    script.key(COUNTER).arg(&owner.0).arg(milliseconds(ask.ttl)).arg(kind);
-    script.arg(ask.permits.unwrap_or(1)).arg(described);
+    script.key(COUNTER).arg(&owner.0).arg(milliseconds(request.ttl)).arg(kind);
+    script.arg(request.permits.unwrap_or(1)).arg(described);
     let sent = Moment::now();
     match instance.run::<(i64, Value)>(&script).await? {
         (1, token) => Ok(Taken::Granted {
             lease: Lease { owner: owner.clone(), keys },
             token: Some(Token(redis::from_redis_value(token).unwrap_or_default())),
-            deadline: Arc::new(Deadline::new(sent, ask.ttl)),
+            deadline: Arc::new(Deadline::new(sent, request.ttl)),
         }),
         (0, free_in) => Ok(Taken::Busy {
             free_in: redis::from_redis_value::<i64>(free_in)
@@ -71,7 +71,7 @@ pub(super) async fn take(
                 .map(Duration::from_millis),
         }),
         (_, other) => {
-            let name = &ask.locks.as_slice()[0];
+            let name = &request.locks.as_slice()[0];
             Err(match redis::from_redis_value::<String>(other).unwrap_or_default().as_str() {
                 "s" => Error::Contended { lock: name.clone() },
                 number if number.parse::<u32>().is_ok() => Error::invalid(format!(
@@ -95,8 +95,8 @@ pub(crate) async fn renew(instance: &Instance, lease: &Lease, ttl: Duration) -> 
 }
 
 /// False unless all of it was held.
-pub(crate) async fn give(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
-    let mut script = GIVE.prepare_invoke();
+pub(crate) async fn release(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
+    let mut script = RELEASE.prepare_invoke();
     for key in lease.keys.iter() {
         script.key(key);
     }
@@ -104,11 +104,11 @@ pub(crate) async fn give(instance: &Instance, lease: &Lease) -> Result<bool, Err
     Ok(instance.run::<usize>(&script).await? == lease.keys.len())
 }
 
-/// The same in one message that carries the whole script: an instance that hears of it late, when nobody is left to send the
-/// script after, does it all the same.
+/// The same in one message with the whole script: it works on an instance that receives it late, when nobody is left to
+/// send the script after its hash.
 #[cfg(feature = "redlock")]
-pub(crate) async fn give_in_one(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
+pub(crate) async fn release_with_script(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
     let mut eval = redis::cmd("EVAL");
-    eval.arg(include_str!("give.lua")).arg(lease.keys.len()).arg(&*lease.keys).arg(&lease.owner.0);
+    eval.arg(include_str!("release.lua")).arg(lease.keys.len()).arg(&*lease.keys).arg(&lease.owner.0);
     Ok(instance.ask::<usize>(&eval).await? == lease.keys.len())
 }

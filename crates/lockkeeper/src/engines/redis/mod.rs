@@ -39,18 +39,17 @@ mod wait;
 
 use std::time::Duration;
 
-use lockkeeper_core::Token;
-
 use self::lock::Lease;
 use self::session::Instance;
-use self::wait::Herald;
-use super::lease::{LeaseEngine, News, OwnerId, Store, Taken};
-use super::{Ask, signed};
+use self::wait::Subscriber;
+use super::runtime::leases::{self, LeaseEngine, OwnerId, Recipe, ReleaseEvents, Taken};
+use super::runtime::{Failure, Server};
+use super::{AcquireRequest, signed};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
-use crate::view::{ForcedRelease, LockPage, LockState, TokenCheck};
+use crate::view::{ForcedRelease, LockPage, LockState};
 
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "redis",
@@ -78,7 +77,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 /// Locks in one Redis.
 pub(crate) struct RedisStore {
     instance: Instance,
-    herald: Herald,
+    subscriber: Subscriber,
     owner: String,
 }
 
@@ -91,61 +90,33 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEn
     let client = Instance::client(&url, host)?;
     let instance =
         Instance::connect(client.clone(), host, options.connect_timeout, options.request_timeout).await?;
-    let store = RedisStore { instance, herald: Herald::new(client), owner: options.owner.clone() };
-    Ok(LeaseEngine::start(store, options))
+    let store = RedisStore { instance, subscriber: Subscriber::new(client), owner: options.owner.clone() };
+    Ok(leases::start(store, options))
 }
 
-impl Store for RedisStore {
-    type Lease = Lease;
-
+impl Server for RedisStore {
     fn capabilities(&self) -> &'static Capabilities {
         &CAPABILITIES
     }
 
     fn address(&self) -> String {
-        self.instance.address.clone()
+        format!("Redis at {}", self.instance.address)
     }
 
-    async fn take(&self, ask: &Ask, owner: &OwnerId, _wait: Duration) -> Result<Taken<Lease>, Error> {
-        lock::take(&self.instance, ask, owner, &signed(ask.value.as_ref(), &self.owner)).await
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        Ok(examine::examine(&self.instance, true).await?)
     }
 
-    async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
-        lock::renew(&self.instance, lease, ttl).await
+    async fn who(&self, lock: &str) -> Result<LockState, Failure> {
+        Ok(view::who(&self.instance, lock).await?)
     }
 
-    async fn give(&self, lease: &Lease) -> Result<bool, Error> {
-        lock::give(&self.instance, lease).await
+    async fn locks(&self, prefix: &str, limit: usize, after: &str) -> Result<LockPage, Failure> {
+        Ok(view::locks(&self.instance, prefix, limit, after).await?)
     }
 
-    async fn undo(&self, ask: &Ask, owner: &OwnerId) -> Result<(), Error> {
-        let lease = Lease { owner: owner.clone(), keys: lock::keys(ask) };
-        self.give(&lease).await.map(|_| ())
-    }
-
-    async fn listen(&self, ask: &Ask) -> News {
-        self.herald.listen(ask)
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        examine::examine(&self.instance, true).await
-    }
-
-    async fn who(&self, lock: &str) -> Result<LockState, Error> {
-        view::who(&self.instance, lock).await
-    }
-
-    async fn locks(&self, prefix: &str, limit: u32, after: &str) -> Result<LockPage, Error> {
-        view::locks(&self.instance, prefix, limit, after).await
-    }
-
-    async fn check_token(&self, lock: &str, token: Token) -> Result<TokenCheck, Error> {
-        token::check(&self.instance, lock, token).await
-    }
-
-    async fn force_release(&self, lock: &str, reason: &str) -> Result<ForcedRelease, Error> {
-        tracing::info!(lock, reason, "a lock is released by force");
-        token::force_release(&self.instance, lock).await
+    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        Ok(token::force_release(&self.instance, lock).await?)
     }
 
     async fn take_rate(
@@ -154,11 +125,42 @@ impl Store for RedisStore {
         permits: u64,
         rate_per_s: f64,
         burst: u64,
-    ) -> Result<crate::limiter::Taken, Error> {
-        rate::take(&self.instance, limiter, permits, rate_per_s, burst).await
+    ) -> Result<crate::limiter::Taken, Failure> {
+        Ok(rate::take(&self.instance, limiter, permits, rate_per_s, burst).await?)
     }
 
-    async fn shut(&self) {
-        self.herald.stop();
+    async fn close(&self) {
+        self.subscriber.stop();
+    }
+}
+
+impl Recipe for RedisStore {
+    type Lease = Lease;
+
+    async fn take(
+        &self,
+        request: &AcquireRequest,
+        owner: &OwnerId,
+        _wait: Duration,
+    ) -> Result<Taken<Lease>, Failure> {
+        let described = signed(request.value.as_ref(), &self.owner);
+        Ok(lock::take(&self.instance, request, owner, &described).await?)
+    }
+
+    async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Failure> {
+        Ok(lock::renew(&self.instance, lease, ttl).await?)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<bool, Failure> {
+        Ok(lock::release(&self.instance, lease).await?)
+    }
+
+    async fn roll_back(&self, request: &AcquireRequest, owner: &OwnerId) -> Result<(), Failure> {
+        let lease = Lease { owner: owner.clone(), keys: lock::keys(request) };
+        self.release(&lease).await.map(|_| ())
+    }
+
+    fn subscribe(&self, request: &AcquireRequest) -> ReleaseEvents {
+        self.subscriber.subscribe(request)
     }
 }

@@ -6,14 +6,12 @@
 
 use std::sync::LazyLock;
 
-use lockkeeper_core::Token;
 use redis::Script;
 
 use super::lock::key;
 use super::session::Instance;
-use super::view;
 use crate::error::Error;
-use crate::view::{ForcedRelease, TokenCheck};
+use crate::view::ForcedRelease;
 
 pub(super) const COUNTER: &str = "lockkeeper:token";
 
@@ -21,14 +19,6 @@ static FORCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("forc
 
 pub(super) async fn last(instance: &Instance) -> Result<u64, Error> {
     Ok(instance.ask::<Option<u64>>(redis::cmd("GET").arg(COUNTER)).await?.unwrap_or(0))
-}
-
-pub(super) async fn check(instance: &Instance, lock: &str, token: Token) -> Result<TokenCheck, Error> {
-    let state = view::who(instance, lock).await?;
-    Ok(TokenCheck {
-        valid: state.holders.iter().any(|holder| holder.token == token.0),
-        last_token: state.last_token,
-    })
 }
 
 pub(super) async fn force_release(instance: &Instance, lock: &str) -> Result<ForcedRelease, Error> {

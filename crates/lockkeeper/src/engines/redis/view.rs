@@ -85,7 +85,7 @@ pub(super) async fn now_ms(instance: &Instance) -> Result<u64, Error> {
 pub(super) async fn locks(
     instance: &Instance,
     prefix: &str,
-    limit: u32,
+    limit: usize,
     after: &str,
 ) -> Result<LockPage, Error> {
     let pattern = format!("{}*", escaped(&key(prefix)));
@@ -104,7 +104,6 @@ pub(super) async fn locks(
     names.sort();
     names.dedup();
     names.retain(|name| name.as_str() > after);
-    let limit = if limit == 0 { 100 } else { limit.min(1_000) as usize };
     let more = names.len() > limit;
     let mut locks = Vec::new();
     for name in names.iter().take(limit) {

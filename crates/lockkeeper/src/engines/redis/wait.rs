@@ -1,5 +1,5 @@
-//! News of releases: one connection for each keeper, opened when somebody first waits. A message can be lost, so waiters
-//! look by themselves as well.
+//! Subscriptions to releases: one connection for each keeper, opened when somebody first waits. A message can be lost, so
+//! waiters poll as well.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,44 +12,44 @@ use tokio::sync::{mpsc, watch};
 
 use super::lock::keys;
 use crate::backoff;
-use crate::engines::Ask;
-use crate::engines::lease::News;
+use crate::engines::AcquireRequest;
+use crate::engines::runtime::leases::ReleaseEvents;
 
-/// Requests to listen that wait for the task; then listeners do without news.
+/// Subscriptions that wait for the task; beyond that, waiters only poll.
 const REQUESTS_MAX: usize = 1_024;
-/// How often channels without listeners are left.
+/// How often channels without subscribers are left.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// A channel to be listened to, and who is told.
+/// A channel to subscribe to, and who is notified.
 type Request = (String, watch::Sender<()>);
-/// Who is told of what, by channel.
+/// Who is notified, by channel.
 type Channels = Arc<Mutex<HashMap<String, watch::Sender<()>>>>;
 
-/// Hears releases. Dropping it ends its task.
-pub(crate) struct Herald {
+/// Receives notifications of releases. Dropping it ends its task.
+pub(crate) struct Subscriber {
     client: Client,
     started: Mutex<Option<mpsc::Sender<Request>>>,
     channels: Channels,
 }
 
-impl Herald {
-    pub(super) fn new(client: Client) -> Herald {
-        Herald { client, started: Mutex::default(), channels: Arc::default() }
+impl Subscriber {
+    pub(super) fn new(client: Client) -> Subscriber {
+        Subscriber { client, started: Mutex::default(), channels: Arc::default() }
     }
 
-    /// News of the first of the locks; the others are covered by timers.
-    pub(super) fn listen(&self, ask: &Ask) -> News {
-        let channel = format!("{}:free", keys(ask)[0]);
+    /// ReleaseEvents of the first of the locks; the others are covered by timers.
+    pub(super) fn subscribe(&self, request: &AcquireRequest) -> ReleaseEvents {
+        let channel = format!("{}:free", keys(request)[0]);
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = channels.get(&channel) {
-            return News::from(known.subscribe());
+            return ReleaseEvents::from(known.subscribe());
         }
         let news = watch::Sender::new(());
         let receiver = news.subscribe();
         if self.start().try_send((channel.clone(), news.clone())).is_ok() {
             channels.insert(channel, news);
         }
-        News::from(receiver)
+        ReleaseEvents::from(receiver)
     }
 
     fn start(&self) -> mpsc::Sender<Request> {
@@ -81,7 +81,7 @@ async fn run(client: Client, mut asked: mpsc::Receiver<Request>, channels: Chann
                     return;
                 }
             }
-            Err(error) => tracing::debug!(%error, "no news of releases: waiters look by themselves"),
+            Err(error) => tracing::debug!(%error, "failed to subscribe to releases: waiters poll"),
         }
         attempt += 1;
         tokio::time::sleep(backoff::pause(attempt)).await;
@@ -111,7 +111,7 @@ async fn hear(
                 if sink.subscribe(&channel).await.is_err() {
                     return Some(());
                 }
-                // It may have been released before we listened.
+                // It may have been released before the subscription.
                 news.send_replace(());
             }
             message = messages.next() => match message {

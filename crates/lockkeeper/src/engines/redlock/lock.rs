@@ -1,4 +1,4 @@
-//! Take, renew and give on a majority.
+//! Take, renew and release on a majority.
 
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
@@ -12,10 +12,10 @@ use super::wait;
 use crate::backoff;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
-use crate::engines::Ask;
-use crate::engines::lease::{OwnerId, Taken};
+use crate::engines::AcquireRequest;
 use crate::engines::redis::lock::{self as of_one, Lease};
 use crate::engines::redis::session::Instance;
+use crate::engines::runtime::leases::{OwnerId, Taken};
 use crate::error::Error;
 
 /// `SET NX PX`, or the same again if it is ours already: a retry is the same request.
@@ -32,24 +32,28 @@ static PLANT: LazyLock<Script> = LazyLock::new(|| {
 });
 
 /// Releases may take longer than votes: nobody's lease depends on them.
-const GIVE: Duration = Duration::from_secs(1);
-/// For so long an instance that did not answer a release is asked again. Its key has a time to live in any case.
-const INSIST: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a release is repeated on an instance that does not answer. Its key expires in any case.
+const RELEASE_RETRY: Duration = Duration::from_secs(10);
 
-pub(super) async fn take(instances: &Instances, ask: &Ask, owner: &OwnerId) -> Result<Taken<Lease>, Error> {
-    let lease = Lease { owner: owner.clone(), keys: of_one::keys(ask) };
+pub(super) async fn take(
+    instances: &Instances,
+    request: &AcquireRequest,
+    owner: &OwnerId,
+) -> Result<Taken<Lease>, Error> {
+    let lease = Lease { owner: owner.clone(), keys: of_one::keys(request) };
     // From before the first request: whatever the answers take is lost time.
     let started = Moment::now();
-    let timeout = instances.timeout(ask.ttl);
-    let answers = on_all(instances, timeout, |instance| plant(instance, &lease, ask.ttl)).await;
+    let timeout = instances.timeout(request.ttl);
+    let answers = on_all(instances, timeout, |instance| plant(instance, &lease, request.ttl)).await;
     let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
-    let deadline = Deadline::new(started, ask.ttl);
+    let deadline = Deadline::new(started, request.ttl);
     let is_valid = deadline.at().is_ok_and(|at| Moment::now() < at);
     if yes >= instances.majority() && is_valid {
         return Ok(Taken::Granted { lease, token: None, deadline: Arc::new(deadline) });
     }
     // On all: one that did not answer may have set it all the same.
-    give(instances, &lease).await;
+    release(instances, &lease).await;
     let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
     if yes + no >= instances.majority() {
         return Ok(Taken::Busy { free_in: Some(wait::look_again()) });
@@ -76,14 +80,14 @@ pub(super) async fn renew(instances: &Instances, lease: &Lease, ttl: Duration) -
     Err(too_few(instances, answers))
 }
 
-/// Gives back on all, also on those that did not answer. A try to take may follow in the same name.
-async fn give(instances: &Instances, lease: &Lease) -> Vec<Result<bool, Error>> {
-    on_all(instances, GIVE, |instance| of_one::give_in_one(instance, lease)).await
+/// Releases on all instances, also on those that did not answer. Another take in the same name may follow.
+async fn release(instances: &Instances, lease: &Lease) -> Vec<Result<bool, Error>> {
+    on_all(instances, RELEASE_TIMEOUT, |instance| of_one::release_with_script(instance, lease)).await
 }
 
-/// The same when nobody takes in this name again: instances that do not answer now are asked again later.
-pub(super) async fn give_for_good(instances: &Instances, lease: &Lease) -> Result<bool, Error> {
-    let answers = give(instances, lease).await;
+/// The same when no take in this name follows: the release is repeated on instances that do not answer now.
+pub(super) async fn release_for_good(instances: &Instances, lease: &Lease) -> Result<bool, Error> {
+    let answers = release(instances, lease).await;
     let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
     let no = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
     // Without a majority the caller itself asks again, all of them.
@@ -92,15 +96,15 @@ pub(super) async fn give_for_good(instances: &Instances, lease: &Lease) -> Resul
     }
     for (instance, _) in instances.all.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
         let (instance, lease) = (instance.clone(), lease.clone());
-        instances.in_background(async move {
-            let insisting = async {
+        instances.release_later(async move {
+            let retrying = async {
                 let mut attempt = 0;
-                while of_one::give_in_one(&instance, &lease).await.is_err() {
+                while of_one::release_with_script(&instance, &lease).await.is_err() {
                     attempt += 1;
                     tokio::time::sleep(backoff::pause(attempt)).await;
                 }
             };
-            let _ = tokio::time::timeout(INSIST, insisting).await;
+            let _ = tokio::time::timeout(RELEASE_RETRY, retrying).await;
         });
     }
     Ok(if no >= instances.majority() { false } else { yes > 0 })

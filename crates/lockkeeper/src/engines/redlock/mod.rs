@@ -32,9 +32,10 @@ mod wait;
 use std::time::Duration;
 
 use self::session::Instances;
-use super::Ask;
-use super::lease::{LeaseEngine, OwnerId, Store, Taken};
+use super::AcquireRequest;
 use super::redis::lock::Lease;
+use super::runtime::leases::{self, LeaseEngine, OwnerId, Recipe, Taken};
+use super::runtime::{Failure, Server};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection};
 use crate::error::Error;
 use crate::options::Options;
@@ -70,42 +71,49 @@ pub(crate) struct RedlockStore {
 
 pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEngine<RedlockStore>, Error> {
     let instances = Instances::connect(&url, options).await?;
-    Ok(LeaseEngine::start(RedlockStore { instances }, options))
+    Ok(leases::start(RedlockStore { instances }, options))
 }
 
-impl Store for RedlockStore {
-    type Lease = Lease;
-
+impl Server for RedlockStore {
     fn capabilities(&self) -> &'static Capabilities {
         &CAPABILITIES
     }
 
     fn address(&self) -> String {
-        self.instances.addresses()
+        format!("Redlock at {}", self.instances.addresses())
     }
 
-    async fn take(&self, ask: &Ask, owner: &OwnerId, _wait: Duration) -> Result<Taken<Lease>, Error> {
-        lock::take(&self.instances, ask, owner).await
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        Ok(session::examine(&self.instances).await?)
     }
 
-    async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Error> {
-        lock::renew(&self.instances, lease, ttl).await
+    async fn close(&self) {
+        self.instances.finish_releases().await;
+    }
+}
+
+impl Recipe for RedlockStore {
+    type Lease = Lease;
+
+    async fn take(
+        &self,
+        request: &AcquireRequest,
+        owner: &OwnerId,
+        _wait: Duration,
+    ) -> Result<Taken<Lease>, Failure> {
+        Ok(lock::take(&self.instances, request, owner).await?)
     }
 
-    async fn give(&self, lease: &Lease) -> Result<bool, Error> {
-        lock::give_for_good(&self.instances, lease).await
+    async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Failure> {
+        Ok(lock::renew(&self.instances, lease, ttl).await?)
     }
 
-    async fn undo(&self, ask: &Ask, owner: &OwnerId) -> Result<(), Error> {
-        let lease = Lease { owner: owner.clone(), keys: super::redis::lock::keys(ask) };
-        self.give(&lease).await.map(|_| ())
+    async fn release(&self, lease: &Lease) -> Result<bool, Failure> {
+        Ok(lock::release_for_good(&self.instances, lease).await?)
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        session::examine(&self.instances).await
-    }
-
-    async fn shut(&self) {
-        self.instances.end_background().await;
+    async fn roll_back(&self, request: &AcquireRequest, owner: &OwnerId) -> Result<(), Failure> {
+        let lease = Lease { owner: owner.clone(), keys: super::redis::lock::keys(request) };
+        self.release(&lease).await.map(|_| ())
     }
 }

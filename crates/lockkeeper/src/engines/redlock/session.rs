@@ -1,15 +1,15 @@
 //! The instances: each with a connection of its own and a short time-out.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::task::JoinSet;
+use tokio::runtime::Handle;
 
 use crate::capabilities::Finding;
 use crate::engines::redis::examine::{self as of_one, fact, info};
 use crate::engines::redis::session::Instance;
+use crate::engines::runtime::BackgroundTasks;
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
@@ -19,15 +19,15 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(50);
 /// How long an instance may take to be connected to before it counts as down for now.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// So many releases at most are repeated at a time: with more, times to live do the rest.
-const BACKGROUND_MAX: usize = 64;
+/// The most releases that are repeated at a time: beyond that, keys expire.
+const RELEASES_MAX: usize = 64;
 /// How long a keeper that is closed waits for them.
-const BACKGROUND_END: Duration = Duration::from_secs(1);
+const RELEASES_END: Duration = Duration::from_secs(1);
 
 pub(super) struct Instances {
     pub(super) all: Vec<Instance>,
     timeout: Option<Duration>,
-    background: Mutex<JoinSet<()>>,
+    releases: BackgroundTasks,
 }
 
 impl Instances {
@@ -59,7 +59,7 @@ impl Instances {
             let client = Instance::client(url, host)?;
             all.push(Instance::connect_later(client, host, CONNECT)?);
         }
-        let instances = Instances { all, timeout, background: Mutex::default() };
+        let instances = Instances { all, timeout, releases: BackgroundTasks::new(Handle::current()) };
         instances.wait_for_majority(options.connect_timeout).await?;
         Ok(instances)
     }
@@ -78,19 +78,15 @@ impl Instances {
         self.timeout.unwrap_or_else(|| (ttl / 10).min(TIMEOUT_MAX))
     }
 
-    /// Does something that nobody waits for. It ends with the keeper.
-    pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        while background.try_join_next().is_some() {}
-        if background.len() < BACKGROUND_MAX {
-            background.spawn(work);
+    /// Repeats a release that nobody waits for. It ends with the keeper.
+    pub(super) fn release_later(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if self.releases.running() < RELEASES_MAX {
+            self.releases.spawn(work);
         }
     }
 
-    pub(super) async fn end_background(&self) {
-        let mut all = std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner));
-        let ended = async { while all.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(BACKGROUND_END, ended).await;
+    pub(super) async fn finish_releases(&self) {
+        let _ = tokio::time::timeout(RELEASES_END, self.releases.finish()).await;
     }
 
     async fn wait_for_majority(&self, limit: Duration) -> Result<(), Error> {
@@ -164,11 +160,12 @@ pub(super) async fn examine(instances: &Instances) -> Result<Vec<Finding>, Error
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_instance_has_50_ms_or_a_tenth_of_the_time_to_live_unless_told_otherwise() {
+    #[tokio::test]
+    async fn an_instance_has_50_ms_or_a_tenth_of_the_time_to_live_unless_told_otherwise() {
         let timeout = |told: Option<u64>, ttl_ms| {
             let timeout = told.map(Duration::from_millis);
-            let instances = Instances { all: Vec::new(), timeout, background: Mutex::default() };
+            let instances =
+                Instances { all: Vec::new(), timeout, releases: BackgroundTasks::new(Handle::current()) };
             instances.timeout(Duration::from_millis(ttl_ms)).as_millis()
         };
         assert_eq!(timeout(None, 10_000), 50);

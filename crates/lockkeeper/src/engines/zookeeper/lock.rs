@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use lockkeeper_core::admission;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::Zookeeper;
 use super::token::{Entry, in_order};
-use crate::engines::base::{Entered, Failure, Ticket, Try, earlier_units};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::{Entered, Ticket, Try};
 use crate::view::ForcedRelease;
 
 impl Zookeeper {
@@ -85,9 +87,8 @@ impl Zookeeper {
         mode: Try,
         entries: &[Entry],
     ) -> Result<Entered, Failure> {
-        let earlier = entries.iter().take_while(|entry| entry.id != ticket.id).map(|entry| entry.shape);
-        let units = earlier_units(ticket.shape, earlier).map_err(Failure::Refused)?;
-        if ticket.shape.fits_behind(units) {
+        let earlier = entries.iter().take_while(|entry| entry.id != ticket.id).map(|entry| entry.claim);
+        if ticket.claim.is_admitted_behind(earlier)? {
             return Ok(Entered::Holds(ticket.place.get().copied().unwrap_or_default()));
         }
         if mode == Try::Queue {
@@ -123,15 +124,14 @@ impl Zookeeper {
 
     pub(super) async fn delete_holders(&self, client: &Client, lock: &str) -> Result<ForcedRelease, Failure> {
         client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
-        let (mut units, mut holders) = (0, 0);
         let folder = self.folder(lock);
-        for entry in self.entries(client, lock).await? {
-            if entry.shape.fits_behind(units)
-                && self.delete(client, &format!("{folder}/{}", entry.name)).await?
-            {
+        let entries = self.entries(client, lock).await?;
+        let holding = admission::holders(entries.iter().map(|entry| entry.claim.demand));
+        let mut holders = 0;
+        for entry in &entries[..holding] {
+            if self.delete(client, &format!("{folder}/{}", entry.name)).await? {
                 holders += 1;
             }
-            units += u64::from(entry.shape.units);
         }
         // The folder knows the transaction that last changed its entries: every later entry has a higher number.
         let stat = client.check_stat(&folder).await.map_err(|error| self.failed(&error))?;

@@ -7,7 +7,7 @@
 //! two tasks of one keeper exclude each other.
 //!
 //! ```text
-//! <chroot>/lockkeeper/locks/<lock>/<shape>_<session>_<id>_<sequence>
+//! <chroot>/lockkeeper/locks/<lock>/<claim>_<session>_<id>_<sequence>
 //! ```
 //!
 //! The id is random, chosen before the node is created. If the answer to the create is lost, the node is found by its id
@@ -59,12 +59,13 @@ use std::time::Duration;
 use zookeeper_client::{Acls, Error as ZkError};
 
 use self::session::{Link, Links};
-use super::base::{Backend, Base, Entered, Failure, Opened, Queued, Ticket, Try};
+use super::runtime::sessions::{self, Entered, Opened, Recipe, SessionEngine, Ticket, Try};
+use super::runtime::{Failure, PageBuilder, Server, lock_state};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
-use crate::view::ForcedRelease;
+use crate::view::{ForcedRelease, LockPage, LockState};
 
 /// What ZooKeeper can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -101,7 +102,7 @@ pub(crate) struct Zookeeper {
     links: Links,
 }
 
-pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Zookeeper>, Error> {
+pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<SessionEngine<Zookeeper>, Error> {
     url.allow_options(&[])?;
     let account =
         url.user.as_ref().map(|user| format!("{user}:{}", url.password.clone().unwrap_or_default()));
@@ -116,7 +117,7 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Base<Zo
         links: Links::default(),
     };
     zookeeper.first_link(options.ttl).await?;
-    Ok(Base::new(zookeeper, options))
+    Ok(sessions::start(zookeeper, options))
 }
 
 impl Zookeeper {
@@ -149,9 +150,7 @@ impl Zookeeper {
     }
 }
 
-impl Backend for Zookeeper {
-    type Session = Arc<Link>;
-
+impl Server for Zookeeper {
     fn capabilities(&self) -> &'static Capabilities {
         &CAPABILITIES
     }
@@ -159,6 +158,39 @@ impl Backend for Zookeeper {
     fn address(&self) -> String {
         format!("ZooKeeper at {}", self.hosts.join(", "))
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
+        let client = self.reader().await?;
+        self.find_weak_spots(&client).await
+    }
+
+    async fn who(&self, lock: &str) -> Result<LockState, Failure> {
+        let client = self.reader().await?;
+        Ok(lock_state(lock, &self.read_queue(&client, lock).await?))
+    }
+
+    async fn locks(&self, prefix: &str, limit: usize, after: &str) -> Result<LockPage, Failure> {
+        let client = self.reader().await?;
+        let mut page = PageBuilder::new(self.read_names(&client).await?, prefix, limit, after);
+        while let Some(name) = page.next_name() {
+            let queue = self.read_queue(&client, &name).await?;
+            page.add(&name, &queue);
+        }
+        Ok(page.finish())
+    }
+
+    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
+        let client = self.reader().await?;
+        self.delete_holders(&client, lock).await
+    }
+
+    async fn close(&self) {
+        self.links.close_spare().await;
+    }
+}
+
+impl Recipe for Zookeeper {
+    type Session = Arc<Link>;
 
     async fn open(&self, ttl: Duration, _: Duration) -> Result<Opened<Arc<Link>>, Failure> {
         self.open_link(ttl).await
@@ -169,11 +201,11 @@ impl Backend for Zookeeper {
         client.sync(&self.root).await.map_err(|error| self.failed(&error))
     }
 
-    async fn alarmed(&self, link: &Arc<Link>) {
+    async fn suspended(&self, link: &Arc<Link>) {
         link.alarmed().await;
     }
 
-    async fn close(&self, link: &Arc<Link>) -> Result<(), Failure> {
+    async fn close_session(&self, link: &Arc<Link>) -> Result<(), Failure> {
         link.close().await;
         Ok(())
     }
@@ -182,7 +214,7 @@ impl Backend for Zookeeper {
         self.enter_queue(&link.client()?, ticket, mode).await
     }
 
-    async fn turn(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<Option<u64>, Failure> {
+    async fn wait(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<Option<u64>, Failure> {
         self.wait_for_turn(&link.client()?, ticket).await
     }
 
@@ -192,29 +224,5 @@ impl Backend for Zookeeper {
 
     async fn taken_away(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<(), Failure> {
         self.wait_for_loss(&link.client()?, ticket).await
-    }
-
-    async fn queue(&self, lock: &str) -> Result<Vec<Queued>, Failure> {
-        let client = self.reader().await?;
-        self.read_queue(&client, lock).await
-    }
-
-    async fn names(&self, _prefix: &str) -> Result<Vec<String>, Failure> {
-        let client = self.reader().await?;
-        self.read_names(&client).await
-    }
-
-    async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
-        let client = self.reader().await?;
-        self.delete_holders(&client, lock).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Failure> {
-        let client = self.reader().await?;
-        self.find_weak_spots(&client).await
-    }
-
-    async fn end(&self) {
-        self.links.close_spare().await;
     }
 }

@@ -8,7 +8,8 @@ use zookeeper_client::{Client, CreateMode, SessionState};
 
 use super::Zookeeper;
 use crate::clock::Moment;
-use crate::engines::base::{Failure, Opened};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::Opened;
 use crate::error::Error;
 
 /// How long we wait for the end of a session to be heard of.
@@ -90,8 +91,8 @@ impl Zookeeper {
                 return Ok(());
             }
             Err(Failure::Refused(error)) => return Err(error),
-            Err(Failure::Unreachable(why)) => why,
-            Err(Failure::Gone) => "the session ended at once".into(),
+            Err(Failure::Unreachable(why)) => why.to_string(),
+            Err(Failure::Gone) => "the session ended at once".to_owned(),
         };
         // The client says no more than that; a plain connection says whether anybody is there.
         let mut somebody = false;

@@ -7,7 +7,8 @@ use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::Zookeeper;
 use crate::capabilities::Finding;
-use crate::engines::base::{Backend, Failure, Queued, Shape, Ticket, escape, unescape, wall_clock};
+use crate::engines::runtime::sessions::Ticket;
+use crate::engines::runtime::{Claim, Failure, QueueEntry, Server, escape, unescape, wall_clock};
 use crate::engines::weak_spots::clock_off;
 
 /// An entry, read from its name.
@@ -15,7 +16,7 @@ use crate::engines::weak_spots::clock_off;
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) id: String,
-    pub(super) shape: Shape,
+    pub(super) claim: Claim,
     pub(super) sequence: i32,
 }
 
@@ -23,11 +24,11 @@ impl Entry {
     /// `None` for a node that is none of ours.
     pub(super) fn parse(name: &str) -> Option<Entry> {
         let mut parts = name.split('_');
-        let shape = parts.next()?.parse().ok()?;
+        let claim = parts.next()?.parse().ok()?;
         let _session = parts.next()?;
         let id = parts.next()?.to_owned();
         let sequence = parts.next()?.parse().ok()?;
-        Some(Entry { name: name.to_owned(), id, shape, sequence })
+        Some(Entry { name: name.to_owned(), id, claim, sequence })
     }
 }
 
@@ -47,7 +48,7 @@ impl Zookeeper {
     /// The path of an entry but for its sequence number.
     pub(super) fn entry_prefix(&self, client: &Client, ticket: &Ticket) -> String {
         let folder = self.folder(&ticket.lock);
-        format!("{folder}/{}_{:016x}_{}_", ticket.shape, client.session_id().0, ticket.id)
+        format!("{folder}/{}_{:016x}_{}_", ticket.claim, client.session_id().0, ticket.id)
     }
 
     /// Who it is, for people to read.
@@ -64,7 +65,7 @@ impl Zookeeper {
         }
     }
 
-    pub(super) async fn read_queue(&self, client: &Client, lock: &str) -> Result<Vec<Queued>, Failure> {
+    pub(super) async fn read_queue(&self, client: &Client, lock: &str) -> Result<Vec<QueueEntry>, Failure> {
         // A follower may be behind: first let it catch up.
         client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
         let entries = self.entries(client, lock).await?;
@@ -74,10 +75,10 @@ impl Zookeeper {
         let mut queue = Vec::with_capacity(entries.len());
         for (entry, read) in entries.into_iter().zip(read) {
             match read {
-                Ok((data, stat)) => queue.push(Queued {
+                Ok((data, stat)) => queue.push(QueueEntry {
                     session: format!("{:016x}", stat.ephemeral_owner),
                     owner: String::from_utf8_lossy(&data).into_owned(),
-                    shape: entry.shape,
+                    claim: entry.claim,
                     token: stat.czxid.cast_unsigned(),
                     since: wall_clock()
                         .saturating_sub(Duration::from_millis(stat.ctime.max(0).cast_unsigned())),

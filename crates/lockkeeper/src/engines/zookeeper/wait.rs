@@ -4,7 +4,8 @@ use zookeeper_client::{Client, Error as ZkError};
 
 use super::Zookeeper;
 use super::token::in_order;
-use crate::engines::base::{Failure, Ticket, earlier_units};
+use crate::engines::runtime::Failure;
+use crate::engines::runtime::sessions::Ticket;
 
 impl Zookeeper {
     /// Waits until the entry is let in; `None` if it is no longer there.
@@ -13,11 +14,11 @@ impl Zookeeper {
         client: &Client,
         ticket: &Ticket,
     ) -> Result<Option<u64>, Failure> {
-        let shape = ticket.shape;
+        let claim = ticket.claim;
         let folder = self.folder(&ticket.lock);
         loop {
             // Any of them may make room in a counted lock; otherwise the list itself needs no watch.
-            let (names, any) = if shape.is_counted() {
+            let (names, any) = if claim.is_counted() {
                 match client.list_and_watch_children(&folder).await {
                     Ok((names, watcher)) => (names, Some(watcher)),
                     Err(ZkError::NoNode) => return Ok(None),
@@ -33,9 +34,7 @@ impl Zookeeper {
             let entries = in_order(&names);
             let Some(place) = entries.iter().position(|entry| entry.id == ticket.id) else { return Ok(None) };
             let earlier = &entries[..place];
-            let units =
-                earlier_units(shape, earlier.iter().map(|entry| entry.shape)).map_err(Failure::Refused)?;
-            if shape.fits_behind(units) {
+            if claim.is_admitted_behind(earlier.iter().map(|entry| entry.claim))? {
                 return Ok(ticket.place.get().copied());
             }
             if let Some(any) = any {
@@ -44,7 +43,7 @@ impl Zookeeper {
             }
             // Whoever wants all of it waits for the nearest before it, a reader for the nearest writer.
             let obstacle =
-                earlier.iter().rev().find(|entry| shape.is_exclusive() || entry.shape.is_exclusive());
+                earlier.iter().rev().find(|entry| claim.is_exclusive() || entry.claim.is_exclusive());
             if let Some(obstacle) = obstacle {
                 self.deleted(client, &format!("{folder}/{}", obstacle.name)).await?;
             }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_servers::{connections_to, http};
+use lockkeeper_testkit::{connections_to, http};
 use tempfile::TempDir;
 
 use super::{Site, free_address};

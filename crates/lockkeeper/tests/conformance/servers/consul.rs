@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::Once;
 use std::time::Duration;
 
-use lockkeeper_servers::consul::Consul as Server;
-use lockkeeper_servers::{connections_to, http};
+use lockkeeper_testkit::consul::Consul as Server;
+use lockkeeper_testkit::{connections_to, http};
 
 use super::Site;
 

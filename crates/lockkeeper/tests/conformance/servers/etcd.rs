@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_servers::etcd::Etcd as Server;
-use lockkeeper_servers::{connections_to, http};
+use lockkeeper_testkit::etcd::Etcd as Server;
+use lockkeeper_testkit::{connections_to, http};
 
 use super::Site;
 

@@ -1,4 +1,4 @@
-//! Real servers, as the suite wants them: how they are started and ended is in the crate `lockkeeper-servers`.
+//! Real servers, as the suite wants them: how they are started and ended is in the crate `lockkeeper-testkit`.
 
 pub(crate) mod cell;
 pub(crate) mod consul;
@@ -66,5 +66,5 @@ pub(crate) trait Site: Sized + Send + 'static {
 
 /// An address that nobody listens at now.
 pub(crate) fn free_address() -> SocketAddr {
-    lockkeeper_servers::free_address(7420)
+    lockkeeper_testkit::free_address(7420)
 }

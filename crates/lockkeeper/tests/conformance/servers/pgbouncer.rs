@@ -1,6 +1,6 @@
 //! A real PgBouncer in front of a PostgreSQL.
 
-use lockkeeper_servers::pgbouncer::PgBouncer as Server;
+use lockkeeper_testkit::pgbouncer::PgBouncer as Server;
 
 use super::postgres::Postgres;
 

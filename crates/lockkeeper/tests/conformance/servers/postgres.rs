@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use lockkeeper_servers::postgres::Postgres as Server;
+use lockkeeper_testkit::postgres::Postgres as Server;
 
 use super::Site;
 

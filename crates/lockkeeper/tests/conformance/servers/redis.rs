@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_servers::redis::{DURABLE, Redis as Server};
+use lockkeeper_testkit::redis::{DURABLE, Redis as Server};
 
 use super::Site;
 
@@ -17,7 +17,7 @@ impl Redis {
         Redis { address: server.address, server }
     }
 
-    pub(crate) fn signal(&self, signal: lockkeeper_servers::Signal) {
+    pub(crate) fn signal(&self, signal: lockkeeper_testkit::Signal) {
         self.server.signal(signal);
     }
 

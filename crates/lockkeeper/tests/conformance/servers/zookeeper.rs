@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_servers::zookeeper::{self, Zookeeper as Server};
+use lockkeeper_testkit::zookeeper::{self, Zookeeper as Server};
 
 use super::Site;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::Loss;
 use lockkeeper::prelude::*;
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 
 use super::shared::{self, soon, until_queue};
 use crate::servers::Site;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::prelude::*;
 use lockkeeper::{Event, GuardState, Loss};
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 
 use crate::servers::Site;
 

@@ -1,6 +1,6 @@
 //! Lost replies, cut connections, lost sessions, nodes that do not lead or do not answer.
 
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
 
 use super::*;
 use crate::error::{Error, Loss};
@@ -275,9 +275,10 @@ async fn limits_hold_while_there_is_no_connection() {
         async { (keeper.who("a").await, started.elapsed()) },
     );
     assert_eq!(no_wait.0.unwrap_err().code(), "unavailable");
-    assert!(no_wait.1 >= ms(200) && no_wait.1 < ms(390), "{:?}", no_wait.1);
+    assert!(no_wait.1 >= ms(200) && no_wait.1 <= wait.1, "{:?}, {:?}", no_wait.1, wait.1);
     assert_eq!(wait.0.unwrap_err().code(), "unavailable");
-    assert!(wait.1 >= ms(400) && wait.1 < ms(800), "{:?}", wait.1);
+    // Far below the limit of a caller that waits for ever.
+    assert!(wait.1 >= ms(400) && wait.1 < ms(10_000), "{:?}", wait.1);
     assert_eq!(who.0.unwrap_err().code(), "unavailable");
     peer.state().shut = false;
     soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();

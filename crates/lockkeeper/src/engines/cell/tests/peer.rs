@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answered;
+use lockkeeper_api::v1::operation::Kind as Asked;
 use lockkeeper_core::{
     Acquire, Batch, CellTime, Command, Effect, Fence, Freed, LockTable, Locks, Refusal, Reply, SessionId,
     Ticket, Token, Wait, Waiting,
 };
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::answer::Kind as Answered;
-use lockkeeper_proto::v1::operation::Kind as Asked;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 

@@ -102,19 +102,19 @@ async fn a_ttl_of_its_own_has_a_session_of_its_own_and_all_are_renewed_together(
 
 #[tokio::test]
 async fn a_renewed_lock_outlives_its_ttl_by_far() {
-    let (peer, keeper) = connected(Options { ttl: ms(200), ..options() }).await;
+    const TTL: Duration = ms(1_000);
+    let (peer, keeper) = connected(Options { ttl: TTL, ..options() }).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let started = std::time::Instant::now();
-    while started.elapsed() < ms(1_000) {
+    while started.elapsed() < 4 * TTL {
         tokio::time::sleep(ms(20)).await;
         guard.check().unwrap();
     }
     assert_eq!(peer.holders("a"), 1);
-    let renewals = peer.count("keep-alive");
-    assert!(
-        (10..=20).contains(&renewals),
-        "a third of the TTL is 66 ms, and there were {renewals} in a second"
-    );
+    let renewals = peer.count("keep-alive") as u128;
+    // One in a third of the TTL, and fewer on a busy machine.
+    let most = 3 * started.elapsed().as_millis() / TTL.as_millis() + 1;
+    assert!((4..=most).contains(&renewals), "{renewals} renewals, at most {most} are needed");
 }
 
 #[tokio::test]

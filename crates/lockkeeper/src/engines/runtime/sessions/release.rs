@@ -1,12 +1,14 @@
-//! The way out of the queue: released, given back, or left behind by a caller who has gone.
+//! Leaving the queue: by a release, by a dropped guard, or because the caller has gone.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::session::Session;
-use super::{Backend, Core, Failure, Held, Pause, Ticket, locked};
+use super::pool::Session;
+use super::{Held, Recipe, Sessions, Ticket};
+use crate::backoff::Backoff;
+use crate::engines::runtime::{Failure, locked};
 use crate::error::{Error, Loss};
 use crate::grant::Grant;
 
@@ -19,19 +21,19 @@ impl Drop for Watcher {
     }
 }
 
-impl<B: Backend> Core<B> {
-    pub(super) async fn release(self: &Arc<Self>, grant: &Grant) -> Result<(), Error> {
+impl<R: Recipe> Sessions<R> {
+    pub(super) async fn release_entry(self: &Arc<Self>, grant: &Grant) -> Result<(), Error> {
         let Some(held) = self.take(grant.number) else { return Err(not_held(grant)) };
         if grant.state() == Err(Loss::TakenAway) {
             return Err(not_held(grant));
         }
         let (reply, left) = oneshot::channel();
-        let core = Arc::clone(self);
+        let sessions = Arc::clone(self);
         // On a task of its own: a caller who goes away does not stop it half-way.
-        self.runtime.spawn(async move {
-            let _ = reply.send(core.leave(&held.session, &held.ticket).await);
+        self.runtime.background.spawn(async move {
+            let _ = reply.send(sessions.leave(&held.session, &held.ticket).await);
         });
-        let timeout = self.options.request_timeout;
+        let timeout = self.runtime.options.request_timeout;
         match tokio::time::timeout(timeout, left).await {
             Ok(Ok(Ok(true))) => Ok(()),
             Ok(Ok(Ok(false))) => Err(not_held(grant)),
@@ -40,46 +42,40 @@ impl<B: Backend> Core<B> {
             Err(_) => Err(Error::Unknown(
                 format!(
                     "{} did not answer within {timeout:?}: the lock may or may not be free yet; the release is repeated",
-                    self.backend.address()
+                    self.recipe.address()
                 )
                 .into(),
             )),
         }
     }
 
-    /// Releases in the background. A second time does nothing.
-    pub(super) fn give_back(self: &Arc<Self>, number: u64) {
-        if let Some(held) = self.take(number) {
-            self.leave_behind(held.session, held.ticket);
-        }
-    }
-
-    fn take(&self, number: u64) -> Option<Held<B>> {
+    /// Takes a grant out of what is held.
+    pub(super) fn take(&self, number: u64) -> Option<Held<R>> {
         let held = locked(&self.held).remove(&number)?;
-        if let Some(key) = &held.request {
-            self.requests.settled(key, &held.session.deadline);
+        if let Some(key) = &held.key {
+            self.runtime.requests.released(key, &held.grant);
         }
         Some(held)
     }
 
-    pub(super) fn leave_behind(self: &Arc<Self>, session: Arc<Session<B>>, ticket: Arc<Ticket>) {
-        let core = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let _ = core.leave(&session, &ticket).await;
+    pub(super) fn leave_in_background(self: &Arc<Self>, session: Arc<Session<R>>, ticket: Arc<Ticket>) {
+        let sessions = Arc::clone(self);
+        self.runtime.background.spawn(async move {
+            let _ = sessions.leave(&session, &ticket).await;
         });
     }
 
     /// Leaves the queue, for as long as it takes; false if there was no entry.
-    pub(super) async fn leave(&self, session: &Session<B>, ticket: &Ticket) -> Result<bool, Error> {
-        let mut pause = Pause::default();
+    pub(super) async fn leave(&self, session: &Session<R>, ticket: &Ticket) -> Result<bool, Error> {
+        let mut backoff = Backoff::default();
         let mut may_have_left = false;
         loop {
             if session.is_lost() {
                 // Its entries end with it.
                 return Ok(false);
             }
-            let limit = self.options.request_timeout;
-            match tokio::time::timeout(limit, self.backend.leave(&session.inner, ticket)).await {
+            let limit = self.runtime.options.request_timeout;
+            match tokio::time::timeout(limit, self.recipe.leave(&session.inner, ticket)).await {
                 Ok(Ok(left)) => return Ok(left || may_have_left),
                 Ok(Err(Failure::Gone)) => {
                     self.session_lost(session);
@@ -89,9 +85,9 @@ impl<B: Backend> Core<B> {
                 Ok(Err(Failure::Unreachable(_))) | Err(_) => may_have_left = true,
             }
             tokio::select! {
-                () = self.until_closed() => return Err(Error::Closed),
+                () = self.runtime.until_closed() => return Err(Error::Closed),
                 () = session.lost() => {}
-                () = pause.next() => {}
+                () = backoff.wait() => {}
             }
         }
     }

@@ -7,25 +7,27 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use tokio::sync::{Notify, watch};
 
-use super::{Backend, Core, Failure, Opened, locked};
+use super::{Opened, Recipe, Sessions};
+use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
+use crate::engines::runtime::{Failure, locked};
 use crate::error::{Error, Loss};
 use crate::events::Event;
 
 /// An open session.
-pub(super) struct Session<B: Backend> {
+pub(super) struct Session<R: Recipe> {
     pub(super) id: String,
     pub(super) ttl: Duration,
     pub(super) deadline: Arc<Deadline>,
-    pub(super) inner: B::Session,
+    pub(super) inner: R::Session,
     /// When the last renewal that was acknowledged was sent.
     pub(super) acknowledged: watch::Sender<Moment>,
-    /// Somebody wants a renewal now.
+    /// A renewal is needed now.
     pub(super) wanted: Notify,
 }
 
-impl<B: Backend> Session<B> {
+impl<R: Recipe> Session<R> {
     /// Whether a renewal that was sent from now on is acknowledged; false if the session is lost instead.
     pub(super) async fn confirmed(&self) -> bool {
         let since = Moment::now();
@@ -59,39 +61,39 @@ impl<B: Backend> Session<B> {
     }
 }
 
-/// What sets sessions apart.
+/// Sessions of one kind are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Kind {
+pub(super) struct SessionKind {
     pub(super) ttl: Duration,
     pub(super) lock_delay: Duration,
 }
 
 /// The place of a session.
-pub(super) struct Slot<B: Backend> {
+pub(super) struct Slot<R: Recipe> {
     /// Whoever comes first opens it; the others wait.
     opening: tokio::sync::Mutex<()>,
-    session: Mutex<Option<Arc<Session<B>>>>,
+    session: Mutex<Option<Arc<Session<R>>>>,
 }
 
-impl<B: Backend> Slot<B> {
-    fn live(&self) -> Option<Arc<Session<B>>> {
+impl<R: Recipe> Slot<R> {
+    fn live(&self) -> Option<Arc<Session<R>>> {
         locked(&self.session).clone().filter(|session| !session.is_lost())
     }
 }
 
 /// All sessions of a keeper.
-pub(super) struct Sessions<B: Backend> {
-    slots: Mutex<HashMap<Kind, Arc<Slot<B>>>>,
+pub(super) struct SessionPool<R: Recipe> {
+    slots: Mutex<HashMap<SessionKind, Arc<Slot<R>>>>,
 }
 
-impl<B: Backend> Default for Sessions<B> {
+impl<R: Recipe> Default for SessionPool<R> {
     fn default() -> Self {
-        Sessions { slots: Mutex::default() }
+        SessionPool { slots: Mutex::default() }
     }
 }
 
-impl<B: Backend> Sessions<B> {
-    fn slot(&self, kind: Kind) -> Arc<Slot<B>> {
+impl<R: Recipe> SessionPool<R> {
+    fn slot(&self, kind: SessionKind) -> Arc<Slot<R>> {
         let mut slots = locked(&self.slots);
         let slot = slots
             .entry(kind)
@@ -99,15 +101,15 @@ impl<B: Backend> Sessions<B> {
         Arc::clone(slot)
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Session<B>>> {
+    pub(super) fn all(&self) -> Vec<Arc<Session<R>>> {
         locked(&self.slots).values().filter_map(|slot| slot.live()).collect()
     }
 
-    /// Takes a session that nobody uses out of its place; false if somebody does.
-    pub(super) fn take_if_idle(&self, kind: Kind, session: &Arc<Session<B>>) -> bool {
+    /// Takes a session that nobody uses out of its slot; false if somebody does.
+    pub(super) fn take_if_idle(&self, kind: SessionKind, session: &Arc<Session<R>>) -> bool {
         let slot = self.slot(kind);
         let mut place = locked(&slot.session);
-        // The place has one, its upkeep has one: with no third there is no guard and no request, and none can come
+        // The place has one, its renewal task has one: with no third there is no guard and no request, and none can come
         // while the place is locked.
         let is_idle = Arc::strong_count(session) == 2
             && place.as_ref().is_some_and(|found| Arc::ptr_eq(found, session));
@@ -118,10 +120,10 @@ impl<B: Backend> Sessions<B> {
     }
 }
 
-impl<B: Backend> Core<B> {
+impl<R: Recipe> Sessions<R> {
     /// The session of a kind; opens it if there is none.
-    pub(super) async fn session(self: &Arc<Self>, kind: Kind) -> Result<Arc<Session<B>>, Failure> {
-        let slot = self.sessions.slot(kind);
+    pub(super) async fn session(self: &Arc<Self>, kind: SessionKind) -> Result<Arc<Session<R>>, Failure> {
+        let slot = self.pool.slot(kind);
         if let Some(session) = slot.live() {
             return Ok(session);
         }
@@ -132,19 +134,19 @@ impl<B: Backend> Core<B> {
 
     async fn open_session(
         self: Arc<Self>,
-        kind: Kind,
-        slot: Arc<Slot<B>>,
-    ) -> Result<Arc<Session<B>>, Failure> {
+        kind: SessionKind,
+        slot: Arc<Slot<R>>,
+    ) -> Result<Arc<Session<R>>, Failure> {
         let _opening = slot.opening.lock().await;
         if let Some(session) = slot.live() {
             return Ok(session);
         }
         let sent = Moment::now();
-        let timeout = self.options.request_timeout;
-        let opened = tokio::time::timeout(timeout, self.backend.open(kind.ttl, kind.lock_delay)).await;
+        let timeout = self.runtime.options.request_timeout;
+        let opened = tokio::time::timeout(timeout, self.recipe.open(kind.ttl, kind.lock_delay)).await;
         let Opened { id, session, ttl } = match opened {
             Ok(opened) => opened?,
-            Err(_) => return Err(Failure::unreachable(format!("no answer within {timeout:?}"))),
+            Err(_) => return Err(Failure::no_answer_within(timeout)),
         };
         let session = Arc::new(Session {
             id,
@@ -154,48 +156,28 @@ impl<B: Backend> Core<B> {
             acknowledged: watch::Sender::new(sent),
             wanted: Notify::new(),
         });
-        if self.is_closed() {
-            let _ = self.backend.close(&session.inner).await;
+        if self.runtime.is_closed() {
+            let _ = self.recipe.close_session(&session.inner).await;
             return Err(Failure::Refused(Error::Closed));
         }
         *locked(&slot.session) = Some(Arc::clone(&session));
-        tokio::spawn(Arc::clone(&self).upkeep(kind, Arc::clone(&session)));
+        tokio::spawn(Arc::clone(&self).keep_alive(kind, Arc::clone(&session)));
         Ok(session)
     }
 
-    /// The engine says that a session has ended.
-    pub(super) fn session_lost(&self, session: &Session<B>) {
+    /// The server says that a session has ended.
+    pub(super) fn session_lost(&self, session: &Session<R>) {
         if session.deadline.at().is_ok() {
             session.deadline.lose(Loss::SessionExpired);
             session.acknowledged.send_modify(|_| {});
-            self.tell(Event::SessionLost { session: SmolStr::new(&session.id) });
+            self.runtime.emit(Event::SessionLost { session: SmolStr::new(&session.id) });
         }
     }
 
-    /// Guards are lost first, then the sessions end.
-    pub(super) async fn shut_down(self: Arc<Self>) {
-        if self.closed.send_replace(true) {
-            return;
-        }
-        let sessions = self.sessions.all();
-        for session in &sessions {
-            session.deadline.lose(Loss::Closed);
-            session.acknowledged.send_modify(|_| {});
-        }
-        let held: Vec<_> = locked(&self.held).drain().collect();
-        drop(held);
-        for session in sessions {
-            // After its time to live it has ended by itself.
-            let _ = tokio::time::timeout(session.ttl, self.close_session(&session)).await;
-        }
-        self.backend.end().await;
-        *locked(&self.events) = None;
-    }
-
-    pub(super) async fn close_session(&self, session: &Session<B>) {
-        let mut pause = super::Pause::default();
-        while let Err(Failure::Unreachable(_)) = self.backend.close(&session.inner).await {
-            pause.next().await;
+    pub(super) async fn close_session(&self, session: &Session<R>) {
+        let mut backoff = Backoff::default();
+        while let Err(Failure::Unreachable(_)) = self.recipe.close_session(&session.inner).await {
+            backoff.wait().await;
         }
     }
 }

@@ -1,12 +1,12 @@
 //! What is held, by number.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use smol_str::SmolStr;
-
 use crate::clock::Moment;
+use crate::engines::runtime::locked;
+use crate::engines::runtime::requests::RequestKey;
 use crate::events::Event;
 use crate::grant::Grant;
 use crate::guard::GuardState;
@@ -16,7 +16,7 @@ pub(super) struct Held<L> {
     pub(super) grant: Arc<Grant>,
     pub(super) lease: L,
     pub(super) ttl: Duration,
-    pub(super) request: Option<SmolStr>,
+    pub(super) key: Option<RequestKey>,
     renew_at: Moment,
     /// A renewal is on its way.
     renewing: bool,
@@ -41,46 +41,17 @@ pub(super) struct Due<L> {
 
 pub(super) struct Holdings<L> {
     held: Mutex<HashMap<u64, Held<L>>>,
-    requests: Mutex<HashMap<SmolStr, Request>>,
-}
-
-/// What became of a request: the grant, if there was one.
-type Request = Arc<tokio::sync::Mutex<Option<Arc<Grant>>>>;
-
-/// The right to work on a request. Dropped without a grant, the request is forgotten.
-pub(super) struct RequestPlace<'a, L: Clone> {
-    holdings: &'a Holdings<L>,
-    id: &'a SmolStr,
-    outcome: tokio::sync::OwnedMutexGuard<Option<Arc<Grant>>>,
-}
-
-impl<L: Clone> RequestPlace<'_, L> {
-    pub(super) fn granted(&self) -> Option<&Arc<Grant>> {
-        self.outcome.as_ref()
-    }
-
-    pub(super) fn grant(&mut self, grant: &Arc<Grant>) {
-        *self.outcome = Some(Arc::clone(grant));
-    }
-}
-
-impl<L: Clone> Drop for RequestPlace<'_, L> {
-    fn drop(&mut self) {
-        if self.outcome.is_none() {
-            self.holdings.forget_request(self.id);
-        }
-    }
 }
 
 impl<L> Default for Holdings<L> {
     fn default() -> Self {
-        Holdings { held: Mutex::default(), requests: Mutex::default() }
+        Holdings { held: Mutex::default() }
     }
 }
 
 impl<L: Clone> Holdings<L> {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, Held<L>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.held)
     }
 
     /// Answers when it has to be renewed.
@@ -89,43 +60,29 @@ impl<L: Clone> Holdings<L> {
         grant: Arc<Grant>,
         lease: L,
         ttl: Duration,
-        request: Option<SmolStr>,
+        key: Option<RequestKey>,
     ) -> Moment {
-        let renew_at = Moment::now().plus(ttl / 3);
-        let held = Held {
-            lease,
-            ttl,
-            request,
-            renew_at,
-            renewing: false,
-            releasing: false,
-            in_jeopardy: false,
-            grant,
-        };
+        let now = Moment::now();
+        // The lease counts from when the request was sent, which may be a while ago.
+        let left = grant.deadline.at().map_or(Duration::ZERO, |deadline| deadline.since(now));
+        let renew_at = now.plus(left.min(ttl) / 3);
+        let held =
+            Held { lease, ttl, key, renew_at, renewing: false, releasing: false, in_jeopardy: false, grant };
         self.all().insert(held.grant.number, held);
         renew_at
     }
 
     pub(super) fn remove(&self, number: u64) -> Option<Held<L>> {
-        let held = self.all().remove(&number)?;
-        if let Some(request) = &held.request {
-            self.forget_request(request);
-        }
-        Some(held)
+        self.all().remove(&number)
     }
 
-    /// The server says that it is not ours; false if we know why.
-    pub(super) fn remove_lost(&self, number: u64) -> bool {
-        let is_releasing = self.all().get(&number).is_none_or(|held| held.releasing);
-        !is_releasing && self.remove(number).is_some()
+    /// Whether a release is under way, or has been: then a loss is no news.
+    pub(super) fn is_releasing(&self, number: u64) -> bool {
+        self.all().get(&number).is_none_or(|held| held.releasing)
     }
 
     pub(super) fn take_all(&self) -> Vec<Held<L>> {
         self.all().drain().map(|(_, held)| held).collect()
-    }
-
-    pub(super) fn contains(&self, number: u64) -> bool {
-        self.all().contains_key(&number)
     }
 
     /// It stays in hand until the release was answered; but it is renewed no more.
@@ -194,25 +151,5 @@ impl<L: Clone> Holdings<L> {
             }
         }
         (events, lost)
-    }
-
-    /// The same request id is the same request: whoever comes second waits for the first.
-    pub(super) async fn request<'a>(&'a self, id: &'a SmolStr) -> RequestPlace<'a, L> {
-        loop {
-            let request = Arc::clone(self.requests().entry(id.clone()).or_default());
-            let outcome = Arc::clone(&request).lock_owned().await;
-            // It may have been forgotten while we waited: then others are at work on a new one.
-            if self.requests().get(id).is_some_and(|known| Arc::ptr_eq(known, &request)) {
-                return RequestPlace { holdings: self, id, outcome };
-            }
-        }
-    }
-
-    fn requests(&self) -> MutexGuard<'_, HashMap<SmolStr, Request>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forget_request(&self, id: &SmolStr) {
-        self.requests().remove(id);
     }
 }

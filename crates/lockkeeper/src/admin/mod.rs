@@ -1,0 +1,142 @@
+//! Administration of a cell: members, access, backups.
+
+mod access;
+mod node;
+mod snapshot;
+
+use lockkeeper_api::v1;
+
+pub use self::access::{AccessRule, AccessState, AccessToken, NewAccessToken, Quota, Right};
+pub(crate) use self::node::Nodes;
+pub use self::snapshot::{Snapshot, SnapshotChunk};
+use crate::engines::cell::answer;
+use crate::error::Error;
+use crate::fencing::Fencing;
+use crate::keeper::Keeper;
+use crate::view::{Member, Status};
+
+/// The administrator's client of a cell, made by [`Keeper::admin`] or [`KeeperBuilder::admin`].
+///
+/// Each call opens a connection of its own to the node that can answer it, with the credentials of the keeper; nothing
+/// stays open. Calls that change something go to the leader. What works on every engine is on the [`Keeper`] itself:
+/// [`who`](Keeper::who), [`locks`](Keeper::locks), [`force_release`](Keeper::force_release),
+/// [`history`](Keeper::history), [`audit`](Keeper::audit), [`top`](Keeper::top), [`blocked`](Keeper::blocked).
+///
+/// ```no_run
+/// # use lockkeeper::prelude::*;
+/// # async fn example() -> Result<(), lockkeeper::Error> {
+/// let admin = Keeper::builder().admin("lockkeeper://10.0.0.1:7420,10.0.0.2:7420")?;
+/// for member in admin.members().await?.members {
+///     println!("{} at {}, {:?} entries behind", member.node_id, member.address, member.lag);
+/// }
+/// admin.add_member(4, "10.0.0.4:7420").await?;
+/// # Ok(()) }
+/// ```
+///
+/// [`KeeperBuilder::admin`]: crate::KeeperBuilder::admin
+#[derive(Debug, Clone)]
+pub struct Admin {
+    nodes: Nodes,
+}
+
+/// The members of a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Members {
+    /// The leader's node id; 0 if none is known.
+    pub leader: u64,
+    /// The members, as the leader sees them if it can be asked: it alone knows how far each one is.
+    pub members: Vec<Member>,
+}
+
+impl<F: Fencing> Keeper<F> {
+    /// The administrator's client of the cell.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the engine is not a cell on the network.
+    pub fn admin(&self) -> Result<Admin, Error> {
+        match self.shared.engine.nodes() {
+            Some(nodes) => Ok(Admin { nodes: nodes.clone() }),
+            None => Err(Error::unsupported(format!(
+                "the engine {} has no members, access rules or snapshots to administer: connect to a cell, \
+                 lockkeeper://host:port",
+                self.engine()
+            ))),
+        }
+    }
+}
+
+impl Admin {
+    pub(crate) fn new(nodes: Nodes) -> Admin {
+        Admin { nodes }
+    }
+
+    /// The state of the cell, as a node sees it that knows of a leader: one that was removed or is cut off only knows
+    /// how the cell was. Without such a node, any answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: it only reads.
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.nodes.status().await.map(answer::status)
+    }
+
+    /// The members of the cell.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: it only reads.
+    pub async fn members(&self) -> Result<Members, Error> {
+        let mut status = self.nodes.status().await?;
+        let leader = status.members.iter().find(|member| member.node_id == status.leader);
+        if let Some(leader) = leader.filter(|leader| leader.node_id != status.node_id)
+            && let Ok(of_leader) = self.nodes.at(&leader.address).status().await
+        {
+            status = of_leader;
+        }
+        let status = answer::status(status);
+        Ok(Members { leader: status.leader, members: status.members })
+    }
+
+    /// Adds a node to the cell. The node must be running with an empty data directory, and listen at `address`. It
+    /// receives the whole state first and votes afterwards; the call returns when it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the node does not fit, [`Error::Unavailable`] if no leader answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not have added the node: look at [`members`](Admin::members).
+    pub async fn add_member(&self, node_id: u64, address: &str) -> Result<(), Error> {
+        let request = v1::AddMemberRequest { node_id, address: address.to_owned() };
+        self.nodes
+            .call(|mut node| {
+                let request = request.clone();
+                async move { node.add_member(request).await }
+            })
+            .await
+            .map(drop)
+    }
+
+    /// Removes a member for good. A leader hands over first.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not have removed the member: look at [`members`](Admin::members).
+    pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
+        let request = v1::RemoveMemberRequest { node_id };
+        self.nodes.call(|mut node| async move { node.remove_member(request).await }).await.map(drop)
+    }
+
+    /// Starts a backup: the whole state of the cell at one moment, for `lockkeeper snapshot restore`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel-safe: it only reads.
+    pub async fn snapshot(&self) -> Result<Snapshot, Error> {
+        let request = v1::SaveSnapshotRequest {};
+        self.nodes.call(|mut node| async move { node.save_snapshot(request).await }).await.map(Snapshot::new)
+    }
+}

@@ -1,0 +1,238 @@
+//! The registry of engines: the one table that names each engine, its URLs, its feature and how to open it. URL parsing,
+//! the documentation, `lockkeeper doctor`, the lab and the benchmarks read it.
+//!
+//! To add an engine: a folder beside this file, a feature in `Cargo.toml`, an entry here, its servers in
+//! `tests/conformance/servers/`, and a row in `docs/engines.md`.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::Engine;
+use crate::capabilities::Capabilities;
+use crate::error::Error;
+use crate::options::Options;
+use crate::url::EngineUrl;
+
+/// An engine that this version knows, built in or not.
+///
+/// | URL | engine |
+/// |---|---|
+/// | `lockkeeper://h1:p,h2:p` | a cell |
+/// | `embedded:` | a lock table in this process, in memory: all keepers of the process share it |
+/// | `embedded:/path` | the same, stored in a folder |
+/// | `redis://user:password@h:p/db` | one Redis |
+/// | `redlock://h1:p,h2:p,h3:p` | Redlock, on several independent Redis |
+/// | `etcd://h1:p,h2:p` | etcd |
+/// | `zookeeper://h1:p,h2:p/chroot` | ZooKeeper |
+/// | `consul://h:p` | Consul |
+/// | `postgres://user:password@h:p/database` | advisory locks of PostgreSQL |
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct EngineInfo {
+    /// Its name, such as `etcd`, and that of the feature that builds it in.
+    pub name: &'static str,
+    /// The schemes of its URLs; the first is the usual one.
+    pub schemes: &'static [&'static str],
+    /// The port of a host that names none; `None` if its URL has no hosts.
+    pub default_port: Option<u16>,
+    /// A URL as an example.
+    pub example: &'static str,
+    /// What comes after the scheme.
+    pub(crate) form: UrlForm,
+    built: Option<Built>,
+}
+
+/// What comes after the scheme of an engine's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UrlForm {
+    /// `//host:port,host:port`
+    Hosts,
+    /// A path, or nothing.
+    Path,
+    /// `//user:password@host:port,host:port/path?key=value`
+    Server,
+}
+
+/// What only an engine that is built in has.
+#[derive(Debug)]
+#[allow(dead_code, reason = "without engines, none is built in")]
+struct Built {
+    capabilities: &'static Capabilities,
+    open: Open,
+}
+
+/// Opens an engine at a URL of its own.
+///
+/// Boxed, here and not where it is awaited: the code of an async function is generated again in every crate that awaits
+/// it, and with it that of all engines.
+type Open = for<'a> fn(EngineUrl, &'a Options) -> Opening<'a>;
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Engine>, Error>> + Send + 'a>>;
+
+/// The part of an entry that needs the feature of the engine: `built!("feature", capabilities, open function)`.
+macro_rules! built {
+    ($feature:literal, $module:ident, |$url:ident, $options:ident| $open:expr) => {{
+        #[cfg(feature = $feature)]
+        {
+            fn open(url: EngineUrl, $options: &Options) -> Opening<'_> {
+                Box::pin(async move {
+                    let $url = url;
+                    Ok(Box::new($open.await?) as Box<dyn Engine>)
+                })
+            }
+            Some(Built { capabilities: &super::$module::CAPABILITIES, open })
+        }
+        #[cfg(not(feature = $feature))]
+        {
+            None
+        }
+    }};
+    ($feature:literal, $module:ident) => {
+        built!($feature, $module, |url, options| super::$module::connect(url.server()?, options))
+    };
+}
+
+/// All engines, in the order of the documentation.
+pub(crate) static ENGINES: &[EngineInfo] = &[
+    EngineInfo {
+        name: "cell",
+        schemes: &["lockkeeper"],
+        default_port: Some(7420),
+        example: "lockkeeper://host:port,...",
+        form: UrlForm::Hosts,
+        built: built!("cell", cell, |url, options| super::cell::connect(url.hosts()?, options)),
+    },
+    EngineInfo {
+        name: "embedded",
+        schemes: &["embedded"],
+        default_port: None,
+        example: "embedded: or embedded:/path",
+        form: UrlForm::Path,
+        built: built!("embedded", embedded, |url, options| super::embedded::open(url.path()?, options)),
+    },
+    EngineInfo {
+        name: "redis",
+        schemes: &["redis", "rediss"],
+        default_port: Some(6379),
+        example: "redis://user:password@host:port/db",
+        form: UrlForm::Server,
+        built: built!("redis", redis),
+    },
+    EngineInfo {
+        name: "redlock",
+        schemes: &["redlock"],
+        default_port: Some(6379),
+        example: "redlock://host:port,host:port,host:port",
+        form: UrlForm::Server,
+        built: built!("redlock", redlock),
+    },
+    EngineInfo {
+        name: "etcd",
+        schemes: &["etcd"],
+        default_port: Some(2379),
+        example: "etcd://host:port,...",
+        form: UrlForm::Server,
+        built: built!("etcd", etcd),
+    },
+    EngineInfo {
+        name: "zookeeper",
+        schemes: &["zookeeper"],
+        default_port: Some(2181),
+        example: "zookeeper://host:port,.../chroot",
+        form: UrlForm::Server,
+        built: built!("zookeeper", zookeeper),
+    },
+    EngineInfo {
+        name: "consul",
+        schemes: &["consul"],
+        default_port: Some(8500),
+        example: "consul://host:port",
+        form: UrlForm::Server,
+        built: built!("consul", consul),
+    },
+    EngineInfo {
+        name: "postgres",
+        schemes: &["postgres", "postgresql"],
+        default_port: Some(5432),
+        example: "postgres://user:password@host:port/database",
+        form: UrlForm::Server,
+        built: built!("postgres", postgres),
+    },
+];
+
+impl EngineInfo {
+    /// All engines that this version knows, in the order of the documentation.
+    pub fn all() -> &'static [EngineInfo] {
+        ENGINES
+    }
+
+    /// The engine with this name.
+    pub fn by_name(name: &str) -> Option<&'static EngineInfo> {
+        ENGINES.iter().find(|engine| engine.name == name)
+    }
+
+    /// The engine that a URL means, by its scheme.
+    pub fn by_url(url: &str) -> Option<&'static EngineInfo> {
+        EngineInfo::by_scheme(url.split_once(':')?.0)
+    }
+
+    pub(crate) fn by_scheme(scheme: &str) -> Option<&'static EngineInfo> {
+        ENGINES.iter().find(|engine| engine.schemes.contains(&scheme))
+    }
+
+    /// What it can and cannot promise; `None` if it is not built in.
+    pub fn capabilities(&self) -> Option<&'static Capabilities> {
+        self.built.as_ref().map(|built| built.capabilities)
+    }
+
+    /// A URL with these hosts, each as host:port.
+    pub fn url(&self, hosts: &[impl AsRef<str>]) -> String {
+        let hosts: Vec<&str> = hosts.iter().map(AsRef::as_ref).collect();
+        format!("{}://{}", self.schemes[0], hosts.join(","))
+    }
+}
+
+/// Opens the engine that a URL means.
+pub(crate) fn open<'a>(url: &'a str, options: &'a Options) -> Opening<'a> {
+    Box::pin(async move {
+        let (engine, url) = EngineUrl::parse(url)?;
+        let Some(built) = &engine.built else {
+            return Err(Error::unsupported(format!(
+                "the engine {name} is not built in: add the feature \"{name}\" of the crate lockkeeper",
+                name = engine.name
+            )));
+        };
+        (built.open)(url, options).await
+    })
+}
+
+/// The URLs of all engines, for error messages.
+pub(crate) fn examples() -> String {
+    ENGINES.iter().map(|engine| engine.example).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_schemes_are_unique() {
+        for engine in ENGINES {
+            assert!(std::ptr::eq(EngineInfo::by_name(engine.name).unwrap(), engine));
+            for scheme in engine.schemes {
+                assert!(std::ptr::eq(EngineInfo::by_url(&format!("{scheme}:")).unwrap(), engine), "{scheme}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_built_in_says_the_same_of_itself() {
+        for engine in ENGINES {
+            if let Some(can) = engine.capabilities() {
+                assert_eq!(can.engine, engine.name);
+                assert!(can.scheme.starts_with(engine.schemes[0]), "{}", can.scheme);
+            }
+            assert!(engine.example.starts_with(engine.schemes[0]), "{}", engine.example);
+            assert_eq!(engine.default_port.is_none(), engine.form == UrlForm::Path, "{}", engine.name);
+        }
+    }
+}

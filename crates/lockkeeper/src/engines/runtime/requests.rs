@@ -1,0 +1,179 @@
+//! Acquires that are under way, and the ids under which they can be repeated (S5).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use lockkeeper_core::Locks;
+use smol_str::SmolStr;
+use tokio::sync::watch;
+
+use super::locked;
+use crate::deadline::Deadline;
+use crate::engines::AcquireRequest;
+use crate::error::Error;
+use crate::grant::Grant;
+
+/// How many released requests are remembered.
+const RELEASED_MAX: usize = 256;
+
+/// The result of an acquire; `None` while it is under way.
+pub(crate) type Outcome = Option<Result<Arc<Grant>, Error>>;
+/// The same id with another time to live belongs to another session, and is another request.
+pub(crate) type RequestKey = (Duration, SmolStr);
+
+/// Takes back grants that nobody waits for.
+pub(crate) trait GiveBack: Send + Sync {
+    /// Releases in the background. A second call does nothing.
+    fn give_back(self: Arc<Self>, number: u64);
+}
+
+/// An acquire under way, shared by all who wait for it. When the last of them is gone, it is cancelled, or given back
+/// if it was granted.
+pub(super) struct PendingAcquire {
+    owner: Arc<dyn GiveBack>,
+    outcome: watch::Receiver<Outcome>,
+    /// Somebody has received the grant.
+    delivered: AtomicBool,
+}
+
+impl PendingAcquire {
+    pub(super) fn new(owner: Arc<dyn GiveBack>) -> (Arc<PendingAcquire>, watch::Sender<Outcome>) {
+        let (sender, outcome) = watch::channel(None);
+        (Arc::new(PendingAcquire { owner, outcome, delivered: AtomicBool::new(false) }), sender)
+    }
+
+    pub(super) async fn result(&self) -> Result<Arc<Grant>, Error> {
+        let mut outcome = self.outcome.clone();
+        let result = match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            // The runtime is shutting down.
+            Err(_) => None,
+        };
+        let result = result.unwrap_or(Err(Error::Closed));
+        if result.is_ok() {
+            self.delivered.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(&*self.outcome.borrow(), Some(Err(_)))
+    }
+}
+
+impl Drop for PendingAcquire {
+    fn drop(&mut self) {
+        if let (false, Some(Ok(grant))) = (*self.delivered.get_mut(), &*self.outcome.borrow()) {
+            Arc::clone(&self.owner).give_back(grant.number);
+        }
+    }
+}
+
+/// The requests that have an id of their callers' choice.
+#[derive(Default)]
+pub(super) struct Requests {
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    known: HashMap<RequestKey, Known>,
+    /// Those that were released, oldest first.
+    released: VecDeque<RequestKey>,
+}
+
+struct Known {
+    locks: Locks,
+    state: State,
+}
+
+enum State {
+    UnderWay(Weak<PendingAcquire>),
+    Granted(Arc<Grant>),
+    /// Released, in the session with this deadline.
+    #[cfg_attr(not(feature = "_sessions"), allow(dead_code))]
+    Released(Arc<Deadline>),
+}
+
+/// What to do with a request that has an id.
+pub(super) enum Lookup {
+    New(Arc<PendingAcquire>, watch::Sender<Outcome>),
+    UnderWay(Arc<PendingAcquire>),
+    Answered(Result<Arc<Grant>, Error>),
+}
+
+impl Requests {
+    pub(super) fn look_up(
+        &self,
+        owner: impl FnOnce() -> Arc<dyn GiveBack>,
+        key: &RequestKey,
+        request: &AcquireRequest,
+    ) -> Lookup {
+        let mut memory = locked(&self.memory);
+        if let Some(entry) = memory.known.get(key)
+            && let Some(found) = entry.lookup()
+        {
+            let locks = entry.locks.clone();
+            // What was found may give a grant back when it is dropped, which needs the memory.
+            drop(memory);
+            if locks.as_slice() == request.locks.as_slice() {
+                return found;
+            }
+            return Lookup::Answered(Err(Error::invalid(format!(
+                "the request id \"{}\" was used for \"{}\": use each for one acquire only",
+                key.1,
+                locks.as_slice()[0]
+            ))));
+        }
+        let (pending, outcome) = PendingAcquire::new(owner());
+        let state = State::UnderWay(Arc::downgrade(&pending));
+        memory.known.insert(key.clone(), Known { locks: request.locks.clone(), state });
+        Lookup::New(pending, outcome)
+    }
+
+    pub(super) fn granted(&self, key: &RequestKey, grant: &Arc<Grant>) {
+        let known = Known { locks: grant.locks.clone(), state: State::Granted(Arc::clone(grant)) };
+        locked(&self.memory).known.insert(key.clone(), known);
+    }
+
+    /// The acquire failed, or its lease has ended: the next request with this id is a new one.
+    pub(super) fn forget(&self, key: &RequestKey) {
+        locked(&self.memory).known.remove(key);
+    }
+
+    /// The grant was released, and its session lives on: the id stays used until the session ends.
+    #[cfg(feature = "_sessions")]
+    pub(super) fn released(&self, key: &RequestKey, grant: &Grant) {
+        let Memory { known, released } = &mut *locked(&self.memory);
+        let state = State::Released(Arc::clone(&grant.deadline));
+        known.insert(key.clone(), Known { locks: grant.locks.clone(), state });
+        released.push_back(key.clone());
+        if released.len() > RELEASED_MAX
+            && let Some(oldest) = released.pop_front()
+            && matches!(known.get(&oldest), Some(Known { state: State::Released(_), .. }))
+        {
+            known.remove(&oldest);
+        }
+    }
+}
+
+impl Known {
+    /// The answer to a repeated request; `None` if it is a new one by now.
+    fn lookup(&self) -> Option<Lookup> {
+        match &self.state {
+            State::UnderWay(pending) => {
+                pending.upgrade().filter(|pending| !pending.has_failed()).map(Lookup::UnderWay)
+            }
+            State::Granted(grant) if grant.deadline.at().is_ok() => {
+                Some(Lookup::Answered(Ok(Arc::clone(grant))))
+            }
+            State::Released(deadline) if deadline.at().is_ok() => {
+                Some(Lookup::Answered(Err(Error::NotHeld { lock: self.locks.as_slice()[0].clone() })))
+            }
+            // Its session has ended.
+            State::Granted(_) | State::Released(_) => None,
+        }
+    }
+}

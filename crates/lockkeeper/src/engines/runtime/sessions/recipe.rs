@@ -1,0 +1,122 @@
+//! What an engine with sessions must know: how its server opens, renews and closes a session, and how a request enters
+//! the queue of a lock, waits there and leaves it.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+use crate::engines::runtime::{Claim, Failure, Server};
+
+/// The recipe of an engine.
+pub(crate) trait Recipe: Server {
+    /// What the recipe knows of a session.
+    type Session: Send + Sync + 'static;
+
+    /// Opens a session. If the answer is lost, the session must end by itself.
+    fn open(
+        &self,
+        ttl: Duration,
+        lock_delay: Duration,
+    ) -> impl Future<Output = Result<Opened<Self::Session>, Failure>> + Send;
+
+    /// Renews a session; `Gone` only if the server says so. Called by one task at a time.
+    fn renew(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Called when renewals are not answered: the connection is not to be trusted.
+    fn distrust_connection(&self) {}
+
+    /// Resolves when the session may be gone, or is: its guards are in jeopardy then, and it is renewed at once. Never
+    /// resolves on servers that do not report this.
+    fn suspended(&self, _session: &Self::Session) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// Ends a session and everything in its name.
+    fn close_session(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Enters the queue. The same ticket twice is one entry. Not dropped halfway, unless the keeper is closed.
+    fn enter(
+        &self,
+        session: &Self::Session,
+        ticket: &Ticket,
+        mode: Try,
+    ) -> impl Future<Output = Result<Entered, Failure>> + Send;
+
+    /// Waits until an entry holds the lock, and returns its token; `None` if the entry has vanished. Can be dropped at
+    /// any await.
+    fn wait(
+        &self,
+        session: &Self::Session,
+        ticket: &Ticket,
+    ) -> impl Future<Output = Result<Option<u64>, Failure>> + Send;
+
+    /// Leaves the queue for good, whatever became of [`enter`](Recipe::enter): after `Ok` no entry of this ticket
+    /// exists, and none can appear. False if there was none.
+    fn leave(
+        &self,
+        session: &Self::Session,
+        ticket: &Ticket,
+    ) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    /// Resolves when a held entry is no longer there.
+    fn taken_away(
+        &self,
+        session: &Self::Session,
+        ticket: &Ticket,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// A session that was opened.
+pub(crate) struct Opened<S> {
+    pub(crate) id: String,
+    pub(crate) session: S,
+    /// The time to live that the server grants, if it is less than the requested one.
+    pub(crate) ttl: Duration,
+}
+
+/// One request: what identifies its entry.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
+    /// Random: no entry of another time or process has the same name.
+    pub(crate) id: String,
+    pub(crate) lock: SmolStr,
+    pub(crate) claim: Claim,
+    /// What a candidate announces.
+    pub(crate) value: Option<SmolStr>,
+    /// An answer to [`Recipe::enter`] was lost: the entry may still appear.
+    pub(crate) in_doubt: AtomicBool,
+    /// The server's own number for the entry, once it is known.
+    pub(crate) place: OnceLock<u64>,
+    /// The entry's name, if the server chooses it.
+    pub(crate) path: OnceLock<String>,
+}
+
+impl Ticket {
+    /// The owner, with what a candidate announces.
+    pub(crate) fn signed(&self, owner: &str) -> String {
+        crate::engines::signed(self.value.as_ref(), owner)
+    }
+}
+
+/// Whether an entry that does not hold the lock at once is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Try {
+    /// At once or not at all.
+    Once,
+    Queue,
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// It holds the lock, with this token.
+    Holds(u64),
+    /// It is in the queue.
+    Waits,
+    /// It was wanted at once or not at all, and there is no entry.
+    Busy,
+}
