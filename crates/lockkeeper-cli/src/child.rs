@@ -1,7 +1,7 @@
-//! The step between `run` and its command: a process that ties its life to ours and then becomes the command.
+//! The process between `run` and its command: ties its life to `run` and then becomes the command.
 //!
-//! What has to be set in the child itself (the signal at the parent's death, the terminal's foreground) would need
-//! unsafe code between fork and exec. So `run` starts this binary again, which sets it for itself and then execs.
+//! The signal at the parent's death and the terminal's foreground have to be set in the child, which would need unsafe
+//! code between fork and exec. So `run` starts this binary again, which sets them for itself and then execs.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,15 +14,15 @@ use crate::client::Output;
 use crate::failure::{Failure, OTHER, USAGE};
 use crate::run::terminal;
 
-/// The first word that leads here.
+/// The hidden verb.
 pub(crate) const VERB: &str = "__child";
 
-/// There is no such command; as shells say it.
+/// Exit code of shells for a command that does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// There is one, but it cannot be executed.
+/// Exit code of shells for a command that cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// What `run` wants of the child, as words of a command line.
+/// The settings of the child, as words of a command line.
 pub(crate) struct Wishes {
     pub(crate) parent: Pid,
     /// The child's group is to be in the terminal's foreground.
@@ -51,13 +51,13 @@ impl Wishes {
 /// Becomes the command. Returns an exit code only if that failed.
 pub(crate) fn become_command(words: &[OsString]) -> u8 {
     let Some((wishes, [program, arguments @ ..])) = Wishes::read(words) else {
-        eprintln!("lockkeeper: {VERB} is for `lockkeeper run` alone");
+        eprintln!("lockkeeper: {VERB} is internal to `lockkeeper run`");
         return USAGE;
     };
-    // If `run` is killed, nobody renews the lease: this process has to go too. It survives the exec, but for
+    // If `run` is killed, nobody renews the lease: this process has to die too. The setting survives exec, except for
     // set-user-id programs.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
-    // Too late if it was killed before the line above.
+    // `run` may have been killed before the line above.
     if tied.is_ok() && getppid() != Some(wishes.parent) {
         return OTHER;
     }
@@ -70,19 +70,19 @@ pub(crate) fn become_command(words: &[OsString]) -> u8 {
     failure.exit
 }
 
-/// Why a command cannot be started, in words.
+/// The failure of a command that cannot be started.
 pub(crate) fn cannot_start(program: &OsString, error: &io::Error) -> Failure {
     let program = program.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound => Failure::new(
             "command_not_found",
             NOT_FOUND,
-            format!("the command {program} was not found: check its name and PATH, or give its full path"),
+            format!("command not found: {program}. Check its name and PATH, or give its full path"),
         ),
         _ => Failure::new(
             "command_not_executable",
             NOT_EXECUTABLE,
-            format!("the command {program} cannot be executed: {error}"),
+            format!("failed to execute {program}: {error}"),
         ),
     }
 }

@@ -5,36 +5,35 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lockkeeper::{Keeper, KeeperBuilder, Unfenced};
+use lockkeeper::{Admin, EngineInfo, Keeper, KeeperBuilder, Unfenced};
 use serde::Serialize;
 
 use crate::duration;
 use crate::escape;
 use crate::failure::Failure;
 
-/// The variable that says the same as `--engine`, and that others do not see.
+/// The variable with the same meaning as `--engine`, which other users cannot see.
 const ENGINE: &str = "LOCKKEEPER_ENGINE";
 
-/// Which engine, and how to answer.
+/// The engine and the output format.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Client {
-    /// Where the locks are kept: lockkeeper://host:port, several hosts with commas; or redis://, redlock://, etcd://,
-    /// zookeeper://, consul://, postgres://, embedded:. A URL with a password belongs into the variable
     #[arg(
         long,
+        help = engine_help(),
         value_name = "URL",
         default_value = "lockkeeper://127.0.0.1:7420",
         env = ENGINE
     )]
     pub(crate) engine: String,
-    /// Tables for people or JSON for programs, with the names of the HTTP API. With json, an error is one line of
-    /// JSON on stderr as well: {"error": {"code", "message"}}
+    /// Tables for people, or JSON with the field names of the HTTP API. With json, an error is one line of JSON on
+    /// stderr: {"error": {"code", "message"}}
     #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Output,
-    /// How long to look for an engine that answers
+    /// How long to wait for an engine to answer
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration::parse)]
     pub(crate) connect_timeout: Duration,
-    /// Take tokens that do not survive the loss of the server (Redis) for a fence all the same
+    /// Accept tokens that do not survive the loss of the server (Redis) as fencing tokens
     #[arg(long)]
     pub(crate) accept_volatile_tokens: bool,
 }
@@ -46,13 +45,26 @@ pub(crate) enum Output {
     Json,
 }
 
+/// The help of `--engine`, with the engines of the library.
+fn engine_help() -> String {
+    let others = EngineInfo::all().iter().skip(1).map(|engine| match engine.default_port {
+        Some(_) => format!("{}://", engine.schemes[0]),
+        None => format!("{}:", engine.schemes[0]),
+    });
+    format!(
+        "The engine: {} (several hosts with commas), or {}. Put a URL with a password into the variable",
+        EngineInfo::all()[0].example.trim_end_matches(",..."),
+        others.collect::<Vec<_>>().join(", ")
+    )
+}
+
 impl Client {
     pub(crate) fn builder(&self) -> KeeperBuilder {
         if has_password(&self.engine) && std::env::var(ENGINE).ok().as_deref() != Some(&*self.engine) {
-            // Nothing can be done about a stderr that is closed.
+            // A closed stderr cannot be reported.
             let _ = writeln!(
                 io::stderr(),
-                "warning: everybody on this machine can read the password in --engine (ps shows it): \
+                "warning: every user of this machine can read the password in --engine (ps shows it): \
                  put the URL into the variable {ENGINE} instead"
             );
         }
@@ -60,9 +72,14 @@ impl Client {
         if self.accept_volatile_tokens { builder.accept_volatile_tokens() } else { builder }
     }
 
-    /// To any engine: whoever only looks needs no token.
+    /// Connects to any engine: reading needs no token.
     pub(crate) async fn connect(&self) -> Result<Keeper<Unfenced>, Failure> {
         Ok(self.builder().connect_unfenced(&self.engine).await?)
+    }
+
+    /// The administrator's client of a cell.
+    pub(crate) fn admin(&self) -> Result<Admin, Failure> {
+        Ok(self.builder().admin(&self.engine)?)
     }
 }
 
@@ -72,29 +89,33 @@ fn has_password(url: &str) -> bool {
     login.is_some_and(|(login, _)| login.split_once(':').is_some_and(|(_, password)| !password.is_empty()))
 }
 
-/// Does the work of a verb on a runtime of its own. One thread: there is one connection and one thing to do.
+/// Threads for work that waits for a disk or a name. Each reserves memory for its stack, so their number bounds memory too.
+const BLOCKING_THREADS_MAX: usize = 16;
+
+/// Runs a verb on its own runtime, with one thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
-        .map_err(|error| Failure::other(format!("the runtime cannot be started: {error}")))?;
+        .map_err(|error| Failure::other(format!("failed to start the runtime: {error}")))?;
     let result = runtime.block_on(work);
-    // Look-ups of names that nobody waits for any more must not keep us.
+    // Pending name lookups must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-/// Prints an answer, escaped: it may hold other people's text.
+/// Prints an answer, escaped, because it may contain text of other clients.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_raw(&escape::lines(text))
 }
 
-/// Prints text of our own as it is. A reader that has gone away, such as `head`, is no error.
+/// Prints our own text as it is. A reader that has gone away, such as `head`, is not an error.
 pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::other(format!("the answer cannot be written: {error}")))
+            Err(Failure::other(format!("failed to write the answer: {error}")))
         }
         _ => Ok(()),
     }
@@ -102,7 +123,7 @@ pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
 
 pub(crate) fn print_json(answer: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(answer)
-        .map_err(|error| Failure::other(format!("the answer cannot be written as JSON: {error}")))?;
+        .map_err(|error| Failure::other(format!("failed to encode the answer as JSON: {error}")))?;
     print_raw(&escape::json(&format!("{text}\n")))
 }
 

@@ -1,4 +1,4 @@
-//! `lockkeeper completions`: what a shell has to know to complete our words.
+//! `lockkeeper completions`: shell completions.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -14,7 +14,7 @@ Examples:
   lockkeeper completions zsh > \"${fpath[1]}/_lockkeeper\"
   lockkeeper completions fish > ~/.config/fish/completions/lockkeeper.fish")]
 pub(crate) struct Completions {
-    /// Which shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }

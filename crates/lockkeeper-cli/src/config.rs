@@ -20,7 +20,7 @@ pub(crate) struct ConfigVerb {
 enum Verb {
     /// Show each setting, its value and where it comes from: flag, environment, file or default
     Show(Box<Show>),
-    /// Print a lockkeeper.toml with all settings, each with its explanation and its default
+    /// Print a lockkeeper.toml with all settings, their explanations and defaults
     Example,
 }
 
@@ -31,9 +31,9 @@ Examples:
   lockkeeper config show --config ./lockkeeper.toml --output json
   LOCKKEEPER_LISTEN=0.0.0.0:7420 lockkeeper config show --node-id 2
 
-It takes all flags of `serve`, and says what `serve` would do with them. A flag is stronger
-than the environment, the environment than the file, the file than the default. The file is
---config, or LOCKKEEPER_CONFIG, or ./lockkeeper.toml, or /etc/lockkeeper/lockkeeper.toml.")]
+Takes all flags of `serve` and shows the settings that `serve` would use. A flag overrides the
+environment, the environment overrides the file, the file overrides the default. The file is
+--config, LOCKKEEPER_CONFIG, ./lockkeeper.toml or /etc/lockkeeper/lockkeeper.toml.")]
 struct Show {
     #[command(flatten)]
     _serve: Serve,

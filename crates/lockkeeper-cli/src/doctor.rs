@@ -1,4 +1,4 @@
-//! `lockkeeper doctor`: what an engine can promise, and what is unsafe in its set-up.
+//! `lockkeeper doctor`: what an engine can promise, and which settings of it are unsafe.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::client::{self, Client, Output};
 use crate::failure::{Failure, OTHER};
 
-/// Say what an engine can promise, and look for what is unsafe in its set-up
+/// Show what an engine can promise, and check its set-up for unsafe settings
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
   lockkeeper doctor --engine redis://10.0.0.1:6379
   lockkeeper doctor --engine postgres://app@db/app --output json | jq .findings
 
-Exit codes: 0 nothing was found, 1 something is unsafe (the list says what), 69 no engine answers.")]
+Exit codes: 0 no findings, 1 something is unsafe (see the list), 69 no engine answers.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) client: Client,
@@ -26,7 +26,7 @@ pub(crate) struct Doctor {
 #[derive(Serialize)]
 struct Diagnosis {
     engine: String,
-    /// None if the engine refused to be used at all.
+    /// None if the engine refused the connection.
     capabilities: Option<&'static Capabilities>,
     findings: Vec<Told>,
 }
@@ -58,12 +58,12 @@ impl Doctor {
         let engine = shown(&self.client.engine);
         let keeper = match self.client.builder().connect_unfenced(&self.client.engine).await {
             Ok(keeper) => keeper,
-            // So unsafe, or so wrong, that the engine itself refuses.
+            // Unsafe or wrong enough that the engine itself refuses.
             Err(error @ (Error::Unsupported(_) | Error::Invalid(_) | Error::Forbidden(_))) => {
                 let refused = Told {
                     code: "refused".to_owned(),
                     what: error.to_string(),
-                    advice: "change the URL or the set-up as it says".to_owned(),
+                    advice: "change the URL or the set-up accordingly".to_owned(),
                 };
                 return Ok(Diagnosis { engine, capabilities: None, findings: vec![refused] });
             }
@@ -96,23 +96,23 @@ fn text(diagnosis: &Diagnosis) -> String {
             ("engine", can.engine.to_owned()),
             ("class", can.class.to_string()),
             ("token", token),
-            ("clock", format!("{} ends a lease", can.clock)),
-            ("next", can.fairness.to_string()),
-            ("loss", format!("learnt {}", can.loss)),
+            ("clock", format!("{} (ends a lease)", can.clock)),
+            ("fairness", can.fairness.to_string()),
+            ("loss detection", can.loss.to_string()),
             ("shared", yes(can.shared).to_owned()),
             ("counted", yes(can.counted).to_owned()),
-            ("several", yes(can.several).to_owned()),
-            ("delay", yes(can.lock_delay).to_owned()),
+            ("several at once", yes(can.several).to_owned()),
+            ("lock-delay", yes(can.lock_delay).to_owned()),
         ] {
-            let _ = writeln!(text, "{name:<8} {value}");
+            let _ = writeln!(text, "{:<16} {value}", format!("{name}:"));
         }
         text.push('\n');
     }
     if diagnosis.findings.is_empty() {
-        text.push_str("nothing unsafe was found\n");
+        text.push_str("no unsafe settings found\n");
     }
     for finding in &diagnosis.findings {
-        let _ = writeln!(text, "{}: {}\n  do: {}", finding.code, finding.what, finding.advice);
+        let _ = writeln!(text, "{}: {}\n  advice: {}", finding.code, finding.what, finding.advice);
     }
     text
 }

@@ -1,10 +1,10 @@
-//! Durations as people write them: `10s`, `500ms`, `2m`, `1h30m`.
+//! Reads durations such as `10s`, `500ms`, `2m`, `1h30m`, and formats them.
 
 use std::time::Duration;
 
-/// Reads a duration.
+/// Parses a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is no duration: write 10s, 500ms, 2m or 1h30m");
+    let wrong = || format!("\"{text}\" is not a duration (try 10s, 500ms, 2m or 1h30m)");
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             "h" => 3_600.0,
             "d" => 86_400.0,
             "" if number.chars().all(|c| c.is_ascii_digit()) && !number.is_empty() => {
-                return Err(format!("\"{text}\" has no unit: write {text}s for seconds, or use ms, m, h"));
+                return Err(format!("\"{text}\" has no unit (try {text}s; units are ms, s, m, h, d)"));
             }
             _ => return Err(wrong()),
         };
@@ -31,23 +31,23 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
 
-/// Writes a duration for people, in two units at most.
+/// Formats a duration in at most two units.
 pub(crate) fn words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
-        0 => format!("{}ms", duration.as_millis()),
-        1..10 if duration.subsec_millis() >= 100 => format!("{seconds}.{}s", duration.subsec_millis() / 100),
-        1..60 => format!("{seconds}s"),
-        60..3_600 => two(seconds / 60, "m", seconds % 60, "s"),
-        3_600..86_400 => two(seconds / 3_600, "h", seconds / 60 % 60, "m"),
+        0 => format!("{} ms", duration.as_millis()),
+        1..10 if duration.subsec_millis() >= 100 => format!("{seconds}.{} s", duration.subsec_millis() / 100),
+        1..60 => format!("{seconds} s"),
+        60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3_600..86_400 => two(seconds / 3_600, "h", seconds / 60 % 60, "min"),
         _ => two(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
     }
 }
 
 fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
     match small {
-        0 => format!("{large}{large_unit}"),
-        small => format!("{large}{large_unit}{small:02}{small_unit}"),
+        0 => format!("{large} {large_unit}"),
+        small => format!("{large} {large_unit} {small} {small_unit}"),
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn durations_are_parsed() {
         for (text, millis) in [
             ("10s", 10_000),
             ("500ms", 500),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn wrong_durations_are_refused() {
         for text in ["", "s", "10", "ten", "10x", "-1s", "1..s", "10s5", "99999999999999999999d"] {
             assert!(parse(text).is_err(), "{text}");
         }
@@ -79,15 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn writes_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         for (millis, text) in [
-            (12, "12ms"),
-            (1_000, "1s"),
-            (1_530, "1.5s"),
-            (59_900, "59s"),
-            (65_000, "1m05s"),
-            (7_200_000, "2h"),
-            (90_000_000, "1d01h"),
+            (12, "12 ms"),
+            (1_000, "1 s"),
+            (1_530, "1.5 s"),
+            (59_900, "59 s"),
+            (65_000, "1 min 5 s"),
+            (7_200_000, "2 h"),
+            (90_000_000, "1 d 1 h"),
         ] {
             assert_eq!(words(Duration::from_millis(millis)), text);
         }

@@ -1,4 +1,4 @@
-//! `lockkeeper elect NAME --value V -- COMMAND`: a command that runs only on the one that leads.
+//! `lockkeeper elect NAME --value V -- COMMAND`: runs a command on the leader only.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -18,36 +18,36 @@ Examples:
   lockkeeper observe scheduler                        who leads, in another terminal
 
 Start it on every host: one of them leads, the others stand by and take over in the
-order in which they came. An election is the lock election/NAME, so `who`, `ls` and
+order of their arrival. An election is the lock election/NAME, so `who`, `ls` and
 `force-release` work with it.
 
-The command finds in its environment, besides what `run` gives:
-  LOCKKEEPER_EPOCH      the fencing token of this office: greater than that of every
-                        leader before. Hand it to every resource with every write
+The environment of the command has, besides the variables of `run`:
+  LOCKKEEPER_EPOCH      the fencing token of the leader, greater than that of every
+                        earlier leader. Pass it to every resource with every write
 
-It is ended before another can lead, as with `run`, whose exit codes it has.")]
+The command is ended before another candidate can lead. Exit codes are those of `run`.")]
 pub(crate) struct Elect {
-    /// The election
+    /// Name of the election
     name: String,
-    /// What to announce as the leader: an address, for instance. At most 4 KiB
+    /// Value to announce as the leader, such as an address. At most 4 KiB
     #[arg(long, value_name = "TEXT", default_value = "")]
     value: String,
-    /// How long the office outlives us if this machine dies. Renewed every third of it
+    /// TTL: how long leadership lasts if this machine dies. It is renewed every third of the TTL
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     ttl: Duration,
-    /// Wait for the office at most this long [default: as long as it takes]
+    /// Wait at most this long to become the leader [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "no_wait")]
     wait: Option<Duration>,
-    /// Do not wait: exit with 75 if somebody else leads
+    /// Do not wait: exit with 75 if another candidate leads
     #[arg(long)]
     no_wait: bool,
     /// Time between TERM and KILL, at most half the TTL [default: a quarter of the TTL, at most 5s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     kill_after: Option<Duration>,
-    /// Who we are, for those who ask who leads [default: host/process/command]
+    /// Owner shown to others [default: host/process/command]
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
-    /// Say on stderr what it waits for, also if that is no terminal
+    /// Report progress on stderr even if it is not a terminal
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]

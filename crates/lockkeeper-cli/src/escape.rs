@@ -1,11 +1,10 @@
-//! Escapes characters that could steer a terminal or change the order in which text is shown. Names, owners and values
-//! are other people's text; everything that the CLI prints and logs passes here.
+//! Escapes characters that could control a terminal or change the order in which text is shown. Clients choose names,
+//! owners and values, so everything that the CLI prints and logs passes here.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Control characters, and characters that nobody sees but that change how others are shown (Trojan Source,
-/// CVE-2021-42574).
+/// Control characters, and invisible characters that change how others are shown (Trojan Source, CVE-2021-42574).
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -18,12 +17,12 @@ fn is_unsafe(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text on one line, with unsafe characters as `\u{202e}`.
+/// Escapes text for one line, with unsafe characters as `\u{202e}`.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// The same for text of several lines.
+/// Escapes text of several lines.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c == '\n')
 }
@@ -43,7 +42,7 @@ fn escaped(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON with unsafe characters as `\u202e`: it means the same. `serde_json` leaves those above U+001F as they are.
+/// Escapes unsafe characters in JSON as `\u202e`, without changing its meaning. `serde_json` does so up to U+001F only.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
     let is_safe = |c: char| !is_unsafe(c) || c == '\n';
     if text.chars().all(is_safe) {

@@ -1,36 +1,35 @@
-//! `lockkeeper explain NAME`: why am I waiting, in plain words.
+//! `lockkeeper explain NAME`: why a request has to wait.
 
 use clap::Args;
 use lockkeeper::{Blocked, LockEvent, LockState};
 use serde::Serialize;
 
-use crate::admin;
 use crate::client::{self, Client, Output};
 use crate::duration::words;
 use crate::escape;
 use crate::failure::{Failure, UNAVAILABLE};
 
-/// Say in plain words why one has to wait for a lock
+/// Explain why a request has to wait for a lock
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockkeeper explain nightly-report                       who is in the way, and for how long already
-  lockkeeper explain nightly-report --owner host-3        the same for the one whose owner contains host-3
+  lockkeeper explain nightly-report                       what blocks it, and for how long
+  lockkeeper explain nightly-report --owner host-3        for the waiter whose owner contains host-3
   lockkeeper explain nightly-report --output json | jq -r '.sentences[]'
 
-If the cell cannot answer at all, it says what is wrong with the cell instead; the exit
-code is then 69.")]
+If the cell cannot answer, the output says what is wrong with the cell, and the exit
+code is 69.")]
 pub(crate) struct Explain {
-    /// The lock
+    /// Name of the lock
     name: String,
-    /// For whom: a part of its owner's name
+    /// Explain the wait of this owner (a part of its name)
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
     #[command(flatten)]
     pub(crate) client: Client,
 }
 
-/// What is known, and what it means.
+/// The facts, and the sentences that explain them.
 #[derive(Serialize)]
 struct Explanation {
     lock: LockState,
@@ -46,7 +45,7 @@ impl Explain {
         let looked = client::block_on(async {
             let keeper = self.client.connect().await?;
             let lock = keeper.who(&self.name).await?;
-            // Engines of others know neither: what they know is enough for the rest.
+            // Other engines support neither call; the rest needs only `who`.
             let blocked = keeper.blocked(&self.name).await.unwrap_or_default();
             let events = keeper.history(&self.name, 5).await.unwrap_or_default();
             Ok((lock, blocked, events))
@@ -66,19 +65,19 @@ impl Explain {
         Ok(0)
     }
 
-    /// The cell does not answer: why, as far as its nodes can tell.
+    /// Explains why the cell does not answer, as far as its nodes know.
     fn cell_in_words(&self, failure: Failure) -> Failure {
-        let status = client::block_on(admin::status(&self.client));
+        let status = client::block_on(async { Ok(self.client.admin()?.status().await?) });
         let why = match status {
             Ok(status) if status.leader == 0 => format!(
-                "nobody leads the cell: node {} is there, but fewer than {} of its {} voters seem to be. \
-                 Nothing can be granted or released until a majority is back; nobody loses its lease meanwhile",
+                "the cell has no leader: node {} answers, but fewer than {} of its {} voters seem to be up. Nothing \
+                 can be granted or released until a majority is back; no lease runs out meanwhile",
                 status.node_id,
                 status.members.iter().filter(|member| member.voter).count() / 2 + 1,
                 status.members.iter().filter(|member| member.voter).count()
             ),
             Ok(status) => format!(
-                "node {} says that node {} leads the cell, but that one did not answer: {}",
+                "node {} names node {} as the leader, which does not answer: {}",
                 status.node_id, status.leader, failure.message
             ),
             Err(_) => failure.message,
@@ -87,14 +86,16 @@ impl Explain {
     }
 }
 
-/// Why one has to wait, from the nearest reason to the farthest.
+/// The reasons for a wait, the nearest first.
 fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Option<&str>) -> Vec<String> {
     let name = &lock.lock;
     let mut said = vec![state(lock)];
     let mine = me.map(|me| (me, lock.queue.iter().find(|waiter| waiter.owner.contains(me))));
     match mine {
         Some((_, Some(waiter))) => said.push(match waiter.position {
-            1 => format!("{} is next, and has waited for {}.", waiter.owner, words(waiter.waited)),
+            1 => {
+                format!("{} is next in the queue and has waited for {}.", waiter.owner, words(waiter.waited))
+            }
             position => {
                 let before: Vec<&str> = lock
                     .queue
@@ -103,7 +104,7 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
                     .map(|waiter| waiter.owner.as_str())
                     .collect();
                 format!(
-                    "{} is number {position} in line and has waited for {}; before it: {}.",
+                    "{} is number {position} in the queue and has waited for {}; before it: {}.",
                     waiter.owner,
                     words(waiter.waited),
                     some_of(&before)
@@ -114,14 +115,16 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
             said.push(format!("{me} does not wait: it holds the lock."));
         }
         Some((me, None)) => {
-            said.push(format!("Nobody whose owner contains \"{me}\" stands in line: the request has ended, or never came here."));
+            said.push(format!(
+                "No waiter has an owner that contains \"{me}\": the request has ended or never arrived."
+            ));
         }
         None if lock.waiting > 0 => {
             let line: Vec<&str> = lock.queue.iter().map(|waiter| waiter.owner.as_str()).collect();
             let first = lock.queue.first().map(|waiter| words(waiter.waited)).unwrap_or_default();
-            said.push(format!("{} in line, the first for {first}: {}.", wait(lock.waiting), some_of(&line)));
+            said.push(format!("{}, the first for {first}: {}.", waiters(lock.waiting), some_of(&line)));
         }
-        None if !lock.holders.is_empty() => said.push("Nobody waits for it.".to_owned()),
+        None if !lock.holders.is_empty() => said.push("No waiters.".to_owned()),
         None => {}
     }
     said.extend(chain(lock, blocked));
@@ -130,36 +133,36 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
     {
         let how = match lost.what.as_str() {
             "forced" => format!(
-                "was taken from {} by force (\"{}\")",
+                "was force-released from {} (\"{}\")",
                 lost.owner,
                 lost.reason.as_deref().unwrap_or_default()
             ),
             "wounded" => format!("was lost by {} to an older scope", lost.owner),
             _ => format!("was lost by {}, whose session expired", lost.owner),
         };
-        said.push(format!("Lately, {} ago, \"{name}\" {how}.", words(lost.ago)));
+        said.push(format!("{} ago, \"{name}\" {how}.", words(lost.ago)));
     }
     said
 }
 
-fn wait(count: u32) -> String {
-    if count == 1 { "One waits".to_owned() } else { format!("{count} wait") }
+fn waiters(count: u32) -> String {
+    if count == 1 { "1 waiter".to_owned() } else { format!("{count} waiters") }
 }
 
-/// How the lock stands.
+/// The state of the lock.
 fn state(lock: &LockState) -> String {
     let name = &lock.lock;
     match &lock.holders[..] {
         [] if !lock.closed.is_zero() => format!(
-            "\"{name}\" is free but stays closed for another {}: its last holder was lost, and had asked for a lock-delay.",
+            "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost.",
             words(lock.closed)
         ),
-        [] if lock.waiting > 0 => format!(
-            "\"{name}\" is free; those in line wait for other locks that they asked for together with it."
-        ),
-        [] => format!("\"{name}\" is free: whoever asks for it gets it at once."),
+        [] if lock.waiting > 0 => {
+            format!("\"{name}\" is free; its waiters also need other locks, which are not free.")
+        }
+        [] => format!("\"{name}\" is free: a request is granted at once."),
         [only] => format!(
-            "\"{name}\" is held by {} since {} (token {}, {}).",
+            "\"{name}\" is held by {} for {} (token {}, {}).",
             only.owner,
             words(only.held),
             only.token,
@@ -169,15 +172,15 @@ fn state(lock: &LockState) -> String {
             let taken: u32 = lock.holders.iter().map(|holder| holder.permits).sum();
             let owners: Vec<&str> = lock.holders.iter().map(|holder| holder.owner.as_str()).collect();
             let how = match lock.capacity {
-                1 => format!("shared by {}", lock.holders.len()),
-                capacity => format!("held: {taken} of {capacity} permits are taken"),
+                1 => format!("shared by {} holders", lock.holders.len()),
+                capacity => format!("held: {taken} of {capacity} permits in use"),
             };
-            format!("\"{name}\" is {how}, the first since {}: {}.", words(first.held), some_of(&owners))
+            format!("\"{name}\" is {how}, the first for {}: {}.", words(first.held), some_of(&owners))
         }
     }
 }
 
-/// What those in the way wait for themselves.
+/// What the blocking sessions wait for.
 fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
     let further: Vec<&Blocked> = blocked.iter().filter(|one| one.lock != lock.lock).collect();
     let mut said: Vec<String> = further
@@ -185,7 +188,7 @@ fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
         .take(5)
         .map(|one| {
             format!(
-                "{} itself waits for \"{}\", held by {}, since {}.",
+                "{} itself has waited for \"{}\", held by {}, for {}.",
                 one.waiter,
                 one.lock,
                 one.holder,
@@ -194,12 +197,12 @@ fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
         })
         .collect();
     if further.len() > 5 {
-        said.push(format!("And so on: {} more wait further down.", further.len() - 5));
+        said.push(format!("{} more waits follow.", further.len() - 5));
     }
     if blocked.iter().any(|one| one.in_ring) {
         said.push(
-            "They wait for each other in a ring: if each is one line of work, nobody can go on. End one of them, or \
-             free a lock with lockkeeper force-release."
+            "These sessions wait for each other in a cycle. If each is one line of work, this is a deadlock: end one of \
+             them, or free a lock with lockkeeper force-release."
                 .to_owned(),
         );
     }

@@ -1,4 +1,4 @@
-//! Why a verb failed: the words, and the exit code that scripts rely on.
+//! The failure of a verb: its message, and the exit code that scripts rely on.
 
 use lockkeeper::Error;
 use serde_json::json;
@@ -12,14 +12,14 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The lease was lost.
 pub(crate) const LOST: u8 = 70;
-/// The lock is held, and we were told not to wait.
+/// The lock is held and `--no-wait` was given.
 pub(crate) const BUSY: u8 = 75;
-/// The wait is over.
+/// The wait timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
 /// Anything else.
 pub(crate) const OTHER: u8 = 1;
 
-/// A failure in plain words.
+/// A failure with its message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The stable code of the HTTP contract, where there is one.
@@ -41,7 +41,7 @@ impl Failure {
         Failure::new("fatal", OTHER, message)
     }
 
-    /// On stderr: a line of text, or the error of the HTTP contract.
+    /// Prints a line of text, or the error of the HTTP contract, to stderr.
     pub(crate) fn print(&self, output: Output) {
         match output {
             Output::Table => eprintln!("lockkeeper: {}", escape::lines(&self.message)),

@@ -18,18 +18,18 @@ Examples:
   lockkeeper force-release nightly-report --reason \"host db-3 is gone\"
   lockkeeper force-release nightly-report --yes
 
-The lock goes to the next who waits. The former holder is told, and its token is
-stale from now on: a resource that checks tokens refuses it. A resource that does
-not is not protected from a holder that is still at work: end that one first.
+The next waiter gets the lock. The former holder is notified, and its token is stale
+from now on: a resource that checks tokens refuses it. A resource without a check is
+not protected from a holder that is still working: end the holder first.
 
-On a terminal it asks first; --yes answers. Without a terminal it does not ask.")]
+On a terminal it asks for confirmation, unless --yes is given.")]
 pub(crate) struct ForceRelease {
-    /// The lock
+    /// Name of the lock
     name: String,
-    /// Why; it is recorded
+    /// Reason, which is recorded
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -59,26 +59,36 @@ impl ForceRelease {
 fn text(name: &str, released: u32, last_token: u64) -> String {
     match released {
         0 => format!("nobody held \"{name}\"; tokens up to {last_token} are stale\n"),
-        1 => format!("\"{name}\" was released; its former holder is stale (last token now {last_token})\n"),
+        1 => format!("released \"{name}\"; its former holder is stale (last token now {last_token})\n"),
         more => format!(
-            "\"{name}\" was released; its {more} former holders are stale (last token now {last_token})\n"
+            "released \"{name}\"; its {more} former holders are stale (last token now {last_token})\n"
         ),
     }
 }
 
-fn ask(lock: &LockState) -> Result<(), Failure> {
-    let held = match &lock.holders[..] {
-        [] => "nobody holds it".to_owned(),
+/// Describes what a force-release would do, and asks whether to go on.
+fn question(lock: &LockState) -> String {
+    let (name, waiting) = (&lock.lock, lock.waiting);
+    match &lock.holders[..] {
+        [] => {
+            format!("Nobody holds \"{name}\" ({waiting} waiting). Invalidate its old tokens anyway? [y/N] ")
+        }
         [first, others @ ..] => {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            format!("held by {}{more} for {}", first.owner, words(first.held))
+            let held = words(first.held);
+            format!(
+                "\"{name}\" is held by {}{more} for {held}, {waiting} waiting. Force-release it? [y/N] ",
+                first.owner
+            )
         }
-    };
+    }
+}
+
+fn ask(lock: &LockState) -> Result<(), Failure> {
     let failed =
-        |error: io::Error| Failure::other(format!("the terminal cannot be asked: {error}; use --yes"));
+        |error: io::Error| Failure::other(format!("failed to ask on the terminal: {error}; use --yes"));
     let mut stderr = io::stderr().lock();
-    let question =
-        format!("Release \"{}\" by force? It is {held}, and {} wait. [y/N] ", lock.lock, lock.waiting);
+    let question = question(lock);
     write!(stderr, "{}", escape::line(&question)).and_then(|()| stderr.flush()).map_err(failed)?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(failed)?;
@@ -88,9 +98,9 @@ fn ask(lock: &LockState) -> Result<(), Failure> {
     }
 }
 
-/// Somebody did it, even if they did not say why.
+/// The reason that is recorded if none is given.
 fn no_reason() -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
+    let user = std::env::var("USER").unwrap_or_else(|_| "unknown user".to_owned());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{user} on {host} gave no reason")
+    format!("no reason given by {user} on {host}")
 }

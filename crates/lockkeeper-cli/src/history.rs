@@ -1,8 +1,8 @@
-//! `lockkeeper history NAME`: what happened to a lock; without a name, what operators did.
+//! `lockkeeper history NAME`: the events of a lock; without a name, the audit trail.
 
 use clap::Args;
 use lockkeeper::{AuditAct, LockEvent};
-use lockkeeper_proto::utc::shown_ms;
+use lockkeeper_net::utc::shown_ms;
 use serde::Serialize;
 
 use crate::client::{self, Client, Output};
@@ -10,22 +10,22 @@ use crate::duration::words;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// Show the last events of a lock, or what operators did
+/// Show the last events of a lock, or the audit trail
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockkeeper history nightly-report            who held it, since when, how it ended
-  lockkeeper history                           what operators did: force-releases, members
+  lockkeeper history nightly-report            its holders, and how each grant ended
+  lockkeeper history                           the audit trail: force-releases, members, access
   lockkeeper history nightly-report --output json | jq -r '.events[] | .what + \" \" + .owner'
 
-The newest comes first. A cell remembers at most 32 events of each lock, and 1,000
-acts of operators; they survive restarts and fail-overs. WHEN is cell time, which
-stands still while nobody leads; UTC is the leader's wall clock at that moment, for
-people only: nothing is decided by it.")]
+The newest event comes first. A cell keeps at most 32 events of each lock and 1,000
+actions of operators; they survive restarts and fail-overs. WHEN is cell time, which
+stands still while there is no leader. UTC is the leader's wall clock at that moment;
+no decision depends on it.")]
 pub(crate) struct History {
-    /// The lock [default: what operators did]
+    /// Name of the lock [default: show the audit trail]
     name: Option<String>,
-    /// At most so many
+    /// Most events to show
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ impl History {
                 match self.client.output {
                     Output::Json => client::print_json(&Events { lock: name, events: &events })?,
                     Output::Table if events.is_empty() => {
-                        client::print(&format!("nothing is remembered of \"{name}\"\n"))?;
+                        client::print(&format!("no events recorded for \"{name}\"\n"))?;
                     }
                     Output::Table => client::print(&table(&events).to_string())?,
                 }
@@ -67,7 +67,7 @@ impl History {
                 })?;
                 match self.client.output {
                     Output::Json => client::print_json(&Acts { acts: &acts })?,
-                    Output::Table if acts.is_empty() => client::print("operators did nothing yet\n")?,
+                    Output::Table if acts.is_empty() => client::print("no actions recorded\n")?,
                     Output::Table => client::print(&audit(&acts).to_string())?,
                 }
             }
@@ -76,14 +76,14 @@ impl History {
     }
 }
 
-/// What happened, in words.
+/// The event as text.
 fn told(event: &LockEvent) -> String {
     let word = match event.what.as_str() {
         "session_closed" => "released (session closed)",
         "session_expired" => "lost (session expired)",
-        "forced" => "taken by force",
+        "forced" => "force-released",
         "wounded" => "lost (to an older scope)",
-        "cancelled" => "given back (caller gone)",
+        "cancelled" => "released (caller disconnected)",
         other => other,
     };
     word.to_owned()
@@ -95,10 +95,10 @@ fn utc(utc_ms: Option<u64>) -> String {
 }
 
 fn table(events: &[LockEvent]) -> Table {
-    let mut table = Table::new(&["WHEN", "UTC", "WHAT", "TOKEN", "WHO", "TOOK", "SESSION", "WHY"]);
+    let mut table = Table::new(&["WHEN", "UTC", "EVENT", "TOKEN", "OWNER", "DURATION", "SESSION", "REASON"]);
     for event in events {
         let took = match (event.waited, event.held) {
-            (Some(waited), _) if waited.is_zero() => "at once".to_owned(),
+            (Some(waited), _) if waited.is_zero() => "no wait".to_owned(),
             (Some(waited), _) => format!("waited {}", words(waited)),
             (None, Some(held)) => format!("held {}", words(held)),
             (None, None) => "-".to_owned(),
@@ -118,18 +118,21 @@ fn table(events: &[LockEvent]) -> Table {
 }
 
 fn audit(acts: &[AuditAct]) -> Table {
-    let mut table = Table::new(&["NUMBER", "WHEN", "UTC", "WHO", "WHAT", "WHY"]);
+    let mut table = Table::new(&["NUMBER", "WHEN", "UTC", "WHO", "ACTION", "REASON"]);
     for act in acts {
         let what = match (act.what.as_str(), &act.lock, &act.members) {
-            ("force_release", Some(lock), _) => format!(
-                "freed \"{lock}\" by force: {} lost it, last token {}",
-                act.released.unwrap_or(0),
-                act.last_token.unwrap_or(0)
-            ),
+            ("force_release", Some(lock), _) => {
+                let holders = match act.released.unwrap_or(0) {
+                    0 => "no holders".to_owned(),
+                    1 => "1 holder".to_owned(),
+                    more => format!("{more} holders"),
+                };
+                format!("force-released \"{lock}\": {holders}, last token {}", act.last_token.unwrap_or(0))
+            }
             ("access" | "note", ..) => act.change.clone().unwrap_or_default(),
-            ("members", _, Some(members)) => format!("the members are now {members}"),
+            ("members", _, Some(members)) => format!("members changed to {members}"),
             ("restored", ..) => {
-                format!("made from a backup: tokens go on above {}", act.last_token.unwrap_or(0))
+                format!("restored from a backup: tokens continue above {}", act.last_token.unwrap_or(0))
             }
             (other, ..) => other.to_owned(),
         };

@@ -1,4 +1,4 @@
-//! Logs on stderr, as text or as JSON; and spans to a collector, where the environment asks for them.
+//! Logs to stderr, as text or JSON, and sends spans to a collector if the environment configures one.
 
 use std::io::IsTerminal;
 
@@ -8,34 +8,32 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::escape::LogWriter;
 
-/// What is logged if nobody says anything else.
+/// The default log filter.
 pub(crate) const FILTER: &str = "info,openraft=error";
 
-/// Logs as text or as JSON.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-/// To be kept as long as the process works: what it still has to send is sent when it is dropped.
+/// Sends remaining spans when it is dropped: keep it while the process works.
 #[derive(Debug, Default)]
 pub(crate) struct Logging {
     #[cfg(feature = "otel")]
     _traces: Option<crate::otel::Traces>,
 }
 
-/// Reads a filter only to see whether it is one.
+/// Checks a filter.
 pub(crate) fn filter(text: &str) -> Result<String, String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => {
-            Err(format!("{error}: write a level such as info, or levels of parts such as {FILTER}"))
-        }
+        Err(error) => Err(format!("{error}: use a level such as info, or levels for parts such as {FILTER}")),
     }
 }
 
-/// Logs from now on. `filter` was read by [`filter`] before.
+/// Starts logging. `filter` was checked by [`filter`].
 pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(FILTER));
     let has_colours = std::io::stderr().is_terminal();
@@ -49,23 +47,23 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
     };
     let (logging, trouble) = begin(Some(lines.with_filter(filter).boxed()));
     if let Some(why) = trouble {
-        tracing::warn!("there are no traces: {why}");
+        tracing::warn!("traces are off: {why}");
     }
     logging
 }
 
-/// Spans alone: for verbs that speak to people and have no log.
+/// Starts spans without logs, for interactive verbs.
 pub(crate) fn start_silent() -> Logging {
     let (logging, trouble) = begin(None);
     if let Some(why) = trouble {
-        eprintln!("lockkeeper: there are no traces: {why}");
+        eprintln!("lockkeeper: traces are off: {why}");
     }
     logging
 }
 
 type Lines = Option<Box<dyn Layer<Registry> + Send + Sync>>;
 
-/// Begins, with traces if they are asked for and can be sent. If not, says why: no lock is worth less for that.
+/// Installs logs and, if configured, traces. A failure of traces is returned and does not stop the verb.
 #[cfg(feature = "otel")]
 fn begin(lines: Lines) -> (Logging, Option<String>) {
     let mut trouble = None;

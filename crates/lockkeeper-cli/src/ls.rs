@@ -8,7 +8,7 @@ use crate::duration::words;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// The most that a cell answers at once.
+/// The largest page of a cell.
 const PAGE: u32 = 1_000;
 
 /// List the locks that are held or waited for
@@ -16,15 +16,15 @@ const PAGE: u32 = 1_000;
 #[command(after_help = "\
 Examples:
   lockkeeper ls                                all locks
-  lockkeeper ls orders/                        those whose names begin with orders/
+  lockkeeper ls orders/                        locks whose names begin with orders/
   lockkeeper ls --output json | jq -r '.locks[].lock'
 
-A lock that is free is not listed: it does not exist until somebody asks for it.")]
+Free locks are not listed: a lock exists while it is held or waited for.")]
 pub(crate) struct Ls {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// At most so many locks
+    /// Most locks to list
     #[arg(long, value_name = "N", default_value_t = PAGE, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     #[command(flatten)]
@@ -40,13 +40,13 @@ impl Ls {
         match self.client.output {
             Output::Json => client::print_json(&page)?,
             Output::Table if page.locks.is_empty() => {
-                let what = if self.prefix.is_empty() { "no lock" } else { "no such lock" };
-                client::print(&format!("{what} is held or waited for\n"))?;
+                let what = if self.prefix.is_empty() { "" } else { " with this prefix" };
+                client::print(&format!("no locks in use{what}\n"))?;
             }
             Output::Table => {
                 client::print(&table(&page.locks).to_string())?;
                 if page.more {
-                    eprintln!("there are more: name a prefix, or raise --limit");
+                    eprintln!("more locks exist: name a prefix, or raise --limit");
                 }
             }
         }

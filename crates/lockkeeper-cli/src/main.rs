@@ -1,4 +1,4 @@
-//! The binary `lockkeeper`: parse, run, exit code. One file for each verb.
+//! The binary `lockkeeper`: parses, runs a verb, returns its exit code. One file for each verb.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod access;
-mod admin;
 mod bench;
 mod child;
 mod client;
@@ -49,7 +48,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(
     name = "lockkeeper",
     version,
-    about = "Distributed locks that are fenced from end to end",
+    about = "Distributed locks with fencing tokens",
     after_help = "\
 Start here:
   lockkeeper serve                                    a durable lock service on 127.0.0.1:7420
@@ -58,7 +57,7 @@ Start here:
 
 `lockkeeper VERB --help` explains each verb, with examples.
 
-Exit codes: 0 done, 64 wrong usage, 69 no engine answers, 1 anything else. `run` and `elect` have their own: see `lockkeeper run --help`.",
+Exit codes: 0 success, 64 wrong usage, 69 no engine answers, 1 any other failure. `run` and `elect` have more: see `lockkeeper run --help`.",
     subcommand_value_name = "VERB",
     subcommand_help_heading = "Verbs",
     disable_help_subcommand = true
@@ -70,37 +69,37 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve a cell: durable, with its console, on 127.0.0.1:7420
+    /// Run a node: durable, with a console, on 127.0.0.1:7420
     Serve(Box<serve::Serve>),
     /// Run a command while holding a lock
     Run(run::Run),
     /// Run a command while leading an election
     Elect(elect::Elect),
-    /// Show who leads an election, now and at every change
+    /// Show the leader of an election, and every change
     Observe(observe::Observe),
     /// List the locks that are held or waited for
     Ls(ls::Ls),
     /// Show who holds a lock and who waits for it
     Who(who::Who),
-    /// Say in plain words why one has to wait for a lock
+    /// Explain why a request has to wait for a lock
     Explain(explain::Explain),
-    /// Show the last events of a lock, or what operators did
+    /// Show the last events of a lock, or the audit trail
     History(history::History),
-    /// Show where it is crowded: most waited for, held the longest, the last hour; live
+    /// Show contention: the most contended and longest-held locks, and the last hour; live
     Top(top::TopVerb),
-    /// Show how the cell is: members, leader, log, counts
+    /// Show the state of the cell: members, leader, log, counts
     Status(status::StatusVerb),
     /// Free a lock, whoever holds it; its holder becomes stale at every gate
     ForceRelease(force_release::ForceRelease),
     /// Show, add and remove the members of a cell
     Member(member::MemberVerb),
-    /// Say who may do what: rules, access tokens and quotas
+    /// Manage access rules, access tokens and quotas
     Access(access::AccessVerb),
-    /// Save the whole state of a cell, and make a new cell from it
+    /// Save the state of a cell, and restore it as a new cell
     Snapshot(snapshot::SnapshotVerb),
-    /// Say what an engine can promise, and look for what is unsafe in its set-up
+    /// Show what an engine can promise, and check its set-up for unsafe settings
     Doctor(doctor::Doctor),
-    /// Put a fencing proxy before an HTTP service that cannot check tokens itself
+    /// Run a fencing proxy in front of an HTTP service that cannot check tokens itself
     Proxy(proxy::Proxy),
     /// Show the settings of `serve`, and where each comes from
     Config(config::ConfigVerb),
@@ -108,7 +107,7 @@ enum Verb {
     Completions(completions::Completions),
     /// Write the manual pages
     Man(man::ManVerb),
-    /// Measure an engine, and this machine's own limits in the same run
+    /// Measure an engine, and the limits of this machine in the same run
     Bench(bench::Bench),
     /// Break things on purpose: real servers, real faults, and an exact count of what was lost
     Lab(lab::LabVerb),
@@ -116,7 +115,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    // `run` starts its command through ourselves. That call has no place in any help.
+    // `run` starts its command through this binary. That call is not documented in the help.
     if words.get(1).is_some_and(|word| word == run::sentinel::VERB) {
         return ExitCode::from(run::sentinel::stand(&words[2..]));
     }
@@ -179,10 +178,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Clap's own words, but our exit code. Help and version are no errors.
+/// Prints clap's message and returns our exit code. Help and version are not errors.
 fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if !error.use_stderr() {
-        // Nobody reads any more: no error either.
+        // A closed stdout is not an error either.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -195,7 +194,7 @@ fn usage(error: &clap::Error, json: bool) -> ExitCode {
     ExitCode::from(failure::USAGE)
 }
 
-/// Whether a command line that could not be parsed asks for JSON. What is behind `--` belongs to the child.
+/// Whether a command line that could not be parsed asks for JSON. Words after `--` belong to the child.
 fn asked_for_json(words: &[std::ffi::OsString]) -> bool {
     let ours: Vec<&OsStr> = words.iter().map(AsRef::as_ref).take_while(|word| *word != "--").collect();
     ours.contains(&OsStr::new("--output=json"))

@@ -1,4 +1,4 @@
-//! `lockkeeper man`: the manual, made from the same words as the help.
+//! `lockkeeper man`: manual pages, generated from the help texts.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ Examples:
   lockkeeper man | man -l -                     read the page of lockkeeper(1)
   lockkeeper man /usr/local/share/man/man1      write a page for each verb")]
 pub(crate) struct ManVerb {
-    /// Folder for a page of each verb; without it the page of lockkeeper(1) goes to stdout
+    /// Folder for one page per verb; without it, lockkeeper(1) is printed to stdout
     folder: Option<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ impl ManVerb {
             return Ok(0);
         };
         let failed = |error: std::io::Error| {
-            Failure::other(format!("{} cannot be written: {error}. Choose another folder", folder.display()))
+            Failure::other(format!("failed to write {}: {error}. Choose another folder", folder.display()))
         };
         std::fs::create_dir_all(&folder).map_err(failed)?;
         for (name, text) in pages(&command, "lockkeeper")? {
@@ -42,11 +42,11 @@ fn page(command: &clap::Command) -> Result<String, Failure> {
     let mut text = Vec::new();
     Man::new(command.clone())
         .render(&mut text)
-        .map_err(|error| Failure::other(format!("the page cannot be made: {error}")))?;
+        .map_err(|error| Failure::other(format!("failed to render the page: {error}")))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A command and all below it, by name.
+/// The pages of a command and its subcommands, by name.
 fn pages(command: &clap::Command, name: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut all = vec![(name.to_owned(), page(command)?)];
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {

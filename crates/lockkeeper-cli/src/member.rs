@@ -1,10 +1,10 @@
-//! `lockkeeper member`: who belongs to the cell.
+//! `lockkeeper member`: the members of a cell.
 
 use clap::{Args, Subcommand};
-use lockkeeper_proto::v1;
+use lockkeeper::Member;
+use lockkeeper::admin::Members;
 use serde_json::json;
 
-use crate::admin;
 use crate::client::{self, Client, Output};
 use crate::failure::Failure;
 use crate::table::Table;
@@ -15,12 +15,12 @@ use crate::table::Table;
 Examples:
   lockkeeper member list
   lockkeeper member add 4=10.0.0.4:7420      node 4 runs there with an empty folder
-  lockkeeper member remove 2                 for good; its folder is of no use any more
+  lockkeeper member remove 2                 permanently; its folder cannot be used again
 
-One member at a time, while the cell serves. A cell has 1, 3 or 5 members that vote: with
-three it goes on when one of them is lost, with five when two are.
+Members change one at a time, while the cell serves. A cell has 1, 3 or 5 voting members: three
+survive the loss of one, five the loss of two.
 
-To replace a dead node: remove it, start a new one with an empty folder, add that.")]
+To replace a dead node, remove it, start a new one with an empty folder, and add that.")]
 pub(crate) struct MemberVerb {
     #[command(subcommand)]
     what: What,
@@ -28,12 +28,12 @@ pub(crate) struct MemberVerb {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Show the members, who leads, and how far behind each is
+    /// Show the members, the leader, and the lag of each member
     List {
         #[command(flatten)]
         client: Client,
     },
-    /// Add a node that runs with an empty folder: it learns everything, then it votes
+    /// Add a node that runs with an empty folder: it catches up, then it votes
     Add {
         /// The node's id and address
         #[arg(value_name = "ID=HOST:PORT", value_parser = crate::serve::member)]
@@ -41,7 +41,7 @@ enum What {
         #[command(flatten)]
         client: Client,
     },
-    /// Remove a member for good; a leader hands over first
+    /// Remove a member permanently; a leader hands over first
     Remove {
         /// The node's id
         #[arg(value_name = "ID")]
@@ -64,79 +64,60 @@ impl MemberVerb {
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let client = self.client().clone();
-        let (leader, members) = client::block_on(self.ask(&client))?;
+        let members = client::block_on(self.carry_out(&client))?;
         match client.output {
-            Output::Json => client::print_json(&as_json(leader, &members))?,
-            Output::Table => client::print(&as_table(leader, &members).to_string())?,
+            Output::Json => client::print_json(&as_json(&members))?,
+            Output::Table => client::print(&as_table(&members).to_string())?,
         }
         Ok(0)
     }
 
-    /// Does what is asked, and then asks the leader who is there now: it alone knows how far each one is.
-    async fn ask(&self, client: &Client) -> Result<(u64, Vec<v1::Member>), Failure> {
+    async fn carry_out(&self, client: &Client) -> Result<Members, Failure> {
+        let admin = client.admin()?;
         match &self.what {
             What::List { .. } => {}
             What::Add { node: (node_id, address), .. } => {
                 if client.output == Output::Table {
-                    eprintln!("node {node_id} learns what the cell knows; it votes when it is done");
+                    eprintln!("node {node_id} is catching up; it will vote afterwards");
                 }
-                let request = v1::AddMemberRequest { node_id: *node_id, address: address.clone() };
-                admin::call(client, |mut node| {
-                    let request = request.clone();
-                    async move { node.add_member(request).await }
-                })
-                .await?;
+                admin.add_member(*node_id, address).await?;
             }
-            What::Remove { node_id, .. } => {
-                let request = v1::RemoveMemberRequest { node_id: *node_id };
-                admin::call(client, |mut node| async move { node.remove_member(request).await }).await?;
-            }
+            What::Remove { node_id, .. } => admin.remove_member(*node_id).await?,
         }
-        let status = admin::status(client).await?;
-        let leader = status.members.iter().find(|member| member.node_id == status.leader);
-        if let Some(leader) = leader.filter(|leader| leader.node_id != status.node_id) {
-            let there = Client { engine: format!("lockkeeper://{}", leader.address), ..client.clone() };
-            if let Ok(status) = admin::status(&there).await {
-                return Ok((status.leader, status.members));
-            }
-        }
-        Ok((status.leader, status.members))
+        Ok(admin.members().await?)
     }
 }
 
-fn as_json(leader: u64, members: &[v1::Member]) -> serde_json::Value {
-    let members: Vec<_> = members
-        .iter()
-        .map(|member| {
-            json!({
-                "node_id": member.node_id,
-                "address": member.address,
-                "peer_address": member.peer_address,
-                "voter": member.voter,
-                "leader": member.node_id == leader,
-                "lag": member.lag,
-                "silent_ms": member.silent_ms,
-            })
+fn as_json(members: &Members) -> serde_json::Value {
+    let member = |member: &Member| {
+        json!({
+            "node_id": member.node_id,
+            "address": member.address,
+            "peer_address": member.peer_address,
+            "voter": member.voter,
+            "leader": member.node_id == members.leader,
+            "lag": member.lag,
+            "silent_ms": member.silent_ms,
         })
-        .collect();
-    json!({ "members": members })
+    };
+    json!({ "members": members.members.iter().map(member).collect::<Vec<_>>() })
 }
 
-fn as_table(leader: u64, members: &[v1::Member]) -> Table {
+fn as_table(members: &Members) -> Table {
     let mut table = table();
-    for member in members {
+    for member in &members.members {
         let (lag, silent_ms) = (member.lag, member.silent_ms);
-        table.row(row(member.node_id, leader, &member.address, member.voter, lag, silent_ms));
+        table.row(row(member.node_id, members.leader, &member.address, member.voter, lag, silent_ms));
     }
     table
 }
 
 /// The table of members, for `status` too.
 pub(crate) fn table() -> Table {
-    Table::new(&["MEMBER", "ADDRESS", "ROLE", "BEHIND", "LAST ANSWER"])
+    Table::new(&["MEMBER", "ADDRESS", "ROLE", "LAG", "LAST ANSWER"])
 }
 
-/// One member. What only a leader knows is a dash elsewhere.
+/// The row of a member. Fields that only a leader knows are a dash elsewhere.
 pub(crate) fn row(
     node_id: u64,
     leader: u64,

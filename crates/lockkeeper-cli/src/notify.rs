@@ -1,12 +1,12 @@
-//! What systemd wants to know of a service of `Type=notify`: that it is ready, that it stops, that it lives.
+//! Notifies systemd (`Type=notify`) when the service is ready, stopping or alive.
 //!
-//! Without `NOTIFY_SOCKET` nothing of this does anything. See sd_notify(3).
+//! Does nothing without `NOTIFY_SOCKET`. See sd_notify(3).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Where messages to the service manager go, if there is one.
+/// The socket of the service manager, if there is one.
 #[derive(Debug)]
 pub(crate) struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -23,31 +23,31 @@ impl Notify {
         };
         let socket = address.and_then(|address| {
             let socket = UnixDatagram::unbound()?;
-            // A manager that does not read must not keep a node from its work.
+            // A manager that does not read must not block the node.
             socket.set_nonblocking(true)?;
             Ok((socket, address))
         });
         match socket {
             Ok(socket) => Notify { socket: Some(socket) },
             Err(error) => {
-                tracing::warn!(?name, %error, "NOTIFY_SOCKET cannot be used: the service manager learns nothing");
+                tracing::warn!(?name, %error, "failed to open NOTIFY_SOCKET: the service manager is not notified");
                 Notify { socket: None }
             }
         }
     }
 
-    /// It leads or follows: whoever waited for it may go on.
+    /// The node leads or follows.
     pub(crate) fn ready(&self, address: &str) {
-        self.say(&format!("READY=1\nSTATUS=serves on {address}"));
+        self.say(&format!("READY=1\nSTATUS=serving on {address}"));
     }
 
-    /// It was asked to stop, and does.
+    /// The node is stopping.
     pub(crate) fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// Says again and again that it lives, if the manager asked for it. Runs on the thread that does the node's work:
-    /// if that one hangs, so does this.
+    /// Sends watchdog messages if the manager expects them. Runs on the main thread of the node, so that they stop when
+    /// that thread hangs.
     pub(crate) async fn live(&self) {
         let Some(every) = self.watchdog() else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(every);
@@ -57,7 +57,7 @@ impl Notify {
         }
     }
 
-    /// Half of the time after which the manager would take it for dead.
+    /// Half of the watchdog interval.
     fn watchdog(&self) -> Option<Duration> {
         self.socket.as_ref()?;
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -69,7 +69,7 @@ impl Notify {
     fn say(&self, message: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
-            tracing::warn!(%error, "the service manager cannot be told: {}", message.lines().next().unwrap_or(""));
+            tracing::warn!(%error, "failed to notify the service manager: {}", message.lines().next().unwrap_or(""));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `lockkeeper observe NAME`: who leads, now and at every change.
+//! `lockkeeper observe NAME`: the leader of an election, and every change.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::client::{self, Client, Output};
 use crate::escape;
 use crate::failure::Failure;
 
-/// How long to rest when nobody could be asked.
+/// The pause when no engine answers.
 const REST: Duration = Duration::from_millis(500);
 
-/// Show who leads an election, now and at every change
+/// Show the leader of an election, and every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,12 +22,12 @@ Examples:
   lockkeeper observe scheduler --output json | while read -r line; do ...
 
 With --output json there is one line for each change: {\"leader\": {\"value\", \"epoch\",
-\"owner\"}}, or {\"leader\": null} when nobody leads. While no engine answers, it says so
-on stderr and goes on.")]
+\"owner\"}}, or {\"leader\": null} if there is no leader. While no engine answers, the error
+goes to stderr, and the command continues.")]
 pub(crate) struct Observe {
-    /// The election
+    /// Name of the election
     name: String,
-    /// Only who leads now; exit with 1 if nobody does
+    /// Show the present leader only; exit with 1 if there is none
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -61,7 +61,7 @@ impl Observe {
     fn show(&self, leader: Option<&Leader>) -> Result<(), Failure> {
         let line = match (self.client.output, leader) {
             (Output::Json, leader) => escape::json(&json!({"leader": leader}).to_string()).into_owned(),
-            (Output::Table, None) => format!("nobody leads \"{}\"", self.name),
+            (Output::Table, None) => format!("\"{}\" has no leader", self.name),
             (Output::Table, Some(leader)) => {
                 let value = if leader.value.is_empty() { "-" } else { leader.value.as_str() };
                 format!("{value}  epoch {}  {}", leader.epoch, leader.owner)

@@ -1,14 +1,14 @@
-//! Spans to an OpenTelemetry collector, where the usual variables ask for it:
+//! Sends spans to an OpenTelemetry collector if the usual variables are set:
 //!
-//! | variable | what |
+//! | variable | effect |
 //! |---|---|
-//! | `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | where the collector is; either turns it on |
-//! | `OTEL_TRACES_EXPORTER` | `otlp` turns it on at http://localhost:4318, `none` off |
-//! | `OTEL_SDK_DISABLED` | `true` turns it off |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*` | as everywhere |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | address of the collector; either turns traces on |
+//! | `OTEL_TRACES_EXPORTER` | `otlp` turns traces on with http://localhost:4318, `none` off |
+//! | `OTEL_SDK_DISABLED` | `true` turns traces off |
+//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*` | as in other programs |
 //!
-//! OTLP over HTTP with protobuf. A thread of its own sends what is there every few seconds; when the collector does not
-//! keep up, spans are dropped and the node goes on.
+//! OTLP over HTTP with protobuf. A separate thread sends spans every few seconds; if the collector does not keep up, spans
+//! are dropped and the node continues.
 
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::TracerProvider;
@@ -22,7 +22,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends what is left when it is dropped.
+/// Sends remaining spans when dropped.
 #[derive(Debug)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -31,7 +31,7 @@ pub(crate) struct Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         if let Err(error) = self.provider.shutdown() {
-            tracing::warn!(%error, "the last spans did not reach the collector");
+            tracing::warn!(%error, "failed to send the last spans");
         }
     }
 }
@@ -48,7 +48,7 @@ pub(crate) fn is_asked_for() -> bool {
         || value("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").is_some()
 }
 
-/// The layer that takes our spans, and what sends them; or why nothing can be sent, and what to do.
+/// The layer for our spans, and their exporter; or the reason why traces are off, with the next step.
 pub(crate) fn layer<S>() -> Result<(impl Layer<S> + Send + Sync, Traces), String>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -58,15 +58,15 @@ where
     };
     let endpoint = first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("https:")) {
-        return Err("they cannot be sent by https: name a collector on this machine, such as \
+        return Err("https is not supported: name a collector on this machine, such as \
                     OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"
             .to_owned());
     }
     let protocol = first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
     if let Some(other) = protocol.filter(|protocol| protocol != "http/protobuf") {
         return Err(format!(
-            "they cannot be sent by {other}: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf, and the \
-             endpoint that a collector has for it, mostly port 4318"
+            "the protocol {other} is not supported: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf and the \
+             collector's endpoint for it, usually on port 4318"
         ));
     }
     let exporter = SpanExporter::builder()
@@ -92,7 +92,7 @@ where
     Ok((layer, Traces { provider }))
 }
 
-/// Puts a span into the trace that a `traceparent` names; one that cannot be read is none.
+/// Adds a span to the trace of a `traceparent`; an invalid one is ignored.
 fn join(span: &Span, traceparent: &str) {
     let carrier = std::collections::HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
     let context = TraceContextPropagator::new().extract(&carrier);

@@ -1,4 +1,4 @@
-//! `lockkeeper serve`: one node of a cell.
+//! `lockkeeper serve`: a node of a cell.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,7 +9,7 @@ use clap::Args;
 use lockkeeper_server::config::ENTRIES_BEHIND_SNAPSHOT;
 use lockkeeper_server::raft::snapshot::COMMANDS_BETWEEN;
 use lockkeeper_server::raft::{Timing, TimingPreset};
-use lockkeeper_server::security::CrowdLimits;
+use lockkeeper_server::security::ConnectionLimits;
 use lockkeeper_server::versions::Versions;
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::logging::{self, LogFormat};
 use crate::notify::Notify;
 
-/// Serve a cell: durable, with its console, on 127.0.0.1:7420
+/// Run a node: durable, with a console, on 127.0.0.1:7420
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,70 +28,70 @@ Examples:
       --tls-cert node.pem --tls-key node.key --root-token-file root.token
   LOCKKEEPER_LOG=debug lockkeeper serve --log-format json
 
-A cell of three, which goes on when one node is lost; the same list on each machine,
-in any order:
+A cell of three survives the loss of one node. Give the same list to each machine, in
+any order:
   lockkeeper serve --node-id 1 --listen 10.0.0.1:7420 --insecure \\
       --cell 1=10.0.0.1:7420,2=10.0.0.2:7420,3=10.0.0.3:7420
-The first time, all of them must be there. Afterwards members are changed with
-`lockkeeper member`, and --cell may be left out.
+The first start needs all nodes. Afterwards `lockkeeper member` changes the members, and
+--cell may be omitted.
 
-The first line on stdout says where it listens once it is ready; port 0 takes
-any free one. Logs are on stderr. What was acknowledged is on the disk: it can
-be stopped and killed at any time. TERM and INT stop it with exit code 0.
+When the node is ready, the first line on stdout contains its address; port 0 takes any free
+port. Logs go to stderr. Everything acknowledged is on disk, so the node can be killed at any
+time. TERM and INT stop it with exit code 0.
 
-Each flag can be a line of lockkeeper.toml or a variable as well: `--data-dir` is data_dir
-there and LOCKKEEPER_DATA_DIR. A flag is stronger than the environment, the environment than
-the file. `lockkeeper config show` says what is in force and why, `lockkeeper config example`
-prints a file to begin with. Under systemd (Type=notify) it says when it is ready.
+Each flag is also a key of lockkeeper.toml and a variable: --data-dir is data_dir and
+LOCKKEEPER_DATA_DIR. A flag overrides the environment, the environment overrides the file.
+`lockkeeper config show` shows the settings and their sources, `lockkeeper config example` prints
+a file to start from. Under systemd (Type=notify) the node reports when it is ready.
 
-It does not start (exit code 1, the reason on stderr) if the data folder is in
-use by another process, cannot be written, belongs to another node or is damaged,
-or if the address is in use. An address that other machines can reach needs TLS and
-something by which callers are known, or --insecure.")]
+The node does not start (exit code 1, reason on stderr) if the data folder is in use, not
+writable, damaged or belongs to another node, or if the address is in use. An address that
+other machines can reach needs TLS and a way to authenticate callers, or --insecure.")]
 pub(crate) struct Serve {
     /// Address for clients: gRPC, HTTP and the console
     #[arg(long, default_value = "127.0.0.1:7420")]
     listen: String,
-    /// Folder for the log and the snapshots; made if it is not there
+    /// Folder for the log and the snapshots; created if it does not exist
     #[arg(long, default_value = "./lockkeeper-data")]
     data_dir: PathBuf,
-    /// Which node of the cell this is [default: the one that the folder belongs to, or 1]
+    /// Id of this node [default: the id in the data folder, or 1]
     #[arg(long)]
     node_id: Option<u64>,
     /// The members of the cell and their addresses: id=host:port,...
     #[arg(long, value_delimiter = ',', value_parser = member)]
     cell: Vec<(u64, String)>,
-    /// Address for the other members, if they are to have a port of their own [default: the same as --listen]
+    /// Separate address for the other members [default: the same as --listen]
     #[arg(long, value_name = "ADDRESS")]
     peer_listen: Option<String>,
     #[command(flatten)]
     timing: TimingArguments,
-    /// A request that was granted after a wait of this length gets a line in the log; 0s: none does
+    /// Log requests that were granted after a wait of this length or more; 0s turns that off
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse)]
     slow_acquire: Duration,
-    /// What is logged: a level, or levels of parts
+    /// Log filter: a level, or levels for parts
     #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter)]
     log: String,
     #[command(flatten)]
     security: SecurityArguments,
     #[command(flatten)]
     snapshots: SnapshotArguments,
-    /// Logs as text or as JSON
+    /// Format of the log
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// File with settings: each flag without its dashes is a key, such as data_dir
-    /// [default: ./lockkeeper.toml or /etc/lockkeeper/lockkeeper.toml, if there is one]
+    /// File with settings: each flag is a key, such as data_dir
+    /// [default: ./lockkeeper.toml or /etc/lockkeeper/lockkeeper.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 pub(crate) fn member(text: &str) -> Result<(u64, String), String> {
-    let (id, address) = text.split_once('=').ok_or("a member is id=host:port, such as 1=10.0.0.1:7420")?;
-    let id = id.parse().map_err(|_| format!("{id} is no node id: take a number such as 1"))?;
+    let (id, address) =
+        text.split_once('=').ok_or("write a member as id=host:port, such as 1=10.0.0.1:7420")?;
+    let id = id.parse().map_err(|_| format!("\"{id}\" is not a node id (try 1)"))?;
     Ok((id, address.to_owned()))
 }
 
-/// The versions that the node supports. A test build can be told to support those that are not released yet.
+/// The versions that the node supports. A test build can support unreleased ones.
 fn versions() -> Versions {
     #[cfg(feature = "next-version")]
     if std::env::var_os("LOCKKEEPER_TEST_NEXT_VERSION").is_some() {
@@ -104,20 +104,20 @@ impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let _logging = logging::start(&self.log, self.log_format);
-        // The hot path of a node is on one thread: a wake-up of another one costs more than an operation.
+        // A node runs on one thread: waking another one costs more than an operation.
         client::block_on(async { self.serve().await.map_err(Failure::other) })?;
         Ok(0)
     }
 
     async fn serve(self) -> Result<(), String> {
-        // Before it says that it serves: whoever reads that may stop it at once.
-        let failed = |error: std::io::Error| format!("signals cannot be received: {error}");
+        // Before the node reports that it serves: a reader of that line may stop it at once.
+        let failed = |error: std::io::Error| format!("failed to install signal handlers: {error}");
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let words = |error: StartError| error.to_string();
         let members = BTreeMap::from_iter(self.cell.iter().cloned());
         if members.len() < self.cell.len() {
-            return Err("--cell names a node twice: each id has one address".to_owned());
+            return Err("--cell names a node twice: give each id one address".to_owned());
         }
         raise_open_files();
         let config = NodeConfig {
@@ -136,14 +136,14 @@ impl Serve {
         let node = Node::open(config).await.map_err(words)?;
         let address = node.address().map(|address| address.to_string()).unwrap_or_default();
         tokio::select! {
-            ready = node.ready() => ready.map_err(|failure| format!("the node cannot go on: {failure}"))?,
+            ready = node.ready() => ready.map_err(|failure| format!("the node stopped: {failure}"))?,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
         let notify = Notify::from_environment();
         notify.ready(&address);
         let scheme = if self.security.tls_cert.is_some() { "https" } else { "http" };
-        // That nobody reads it is no reason not to serve.
+        // A closed stdout must not stop the node.
         let _ = writeln!(
             std::io::stdout(),
             "lockkeeper serves on {address} (console: {scheme}://{address}/, data: {})\n\
@@ -154,7 +154,7 @@ impl Serve {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
-            why = node.ended() => return Err(format!("the node cannot go on: {why}")),
+            why = node.ended() => return Err(format!("the node stopped: {why}")),
             () = notify.live() => {}
         }
         notify.stopping();
@@ -163,17 +163,17 @@ impl Serve {
     }
 }
 
-/// How far apart the members may be.
+/// The timing of the cell, by the distance between its members.
 #[derive(Debug, Args)]
 struct TimingArguments {
-    /// How far apart the members are: lan (round trips up to 50 ms), region (150 ms) or global (400 ms). The same on all nodes;
-    /// changed by restarting them one by one
+    /// Distance between members: lan (round trips up to 50 ms), region (150 ms) or global (400 ms). Use the same on all
+    /// nodes; a rolling restart changes it
     #[arg(long, value_name = "PRESET", default_value = "lan")]
     timing: TimingPreset,
-    /// Between two heartbeats of the leader [default: that of --timing]
+    /// Interval between heartbeats of the leader [default: that of --timing]
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
     heartbeat: Option<Duration>,
-    /// How long a silent leader is waited for [default: that of --timing]
+    /// Silence of the leader after which an election starts [default: that of --timing]
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
     election_timeout: Option<Duration>,
 }
@@ -184,66 +184,65 @@ impl TimingArguments {
     }
 }
 
-/// For tests alone, which have no time for half a million commands: flags that no help shows and no file can set, and the
-/// variables LOCKKEEPER_SNAPSHOT_EVERY and LOCKKEEPER_SNAPSHOT_BEHIND.
+/// For tests only, which cannot wait for half a million commands: hidden flags, and the variables LOCKKEEPER_SNAPSHOT_EVERY and LOCKKEEPER_SNAPSHOT_BEHIND.
 #[derive(Debug, Args)]
 struct SnapshotArguments {
-    /// A snapshot is taken after this many commands
+    /// Commands between two snapshots
     #[arg(long, value_name = "COUNT", hide = true, default_value_t = COMMANDS_BETWEEN)]
     snapshot_every: u64,
-    /// So many entries of the log are kept behind it
+    /// Log entries that are kept behind a snapshot
     #[arg(long, value_name = "COUNT", hide = true, default_value_t = ENTRIES_BEHIND_SNAPSHOT)]
     snapshot_behind: u64,
 }
 
-/// Who may come in. Secrets are in files: a command line can be read by every user of the machine.
+/// TLS and authentication. Secrets are in files, because every user of the machine can read a command line.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Security (docs/security.md)")]
 struct SecurityArguments {
-    /// The node's certificate with its chain (PEM): clients are served under TLS
+    /// The node's certificate with its chain (PEM); turns TLS on for clients
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The key of that certificate (PEM)
+    /// Key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The authority of clients' certificates (PEM): the name in a certificate is who the client is. Without
-    /// --root-token-file everybody must have one
+    /// Authority of client certificates (PEM); the name in a certificate is the client's identity. Without
+    /// --root-token-file every client needs one
     #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// The authority of the members' certificates (PEM): only who has one can vote and append
+    /// Authority of the members' certificates (PEM): only their owners can vote and append
     #[arg(long, value_name = "FILE")]
     peer_ca: Option<PathBuf>,
-    /// What this node shows to the other members [default: --tls-cert]
+    /// Certificate that this node presents to other members [default: --tls-cert]
     #[arg(long, value_name = "FILE", requires = "peer_key")]
     peer_cert: Option<PathBuf>,
-    /// The key of that certificate [default: --tls-key]
+    /// Key of that certificate [default: --tls-key]
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
-    /// A file with the token of the identity that may do everything, the same on all nodes; everybody else may do what
-    /// `lockkeeper access` allows
+    /// File with the token of root, who may do everything; the same on all nodes. All other callers need a rule of
+    /// `lockkeeper access`
     #[arg(long, value_name = "FILE")]
     root_token_file: Option<PathBuf>,
-    /// Use the root token's file although everybody on this machine may read it: for file systems without modes
+    /// Accept a root token file that every user of this machine can read: for file systems without modes
     #[arg(long)]
     root_token_readable: bool,
-    /// The name in the client certificate of an identity that may do everything
+    /// Name in a client certificate whose owner may do everything
     #[arg(long, value_name = "NAME")]
     root_name: Option<String>,
-    /// Serve other machines although nobody is asked who they are, or everybody on the way can read along
+    /// Serve other machines without authentication or without TLS
     #[arg(long)]
     insecure: bool,
-    /// Host names that requests may carry where callers are not authenticated, besides IP addresses, localhost and the
+    /// Host names that requests may carry while callers are not authenticated, besides IP addresses, localhost and the
     /// names in --listen, --cell and the node's certificate; * allows every name
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
-    /// Most connections that are served at once
-    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().connections_max)]
+    /// Most connections at once
+    #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().connections_max)]
     connections_max: usize,
     /// Most connections from one address
-    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().per_address_max)]
+    #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().per_address_max)]
     connections_per_address_max: usize,
-    /// Most connections that have not said anything yet; beyond it the oldest of them is closed
-    #[arg(long, value_name = "COUNT", default_value_t = CrowdLimits::default().unheard_max,
+    /// Most connections that have not sent anything yet; beyond that, the oldest is closed
+    #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().silent_max,
         env = "LOCKKEEPER_CONNECTIONS_SILENT_MAX")]
     connections_silent_max: usize,
 }
@@ -263,22 +262,22 @@ impl SecurityArguments {
             root_name: self.root_name.clone(),
             insecure: self.insecure,
             allowed_hosts: self.allowed_hosts.clone(),
-            crowd: CrowdLimits {
+            connection_limits: ConnectionLimits {
                 connections_max: self.connections_max,
                 per_address_max: self.connections_per_address_max,
-                unheard_max: self.connections_silent_max,
+                silent_max: self.connections_silent_max,
             },
         })
     }
 }
 
-/// Each connection is an open file, and the usual limit is meant for programs with few. The system's own bound stays.
+/// Raises the limit on open files to the maximum: each connection is an open file.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
     {
-        tracing::debug!(%error, "the number of open files stays limited");
+        tracing::debug!(%error, "failed to raise the limit on open files");
     }
 }

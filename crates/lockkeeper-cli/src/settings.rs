@@ -1,9 +1,8 @@
 //! The settings of `serve`: flag > environment > file > default.
 //!
-//! There is no list of settings: the flags of `serve` are the list. A new flag `--some-thing` is the key `some_thing`
-//! of `lockkeeper.toml` and the variable `LOCKKEEPER_SOME_THING` from the day it is there, with its own parser and its
-//! own help. What a file says is put in front of the words of the command line, where nothing stronger speaks, and
-//! read like them: a value means the same wherever it comes from.
+//! The flags of `serve` are the list of settings. A flag `--some-thing` is also the key `some_thing` of `lockkeeper.toml`
+//! and the variable `LOCKKEEPER_SOME_THING`, with the same parser and help. Values of the file are inserted in front of the
+//! command line's words unless a flag or variable overrides them, so a value means the same wherever it comes from.
 //!
 //! A secret is never a setting: a flag names the file that holds it.
 
@@ -17,15 +16,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::failure::Failure;
 
-/// Read if no other file is named, the first that is there.
+/// Files that are read if no other is named: the first that exists.
 const PLACES: [&str; 2] = ["lockkeeper.toml", "/etc/lockkeeper/lockkeeper.toml"];
-/// Verbs that have settings, as words of the command line.
+/// The verbs with settings, as words of the command line.
 const VERBS: [&[&str]; 2] = [&["serve"], &["config", "show"]];
-/// The flag that names the file. It is no setting: a file cannot name itself.
+/// The flag that names the file. It is not a setting, because a file cannot name itself.
 const CONFIG: &str = "config";
-/// Flags that are there, but are no settings.
+/// Flags that are not settings.
 const NO_SETTINGS: [&str; 4] = [CONFIG, "output", "help", "version"];
-/// A word as near as this may be the one that was meant.
+/// The similarity from which a word is suggested.
 const SIMILAR: f64 = 0.6;
 
 /// Where a value comes from.
@@ -48,11 +47,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// A setting as it is in force.
+/// A setting with its effective value.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) key: String,
-    /// None: it is not set, and has no default.
+    /// None if it is not set and has no default.
     pub(crate) value: Option<String>,
     pub(crate) source: Source,
 }
@@ -63,11 +62,11 @@ pub(crate) struct File {
     path: PathBuf,
     /// Key and values, in the order of the file.
     values: Vec<(String, Vec<String>)>,
-    /// The keys of which nothing stronger speaks.
+    /// The keys that nothing overrides.
     used: Vec<String>,
 }
 
-/// The command line with what the file adds, and the file. Other verbs than those with settings are left alone.
+/// Adds the values of the file to the command line. Returns the words of verbs without settings unchanged.
 pub(crate) fn with_file(
     command: Command,
     words: &[OsString],
@@ -75,7 +74,7 @@ pub(crate) fn with_file(
     let Some(verb) = VERBS.iter().find(|verb| is_verb(words, verb)) else {
         return Ok((words.to_vec(), None));
     };
-    // What is wrong with the words is said later, when they are all there.
+    // Wrong words are reported later, when the command line is complete.
     let lenient = command.clone().ignore_errors(true);
     let Ok(matches) = lenient.try_get_matches_from(words) else { return Ok((words.to_vec(), None)) };
     let Some(own) = of_verb(&matches, verb) else { return Ok((words.to_vec(), None)) };
@@ -110,7 +109,7 @@ pub(crate) fn with_file(
     Ok((all, Some(file)))
 }
 
-/// Every flag of `serve` can be set by a variable as well.
+/// Lets a variable set each flag of `serve`.
 pub(crate) fn with_variables(command: Command) -> Command {
     VERBS.iter().fold(command, |command, verb| add_variables(command, verb))
 }
@@ -128,7 +127,7 @@ fn add_variables(command: Command, verb: &[&'static str]) -> Command {
     }
 }
 
-/// All settings of `config show`, with what is in force.
+/// All settings with their effective values, for `config show`.
 pub(crate) fn in_force(command: &Command, matches: &ArgMatches, file: Option<&File>) -> Vec<Setting> {
     let verb = VERBS[1];
     let Some(own) = of_verb(matches, verb) else { return Vec::new() };
@@ -150,11 +149,11 @@ pub(crate) fn in_force(command: &Command, matches: &ArgMatches, file: Option<&Fi
         .collect()
 }
 
-/// A file with all settings, each with its help and its default, and none of them in force.
+/// An example file: all settings with help and default, commented out.
 pub(crate) fn example(command: &Command) -> String {
     let mut text = String::from(
-        "# Settings of `lockkeeper serve`. A flag or a variable LOCKKEEPER_... is stronger than this file.\n\
-         # `lockkeeper config show` says what is in force and why.\n",
+        "# Settings of `lockkeeper serve`. Flags and LOCKKEEPER_... variables override this file.\n\
+         # `lockkeeper config show` shows the effective settings and their sources.\n",
     );
     for flag in flags_of(command, VERBS[0]) {
         let help = flag.get_help().map(|help| help.to_string()).unwrap_or_default();
@@ -192,7 +191,7 @@ fn flags_of(command: &Command, verb: &[&str]) -> Vec<Arg> {
     let arguments = own.into_iter().flat_map(Command::get_arguments);
     arguments
         .filter(|arg| arg.get_long().is_some() && !NO_SETTINGS.contains(&arg.get_id().as_str()))
-        // What is for tests alone is nobody's setting.
+        // Hidden flags are for tests only.
         .filter(|arg| !arg.is_hide_set())
         .cloned()
         .collect()
@@ -212,7 +211,7 @@ fn place(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     match named {
         Some(path) if path.is_file() => Ok(Some(path.to_owned())),
         Some(path) => Err(Failure::usage(format!(
-            "there is no file {}: correct --config or LOCKKEEPER_CONFIG, or write one with `lockkeeper config example`",
+            "{} does not exist: correct --config or LOCKKEEPER_CONFIG, or create a file with `lockkeeper config example`",
             path.display()
         ))),
         None => Ok(PLACES.iter().map(PathBuf::from).find(|path| path.is_file())),
@@ -221,10 +220,11 @@ fn place(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 
 fn read(path: &Path, verb: &Command, flags: &[Arg]) -> Result<File, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!("{} cannot be read: {error}. Correct its permissions", path.display()))
+        Failure::usage(format!("failed to read {}: {error}. Check its permissions", path.display()))
     })?;
-    let table: toml::Table =
-        text.parse().map_err(|error| Failure::usage(format!("{} is no TOML: {error}", path.display())))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("{} is not valid TOML: {error}", path.display())))?;
     let mut values = Vec::new();
     for (key, value) in table {
         let Some(flag) = flags.iter().find(|flag| key_of(flag) == key) else {
@@ -232,8 +232,8 @@ fn read(path: &Path, verb: &Command, flags: &[Arg]) -> Result<File, Failure> {
         };
         let found = texts(&value).ok_or_else(|| {
             Failure::usage(format!(
-                "{}: {key} has a value of a kind that no setting has: write a text, a number, true or false, a \
-                 list of texts, or a table of texts",
+                "{}: {key} has an unsupported type: use a string, a number, true or false, a list of strings, or a \
+                 table of strings",
                 path.display()
             ))
         })?;
@@ -243,7 +243,7 @@ fn read(path: &Path, verb: &Command, flags: &[Arg]) -> Result<File, Failure> {
     Ok(File { path: path.to_owned(), values, used: Vec::new() })
 }
 
-/// A value as the texts that a command line would have. A table is a list of name=value.
+/// The strings that a command line would have for a value. A table is a list of name=value.
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
     let one = |value: &toml::Value| match value {
         toml::Value::String(text) => Some(text.clone()),
@@ -261,7 +261,7 @@ fn texts(value: &toml::Value) -> Option<Vec<String>> {
     }
 }
 
-/// A value as words of the command line.
+/// The words of the command line for a value.
 fn as_words(flag: &Arg, values: &[String]) -> Vec<OsString> {
     let long = flag.get_long().unwrap_or_default();
     match flag.get_action() {
@@ -272,18 +272,18 @@ fn as_words(flag: &Arg, values: &[String]) -> Vec<OsString> {
     }
 }
 
-/// Whether a value is one that the flag takes. Said here, because here it is known where it comes from.
+/// Checks a value, and names its source in the error.
 fn check(verb: &Command, flag: &Arg, values: &[String], place: &str) -> Result<(), Failure> {
     if matches!(flag.get_action(), ArgAction::SetTrue) {
         return match values {
             [word] if word == "true" || word == "false" => Ok(()),
-            _ => Err(Failure::usage(format!("{place} is true or false"))),
+            _ => Err(Failure::usage(format!("{place} must be true or false"))),
         };
     }
     let Err(error) = verb.clone().no_binary_name(true).try_get_matches_from(as_words(flag, values)) else {
         return Ok(());
     };
-    // What else is wrong, such as another flag that has to be beside it, is said when all words are there.
+    // Other errors, such as a missing companion flag, are reported when the command line is complete.
     let about = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => return Ok(()),
@@ -305,7 +305,7 @@ fn unknown(key: &str, flags: &[Arg]) -> String {
         .filter(|(likeness, _)| *likeness > SIMILAR)
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match near {
-        Some((_, other)) => format!("there is no setting {key}: did you mean {other}?"),
-        None => format!("there is no setting {key}: there are {}", known().collect::<Vec<_>>().join(", ")),
+        Some((_, other)) => format!("unknown setting {key}: did you mean {other}?"),
+        None => format!("unknown setting {key}: the settings are {}", known().collect::<Vec<_>>().join(", ")),
     }
 }

@@ -1,4 +1,4 @@
-//! `lockkeeper snapshot`: backups of a whole cell.
+//! `lockkeeper snapshot`: backup and restore of a cell.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -6,16 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
-use lockkeeper_proto::v1;
 use lockkeeper_server::backup::{self, Restored};
 use lockkeeper_server::token_floor::FloorSource;
 use serde_json::json;
 
-use crate::admin;
 use crate::client::{self, Client, Output};
 use crate::failure::Failure;
 
-/// Save the whole state of a cell, and make a new cell from it
+/// Save the state of a cell, and restore it as a new cell
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,14 +21,14 @@ Examples:
   lockkeeper snapshot restore monday.snapshot --data-dir /var/lib/lockkeeper
   lockkeeper serve --data-dir /var/lib/lockkeeper
 
-A restored cell is a new one, of one node; add the others with lockkeeper member add. Its
-tokens and the versions of its values go on above a floor, so that none is given twice, also if
-the old cell went on after the backup was taken, or if the backup was restored before. The
-floor is the time of the restore: 1,000,000 for each second since 2020, UTC. Give it yourself
-with --tokens-above if the clock of this machine cannot be trusted.
+A restore makes a new cell of one node; add the others with lockkeeper member add. Its tokens
+and value versions continue above a floor, so that none is granted twice, even if the old cell
+continued after the backup or the backup was restored before. The floor is the time of the
+restore: 1,000,000 for each second since 2020, UTC. If the clock of this machine cannot be
+trusted, give the floor with --tokens-above.
 
-Do not restore twice at the same moment, nor on machines whose clocks differ by more than the
-time between the restores: such cells may give the same tokens. Never let two cells serve the
+Do not restore twice at the same moment, or on machines whose clocks differ by more than the
+time between the restores: such cells may grant the same tokens. Never let two cells serve the
 same clients.")]
 pub(crate) struct SnapshotVerb {
     #[command(subcommand)]
@@ -39,24 +37,24 @@ pub(crate) struct SnapshotVerb {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Save the state of the cell, as one node knows it, into a file
+    /// Save the state of the cell, as one node knows it, to a file
     Save {
-        /// Where to; it must not be there yet
+        /// File to create; it must not exist
         file: PathBuf,
         #[command(flatten)]
         client: Client,
     },
-    /// Make the data folder of a new cell from a saved state; no node may run in it
+    /// Create the data folder of a new cell from a saved state; no node may run in it
     Restore {
-        /// A saved state
+        /// File with the saved state
         file: PathBuf,
-        /// The folder to make
+        /// Folder to create
         #[arg(long, default_value = "./lockkeeper-data", env = "LOCKKEEPER_DATA_DIR")]
         data_dir: PathBuf,
-        /// The id of the one node that the new cell starts with
+        /// Id of the first node of the new cell
         #[arg(long, default_value_t = 1)]
         node_id: u64,
-        /// Give only tokens and versions above this number, instead of a floor by the clock of this machine
+        /// Grant only tokens and versions above this number, instead of a floor from the clock of this machine
         #[arg(long, value_name = "N")]
         tokens_above: Option<u64>,
         /// Text for people or JSON for programs
@@ -82,7 +80,7 @@ impl SnapshotVerb {
                         client::print_json(&json!({"file": file, "bytes": bytes, "index": index}))?
                     }
                     Output::Table => client::print(&format!(
-                        "saved {bytes} bytes, the state after entry {index}, in {}\n",
+                        "saved {bytes} bytes, the state after entry {index}, to {}\n",
                         file.display()
                     ))?,
                 }
@@ -121,13 +119,13 @@ fn as_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
     let data_dir = data_dir.display();
     let source = match floor {
         FloorSource::Clock(_) => {
-            "the floor is the time of this machine: 1,000,000 for each second since 2020, UTC\n\
-             the same tokens may be given twice if that clock is wrong, if the clock of an earlier restore was ahead of \
-             it, or if this backup is restored elsewhere at the same moment\n"
+            "the floor is from the clock of this machine: 1,000,000 for each second since 2020, UTC\n\
+             tokens may be granted twice if that clock is wrong, if the clock of an earlier restore was ahead of it, \
+             or if this backup is restored elsewhere at the same moment\n"
         }
         FloorSource::Given(_) => {
-            "the floor was given with --tokens-above: tokens are given twice if the old cell, or a cell \
-             restored from its backups, has given higher ones\n"
+            "the floor is from --tokens-above: tokens are granted twice if the old cell, or a cell restored \
+             from its backups, has granted higher ones\n"
         }
     };
     format!(
@@ -139,45 +137,41 @@ fn as_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
     )
 }
 
-/// Saves under another name first, so that what has the name is whole.
+/// Saves under another name first, so that the named file is complete.
 async fn save(client: &Client, file: &Path) -> Result<(u64, u64), Failure> {
     let failed =
-        |error: std::io::Error| Failure::other(format!("{} cannot be written: {error}", file.display()));
+        |error: std::io::Error| Failure::other(format!("failed to write {}: {error}", file.display()));
     if file.exists() {
-        return Err(Failure::usage(format!("{} is there already: choose another name", file.display())));
+        return Err(Failure::usage(format!("{} already exists: choose another name", file.display())));
     }
     let mut name = file.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
-    let mut chunks =
-        admin::call(client, |mut node| async move { node.save_snapshot(v1::SaveSnapshotRequest {}).await })
-            .await?;
+    let mut snapshot = client.admin()?.snapshot().await?;
     let mut out = File::create(&part).map_err(failed)?;
-    let (mut bytes, mut total, mut index) = (0, 0, 0);
+    let (mut bytes, mut index) = (0, 0);
     let progress = std::io::stderr().is_terminal() && client.output == Output::Table;
-    loop {
-        let chunk = match chunks.message().await {
-            Ok(Some(chunk)) => chunk,
-            Ok(None) => break,
-            Err(status) => {
-                let _ = std::fs::remove_file(&part);
-                return Err(Failure::other(format!("the node stopped sending: {}", status.message())));
+    let received = loop {
+        match snapshot.next().await {
+            Ok(Some(chunk)) => {
+                out.write_all(&chunk.data).map_err(failed)?;
+                bytes += chunk.data.len() as u64;
+                index = chunk.index;
+                if progress {
+                    eprint!("\r{bytes} of {} bytes", chunk.total_bytes);
+                }
             }
-        };
-        out.write_all(&chunk.data).map_err(failed)?;
-        bytes += chunk.data.len() as u64;
-        (total, index) = (chunk.total_bytes, chunk.index);
-        if progress {
-            eprint!("\r{bytes} of {total} bytes");
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(Failure::other(error.to_string())),
         }
-    }
+    };
     if progress {
         eprintln!();
     }
-    if bytes != total || total == 0 {
+    if received.is_err() {
         let _ = std::fs::remove_file(&part);
-        return Err(Failure::other(format!("only {bytes} of {total} bytes came: try again")));
     }
+    received?;
     out.sync_all().map_err(failed)?;
     std::fs::rename(&part, file).map_err(failed)?;
     Ok((bytes, index))

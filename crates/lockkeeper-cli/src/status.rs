@@ -1,4 +1,4 @@
-//! `lockkeeper status`: how the cell is.
+//! `lockkeeper status`: the state of the cell.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,13 +11,19 @@ use crate::duration::words;
 use crate::failure::Failure;
 use crate::member;
 
-/// Show how the cell is: members, leader, log, counts
+/// Exit code of a cell that answers but is degraded.
+const DEGRADED: u8 = 1;
+
+/// Show the state of the cell: members, leader, log, counts
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper status
   lockkeeper status --engine lockkeeper://10.0.0.1:7420,10.0.0.2:7420,10.0.0.3:7420
-  lockkeeper status --output json | jq .leader")]
+  lockkeeper status --output json | jq .leader
+
+Exit codes: 0 healthy, 1 degraded (no leader, a member that does not answer, differing lock
+tables, full disks), 69 no node answers.")]
 pub(crate) struct StatusVerb {
     #[command(flatten)]
     pub(crate) client: Client,
@@ -33,11 +39,11 @@ impl StatusVerb {
             Output::Json => client::print_json(&status)?,
             Output::Table => client::print(&text(&status))?,
         }
-        Ok(0)
+        Ok(if status.degradations().is_empty() { 0 } else { DEGRADED })
     }
 }
 
-/// The version that the cell can be raised to, as far as this node knows.
+/// The highest cell version that this node supports, if it is above the present one.
 fn next_version(status: &Status) -> String {
     match status.cell_version_max > status.cell_version {
         true => format!(" (node {} supports version {})", status.node_id, status.cell_version_max),
@@ -47,16 +53,16 @@ fn next_version(status: &Status) -> String {
 
 fn text(status: &Status) -> String {
     let leader = match status.leader {
-        0 => "none is known: the cell cannot grant locks now".to_owned(),
+        0 => "unknown: the cell cannot grant locks now".to_owned(),
         leader => format!("node {leader}, term {}", status.term),
     };
     let lines = [
         ("cell", format!("{}, version {}{}", status.cell, status.cell_version, next_version(status))),
         ("leader", leader),
         (
-            "asked",
+            "node",
             format!(
-                "node {}, version {}, up for {}",
+                "{}, version {}, uptime {}",
                 status.node_id,
                 status.version,
                 words(Duration::from_millis(status.uptime_ms))
@@ -100,19 +106,8 @@ fn text(status: &Status) -> String {
             member.round_trip_us.unwrap_or_default() / 1_000
         );
     }
-    if let Some(found) = &status.disagreement {
-        let _ = writeln!(
-            text,
-            "\nthis node has another lock table than the majority and does not serve: {found}"
-        );
-    }
-    for member in &status.members {
-        if let Some(found) = &member.disagreement {
-            let _ = writeln!(text, "\nthe lock table of node {} differs: {found}", member.node_id);
-        }
-    }
-    if !status.trouble.is_empty() {
-        let _ = writeln!(text, "{:<9} {}", "trouble", status.trouble);
+    for why in status.degradations() {
+        let _ = writeln!(text, "degraded  {why}");
     }
     let mut members = member::table();
     for known in &status.members {

@@ -1,8 +1,8 @@
-//! Tables as plain text: columns two spaces apart, nothing after the last.
+//! Formats tables as plain text: columns two spaces apart, without trailing spaces.
 
 use crate::escape;
 
-/// Rows under a head.
+/// A header and rows.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }

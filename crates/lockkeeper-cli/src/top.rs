@@ -1,4 +1,4 @@
-//! `lockkeeper top`: where it is crowded, live in the terminal.
+//! `lockkeeper top`: contention, live in the terminal.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -15,31 +15,31 @@ use crate::escape;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// Other screen, no cursor; and back.
+/// Enters and leaves the alternate screen, without cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first line; what is behind the text of each line and below it is cleared.
+/// Moves to the first line, and clears the rest of each line and of the screen.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Show where it is crowded: most waited for, held the longest, the last hour; live
+/// Show contention: the most contended and longest-held locks, and the last hour; live
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockkeeper top                               live, until ctrl-c
-  lockkeeper top --once                        one look; also if stdout is no terminal
+  lockkeeper top --once                        print once; the default if stdout is not a terminal
   lockkeeper top --output json | jq '.top.contended[0]'
 
-The figures of the last hour are counted by the node that leads.")]
+The leader counts the figures of the last hour.")]
 pub(crate) struct TopVerb {
-    /// At most so many locks in each list
+    /// Most locks in each list
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     limit: u32,
-    /// One look, and done
+    /// Print once and exit
     #[arg(long)]
     once: bool,
-    /// Time between two looks
+    /// Interval between updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
     every: Duration,
     #[command(flatten)]
@@ -74,7 +74,8 @@ impl TopVerb {
     }
 
     async fn live(&self, keeper: &Keeper<Unfenced>) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::other(format!("signals cannot be received: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::other(format!("failed to install signal handlers: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let _screen = Screen::enter()?;
@@ -90,7 +91,7 @@ impl TopVerb {
                     last = text(&look);
                     draw(&last)?;
                 }
-                // What was seen last stays, with what is wrong now above it.
+                // The last view stays, with the error above it.
                 Err(failure) => draw(&format!("{}\n\n{last}", failure.message))?,
             }
             tokio::select! {
@@ -102,7 +103,7 @@ impl TopVerb {
     }
 }
 
-/// The other screen of the terminal, left again whatever happens.
+/// The alternate screen of the terminal, left when dropped.
 struct Screen;
 
 impl Screen {
@@ -114,12 +115,12 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // A failure cannot be reported any more.
         let _ = client::print_raw(LEAVE);
     }
 }
 
-/// As many lines as the terminal has, and no longer than it is wide.
+/// Draws as much as fits on the terminal.
 fn draw(text: &str) -> Result<(), Failure> {
     let (lines, columns) = match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row.into(), size.ws_col.into()),
@@ -134,7 +135,7 @@ fn draw(text: &str) -> Result<(), Failure> {
     client::print_raw(&frame)?;
     std::io::stdout()
         .flush()
-        .map_err(|error| Failure::other(format!("the terminal cannot be written: {error}")))
+        .map_err(|error| Failure::other(format!("failed to write to the terminal: {error}")))
 }
 
 fn text(look: &Look) -> String {
@@ -142,7 +143,7 @@ fn text(look: &Look) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = match status.leader {
-        0 => writeln!(text, "nobody leads the cell: nothing can be granted"),
+        0 => writeln!(text, "the cell has no leader: nothing can be granted"),
         leader => writeln!(
             text,
             "node {leader} leads, term {}; {} held, {} waiting, {} sessions",
@@ -153,18 +154,18 @@ fn text(look: &Look) -> String {
     let lost: u32 = top.lost.iter().sum();
     let _ = writeln!(
         text,
-        "last hour: {} grants ({last_minute} in this minute), {lost} lost; waited p50 {} p99 {}; held p50 {} p99 {}",
+        "last hour: {} grants ({last_minute} in this minute), {lost} lost; waited p50 {}, p99 {}; held p50 {}, p99 {}",
         top.waited.count,
         words(top.waited.p50),
         words(top.waited.p99),
         words(top.held.p50),
         words(top.held.p99)
     );
-    let mut contended = Table::new(&["MOST WAITED FOR", "WAITING", "FIRST WAITS", "HELD BY"]);
+    let mut contended = Table::new(&["MOST CONTENDED", "WAITING", "LONGEST WAIT", "HELD BY"]);
     for lock in &top.contended {
         contended.row([lock.lock.clone(), lock.waiting.to_string(), words(lock.waited), lock.owner.clone()]);
     }
-    let mut held = Table::new(&["HELD THE LONGEST", "HELD FOR", "HELD BY", "WAITING", "TOKEN"]);
+    let mut held = Table::new(&["LONGEST HELD", "HELD FOR", "HELD BY", "WAITING", "TOKEN"]);
     for lock in &top.longest_held {
         held.row([
             lock.lock.clone(),
@@ -175,15 +176,15 @@ fn text(look: &Look) -> String {
         ]);
     }
     let _ = match top.contended.is_empty() {
-        true => writeln!(text, "\nnobody waits"),
+        true => writeln!(text, "\nno waiters"),
         false => write!(text, "\n{contended}"),
     };
     let _ = match top.longest_held.is_empty() {
-        true => writeln!(text, "\nnothing is held"),
+        true => writeln!(text, "\nno locks held"),
         false => write!(text, "\n{held}"),
     };
     if top.sampled {
-        let _ = writeln!(text, "\nthere are too many to look at all of them: this is a sample");
+        let _ = writeln!(text, "\na sample: there are too many locks to examine all of them");
     }
     text
 }

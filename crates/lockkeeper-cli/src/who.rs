@@ -17,9 +17,9 @@ Examples:
   lockkeeper who nightly-report
   lockkeeper who nightly-report --output json | jq -r '.holders[].owner'
 
-A lock that nobody holds is free: that is no error, the exit code is 0.")]
+A free lock is not an error: the exit code is 0.")]
 pub(crate) struct Who {
-    /// The lock
+    /// Name of the lock
     name: String,
     #[command(flatten)]
     pub(crate) client: Client,
@@ -49,13 +49,13 @@ fn text(lock: &LockState) -> String {
         (true, false) => {
             writeln!(
                 text,
-                "\"{name}\" stays closed for {} by a lock-delay: its last holder was lost",
+                "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost",
                 words(lock.closed)
             )
         }
         (false, _) if lock.capacity > 1 => {
             let taken: u32 = lock.holders.iter().map(|holder| holder.permits).sum();
-            writeln!(text, "\"{name}\" is held: {taken} of {} permits are taken", lock.capacity)
+            writeln!(text, "\"{name}\" is held: {taken} of {} permits in use", lock.capacity)
         }
         (false, _) => writeln!(text, "\"{name}\" is held"),
     };
@@ -74,9 +74,9 @@ fn text(lock: &LockState) -> String {
         let _ = write!(text, "\n{table}");
     }
     if lock.queue.is_empty() {
-        let _ = writeln!(text, "\nnobody waits");
+        let _ = writeln!(text, "\nno waiters");
     } else {
-        let mut table = Table::new(&["WAITING", "POSITION", "MODE", "WAITS FOR", "SESSION"]);
+        let mut table = Table::new(&["WAITER", "POSITION", "MODE", "WAITING FOR", "SESSION"]);
         for waiter in &lock.queue {
             table.row([
                 waiter.owner.clone(),

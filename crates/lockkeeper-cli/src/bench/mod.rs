@@ -1,4 +1,4 @@
-//! `lockkeeper bench`: how many locks a second, and how long one takes.
+//! `lockkeeper bench`: throughput and latency of an engine.
 
 mod compare;
 
@@ -12,26 +12,26 @@ use lockkeeper_lab::bench::{self, Connections, Options, Release, Workload};
 use crate::client::{Output, block_on, print, print_json};
 use crate::failure::Failure;
 
-/// Measure an engine.
+/// Measure an engine
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Each run also measures what this machine can do at best, in the same run: an append with fdatasync, and a round
-trip over loopback. `redis://host:port` as the engine is the bare recipe (SET NX PX and a compare-and-delete
-script) straight on Redis, as a yardstick.
+Each run also measures the limits of this machine: an append with fdatasync, and a round trip over loopback.
+The engine `redis://host:port` is the bare recipe (SET NX PX and a compare-and-delete script) straight on Redis, as
+a baseline.
 
 Examples:
   lockkeeper bench --clients 256 --connections each
   lockkeeper bench --clients 256 --connections each --release dropped
   lockkeeper bench --workload handoff --clients 64
   lockkeeper bench --engine redis://127.0.0.1:6379 --clients 256 --connections each
-  lockkeeper bench compare                            all engines and their peers side by side"
+  lockkeeper bench compare                            all engines side by side"
 )]
 pub(crate) struct Bench {
     #[command(subcommand)]
     more: Option<More>,
-    /// Where the locks are kept
+    /// Engine to measure
     #[arg(
         long,
         value_name = "URL",
@@ -39,22 +39,22 @@ pub(crate) struct Bench {
         env = "LOCKKEEPER_ENGINE"
     )]
     engine: String,
-    /// A lock of its own for each client, or one lock that goes from hand to hand
+    /// One lock for each client (uncontended), or one lock for all clients (handoff)
     #[arg(long, value_enum, default_value = "uncontended")]
     workload: WorkloadName,
-    /// How many clients ask at the same time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: u16,
-    /// All clients over one connection, or each over its own
+    /// One shared connection, or one for each client
     #[arg(long, value_enum, default_value = "shared")]
     connections: ConnectionsName,
-    /// Whether a client waits until its lock is free, or drops the guard and goes on
+    /// Wait for each release, or drop the guard and continue
     #[arg(long, value_enum, default_value = "waited")]
     release: ReleaseName,
-    /// How long to measure
+    /// Seconds to measure
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// Folder on the disk whose append + fdatasync is measured: the one that the node uses
+    /// Folder on the disk to measure (append + fdatasync): use the disk of the node
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     scratch_dir: PathBuf,
     /// A table for people or JSON for programs
@@ -64,7 +64,7 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum More {
-    /// All engines and their peers side by side, in one run
+    /// Compare all engines in one run
     Compare(compare::Compare),
 }
 

@@ -19,18 +19,18 @@ use tower_service::Service;
 
 use super::upstream::{Body, Upstream};
 
-/// Clients that are connected at once; more have to wait.
+/// Most clients at once; others wait.
 const CONNECTIONS_MAX: usize = 10_000;
-/// A client must finish its headers within this time.
+/// The time limit for the headers of a request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// How often a silent HTTP/2 client is asked whether it is still there.
+/// The ping interval of silent HTTP/2 clients.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-/// How long requests may take to end when the proxy is stopped.
+/// The grace period of requests when the proxy stops.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// After a connection could not be accepted.
+/// The pause after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Serves until it is told to stop.
+/// Serves until `stop` resolves.
 pub(super) async fn serve(
     listener: TcpListener,
     service: FenceService<Upstream>,
@@ -51,8 +51,8 @@ pub(super) async fn serve(
                 connections.spawn(connection(stream, address, service.clone(), is_stopping.clone()));
             }
             Err(error) => {
-                // Too many open files, most likely: those that are open are served on.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Most likely too many open files: open connections continue.
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
@@ -61,7 +61,7 @@ pub(super) async fn serve(
     stopping.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(END_WITHIN, ended).await.is_err() {
-        tracing::warn!("some requests did not end in time and are broken off");
+        tracing::warn!("requests aborted: they did not end within the grace period");
     }
 }
 
@@ -72,7 +72,7 @@ async fn connection(
     mut is_stopping: watch::Receiver<bool>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps its delay");
+        tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
@@ -87,7 +87,7 @@ async fn connection(
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(error, "a connection ended");
+        tracing::debug!(error, "connection failed");
     }
 }
 
@@ -97,6 +97,6 @@ async fn pass_on(
     address: SocketAddr,
 ) -> Result<Response<ResponseBody<Body>>, Infallible> {
     request.extensions_mut().insert(address);
-    // The upstream is always ready: how much may be under way is bounded by the connections.
+    // The upstream is always ready: the number of connections bounds the requests in flight.
     service.call(request).await
 }

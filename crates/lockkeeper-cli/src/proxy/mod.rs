@@ -1,4 +1,4 @@
-//! `lockkeeper proxy`: the gate of an HTTP service that cannot check tokens itself.
+//! `lockkeeper proxy`: a gate for an HTTP service that cannot check tokens itself.
 
 mod listen;
 mod upstream;
@@ -19,7 +19,7 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::logging::{self, LogFormat};
 
-/// Put a fencing proxy before an HTTP service that cannot check tokens itself
+/// Run a fencing proxy in front of an HTTP service that cannot check tokens itself
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,26 +27,26 @@ Examples:
   lockkeeper run orders/4472 -- sh -c 'curl -f -X PUT -d paid \\
       -H \"Lockkeeper-Fence: $LOCKKEEPER_SEQUENCER\" http://127.0.0.1:7430/orders/4472'
 
-A request says under which lock it comes: Lockkeeper-Fence: lock=NAME;token=NUMBER, or
-the sequencer of the grant. The proxy remembers the highest token of each lock. A lower
-one is answered 412 (stale_token) and never reaches the upstream; one that is higher is
-on the disk before its request is passed on, and waits until requests with lower ones
-have been answered. Requests that could change something and name no lock are answered
-428; reads pass.
+A request names its lock in a header: Lockkeeper-Fence: lock=NAME;token=NUMBER, or the
+sequencer of the grant. The proxy keeps the highest token of each lock. A request with a
+lower token is answered 412 (stale_token) and never reaches the upstream. A higher token
+is on disk before its request is forwarded; the request waits until requests with lower
+tokens have been answered. Requests that could change something and name no lock are
+answered 428; reads pass.
 
-It fences only if there is no other way to the upstream: let the upstream listen where
-the proxy alone can reach it. One proxy at a time for an upstream.
+The proxy fences only if there is no other path to the upstream: let the upstream listen
+where only the proxy can reach it. Run one proxy at a time for an upstream.
 
-What the upstream answers is passed on as it is. If there is no answer, it is 502, and
-may_have_happened says whether the request can have reached it.
+Answers of the upstream are forwarded unchanged. Without an answer the status is 502, and
+may_have_happened says whether the request can have reached the upstream.
 
-The first line on stdout says where it listens; port 0 takes any free one. Logs are on
-stderr. TERM and INT let requests end for 10 s and stop it with exit code 0.")]
+The first line on stdout contains the address; port 0 takes any free port. Logs go to
+stderr. After TERM or INT, requests get 10 s to end; the exit code is 0.")]
 pub(crate) struct Proxy {
-    /// Where requests are passed on to: http://host:port[/path]
+    /// Upstream: http://host:port[/path]
     #[arg(long, value_name = "URL", env = "LOCKKEEPER_PROXY_UPSTREAM")]
     upstream: String,
-    /// Folder for the highest tokens; made if it is not there
+    /// Folder for the highest tokens; created if it does not exist
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_PROXY_FENCE_STATE")]
     fence_state: PathBuf,
     /// Address for clients: HTTP/1.1 and HTTP/2
@@ -55,26 +55,26 @@ pub(crate) struct Proxy {
     /// The one lock that guards the upstream: writes under any other are refused
     #[arg(long, value_name = "NAME")]
     lock: Option<String>,
-    /// Pass writes on that name no lock, until all clients do
+    /// Forward writes that name no lock, while clients are being migrated
     #[arg(long)]
     allow_unfenced: bool,
-    /// How long a request waits for those with older tokens to be answered before it gets 503
+    /// How long a request waits for requests with older tokens before it gets 503
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     wait_for_older: Duration,
-    /// Speak HTTP/2 to the upstream, as gRPC needs
+    /// Use HTTP/2 to the upstream, as gRPC requires
     #[arg(long)]
     upstream_http2: bool,
-    /// What is logged: a level, or levels of parts
+    /// Log filter: a level, or levels for parts
     #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter,
         env = "LOCKKEEPER_LOG")]
     log: String,
-    /// Logs as text or as JSON
+    /// Format of the log
     #[arg(long, value_enum, default_value = "text", env = "LOCKKEEPER_LOG_FORMAT")]
     log_format: LogFormat,
 }
 
 impl Proxy {
-    /// Passes requests on until a signal.
+    /// Forwards requests until a signal.
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let _logging = logging::start(&self.log, self.log_format);
         client::block_on(self.serve())?;
@@ -82,11 +82,12 @@ impl Proxy {
     }
 
     async fn serve(self) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::other(format!("signals cannot be received: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::other(format!("failed to install signal handlers: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let upstream = Upstream::new(&self.upstream, self.upstream_http2).map_err(Failure::usage)?;
-        // A folder that is in use or damaged: exit code 1, as with the data folder of `serve`.
+        // A folder that is in use or damaged ends with exit code 1, like the data folder of `serve`.
         let tokens =
             FileTokens::open(&self.fence_state).map_err(|error| Failure::other(error.to_string()))?;
         let mut layer = FenceLayer::new(tokens).older_end_within(self.wait_for_older);
@@ -98,13 +99,13 @@ impl Proxy {
         }
         let cannot = |error: std::io::Error| {
             Failure::other(format!(
-                "cannot listen on {}: {error}. Choose another address with --listen",
+                "failed to listen on {}: {error}. Choose another address with --listen",
                 self.listen
             ))
         };
         let listener = TcpListener::bind(&self.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        // That nobody reads it is no reason not to serve.
+        // A closed stdout must not stop the proxy.
         let _ = writeln!(
             std::io::stdout(),
             "lockkeeper proxy listens on {address} (upstream: {}, tokens: {})",

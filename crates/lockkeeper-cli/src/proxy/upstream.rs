@@ -1,4 +1,4 @@
-//! The service behind the proxy: requests are passed on as they come, and so are its answers.
+//! The service behind the proxy: forwards requests and answers unchanged.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -21,7 +21,7 @@ use tower_service::Service;
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// What belongs to one connection, beside what `Connection` itself names.
+/// Hop-by-hop headers, besides those that `Connection` names.
 const OF_THE_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
     TRANSFER_ENCODING,
@@ -33,12 +33,12 @@ const OF_THE_CONNECTION: [HeaderName; 6] = [
 
 pub(super) type Body = Either<Incoming, Full<Bytes>>;
 
-/// The way to the upstream.
+/// The client of the upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Upstream {
     client: Client<HttpConnector, FencedBody<Incoming>>,
     authority: Authority,
-    /// Put before each path; without a slash at its end.
+    /// The prefix of each path, without a slash at its end.
     path: String,
     version: Version,
 }
@@ -46,19 +46,21 @@ pub(super) struct Upstream {
 impl Upstream {
     pub(super) fn new(url: &str, http2: bool) -> Result<Upstream, String> {
         let example = "name it as http://host:port";
-        let uri: Uri = url.parse().map_err(|error| format!("{url} is no upstream ({error}): {example}"))?;
-        let authority = uri.authority().cloned().ok_or_else(|| format!("{url} is no upstream: {example}"))?;
+        let uri: Uri =
+            url.parse().map_err(|error| format!("{url} is not a valid upstream ({error}): {example}"))?;
+        let authority =
+            uri.authority().cloned().ok_or_else(|| format!("{url} is not a valid upstream: {example}"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
                 return Err(format!(
-                    "{url}: the proxy speaks no TLS yet; put a tunnel between it and the upstream, and name that with http://"
+                    "{url}: the proxy does not support TLS yet; put a tunnel in front of the upstream, and name it with http://"
                 ));
             }
-            _ => return Err(format!("{url} is no upstream: {example}")),
+            _ => return Err(format!("{url} is not a valid upstream: {example}")),
         }
         if uri.query().is_some() {
-            return Err(format!("{url} is no upstream, because it has a query: {example}"));
+            return Err(format!("{url} is not a valid upstream, because it has a query: {example}"));
         }
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -77,7 +79,7 @@ impl Upstream {
         let path: PathAndQuery = format!("{}{asked}", self.path).parse().ok()?;
         let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
         let host = request.headers_mut().remove(HOST).or_else(|| {
-            // HTTP/2 has the host in its address.
+            // HTTP/2 has the host in the URI.
             HeaderValue::from_str(request.uri().authority()?.as_str()).ok()
         });
         *request.uri_mut() = uri.build().ok()?;
@@ -86,7 +88,7 @@ impl Upstream {
         let headers = request.headers_mut();
         let trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
         strip(headers);
-        // Whoever waits for leave to send its body has it from us.
+        // The proxy itself answers `Expect: 100-continue`.
         headers.remove(EXPECT);
         if trailers && self.version == Version::HTTP_2 {
             headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -104,7 +106,7 @@ impl Upstream {
     }
 }
 
-/// Removes what belongs to one connection.
+/// Removes hop-by-hop headers.
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -149,13 +151,12 @@ impl Service<Request<FencedBody<Incoming>>> for Upstream {
 }
 
 fn odd_request() -> Response<Body> {
-    let message = "this proxy passes on requests for a path of the upstream, and nothing else: leave CONNECT and full \
-                   addresses away";
+    let message = "this proxy forwards requests for a path of the upstream only: CONNECT and absolute URIs are not supported";
     refusal(StatusCode::NOT_IMPLEMENTED, &serde_json::json!({"code": "unsupported", "message": message}))
 }
 
 fn no_answer(upstream: &Authority, error: &Error) -> Response<Body> {
-    // A connection that could not be made carried nothing.
+    // A failed connection carried nothing.
     let reached = !error.is_connect();
     let mut why = error.to_string();
     let mut cause = error.source();
@@ -166,10 +167,12 @@ fn no_answer(upstream: &Authority, error: &Error) -> Response<Body> {
     tracing::warn!(%upstream, reached, "no answer from the upstream: {why}");
     let message = if reached {
         format!(
-            "the upstream {upstream} broke off without an answer ({why}): look what is there before you repeat it"
+            "the upstream {upstream} closed the connection without an answer ({why}): check the outcome before you repeat the request"
         )
     } else {
-        format!("the upstream {upstream} cannot be reached ({why}): nothing was sent, try again when it runs")
+        format!(
+            "failed to connect to the upstream {upstream} ({why}): nothing was sent, try again when it is up"
+        )
     };
     let details =
         serde_json::json!({"code": "unavailable", "message": message, "may_have_happened": reached});

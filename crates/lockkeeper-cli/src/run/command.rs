@@ -1,4 +1,4 @@
-//! The command as a process group: started, signalled, reaped.
+//! The command as a process group: starts, signals and reaps it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,10 +15,10 @@ use super::terminal;
 use crate::child::{self, Wishes};
 use crate::failure::Failure;
 
-/// Ourselves, even if the file was replaced since we were started.
+/// Our own binary, even if the file was replaced since the start.
 pub(super) const OURSELVES: &str = "/proc/self/exe";
 
-/// A command that was started. It leads a process group of its own.
+/// A running command, the leader of its own process group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Started {
     /// The command, and its process group.
@@ -37,7 +37,7 @@ impl Started {
             command.args(Wishes { parent: getpid(), foreground, json }.words()).args(words);
             command
         } else {
-            // No Linux, or no /proc: the command is not tied to our life.
+            // Not Linux, or no /proc: the command is not tied to our life.
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]);
             command
@@ -50,26 +50,25 @@ impl Started {
         let pid = i32::try_from(child.id())
             .ok()
             .and_then(Pid::from_raw)
-            .ok_or_else(|| Failure::other("the system gave the command an impossible process id"))?;
+            .ok_or_else(|| Failure::other("the system returned an invalid process id"))?;
         if foreground {
             terminal::to_foreground(pid);
         }
         Ok(Started { pid })
     }
 
-    /// To the whole group. That nobody is left is no error.
+    /// Signals the whole group. An empty group is not an error.
     pub(crate) fn signal(self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// TERM, also for those who are stopped.
+    /// Sends TERM, and CONT for stopped processes.
     pub(crate) fn terminate(self) {
         self.signal(Signal::TERM);
         self.signal(Signal::CONT);
     }
 
-    /// Whether a process of the group is still at work. Those that are dead but not yet reaped are not: in a
-    /// container without an init they stay for ever.
+    /// Whether a process of the group is alive. Zombies do not count: in a container without an init they stay for ever.
     pub(crate) fn is_alive(self) -> bool {
         match test_kill_process_group(self.pid) {
             Err(rustix::io::Errno::SRCH) => false,
@@ -84,7 +83,7 @@ fn has_live_member(group: i32) -> io::Result<bool> {
         if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
             continue;
         }
-        // One that has ended meanwhile cannot be read.
+        // A process that has ended meanwhile cannot be read.
         let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
         if let Some((state, its_group)) = state_and_group(&String::from_utf8_lossy(&stat))
             && its_group == group
@@ -96,7 +95,7 @@ fn has_live_member(group: i32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// From `4711 (name) S parent group ...`; the name may have spaces and brackets in it.
+/// Parses `4711 (name) S parent group ...`; the name may contain spaces and brackets.
 fn state_and_group(stat: &str) -> Option<(char, i32)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -105,7 +104,7 @@ fn state_and_group(stat: &str) -> Option<(char, i32)> {
     Some((state, group))
 }
 
-/// Takes in all children that have ended or stopped, also those that process 1 inherited.
+/// Reaps all children that have ended or stopped, also those that process 1 inherited.
 pub(crate) fn reap(mut each: impl FnMut(Pid, WaitStatus)) {
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
         each(pid, status);

@@ -1,4 +1,4 @@
-//! When the command has to be ended, by the deadline of its lease.
+//! When the command has to be ended, derived from the deadline of its lease.
 //!
 //! ```text
 //!   renewed                    deadline - kill_after     deadline - margin   deadline
@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::duration::words;
 
-/// The clock of the guard's deadline: it counts the time that the machine sleeps.
+/// The clock of the guard's deadline. It counts the time in which the machine is suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -24,24 +24,24 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or(0))
 }
 
-/// How long before the deadline what is done.
+/// The margins before the deadline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Margins {
     /// From TERM to KILL.
     pub(crate) kill_after: Duration,
-    /// From KILL to the deadline: the time it takes us to get to it on a busy machine.
+    /// From KILL to the deadline: the delay of this process on a busy machine.
     margin: Duration,
 }
 
 impl Margins {
     pub(crate) fn new(ttl: Duration, kill_after: Option<Duration>) -> Result<Margins, String> {
-        // A renewal comes every third of the TTL. With more than half of it kept for the end, one late renewal would
-        // end the command.
+        // A renewal is sent every third of the TTL. With more than half of the TTL reserved for the end, one late renewal
+        // would end the command.
         if let Some(kill_after) = kill_after
             && kill_after > ttl / 2
         {
             return Err(format!(
-                "--kill-after {} is too long for --ttl {}: it can be half of it, {}, at most",
+                "--kill-after {} is too long for --ttl {}: use at most half of it, {}",
                 words(kill_after),
                 words(ttl),
                 words(ttl / 2)
@@ -100,6 +100,6 @@ mod tests {
     #[test]
     fn most_of_the_ttl_is_for_the_work() {
         assert!(Margins::new(secs(10), Some(secs(5))).is_ok());
-        assert!(Margins::new(secs(10), Some(secs(6))).unwrap_err().contains("5s"));
+        assert!(Margins::new(secs(10), Some(secs(6))).unwrap_err().contains("5 s"));
     }
 }

@@ -1,4 +1,4 @@
-//! `lockkeeper run NAME -- COMMAND`: a command that runs only while a lock is held.
+//! `lockkeeper run NAME -- COMMAND`: runs a command only while a lock is held.
 //!
 //! ```text
 //! waiting    for the lock; a signal gives up
@@ -33,113 +33,111 @@ use crate::client::{self, Client, Output};
 use crate::duration;
 use crate::failure::{Failure, LOST};
 
-/// How long the goodbye to the cell may take.
+/// How long closing the session may take.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// The same when the cell is not likely to answer.
+/// The same if the cell is not likely to answer.
 const SHORT_GOODBYE: Duration = Duration::from_millis(500);
-/// The longest owner that a cell takes.
+/// The longest owner that a cell accepts.
 const OWNER_BYTES_MAX: usize = 512;
 
 const AFTER_HELP: &str = "\
 Examples:
   lockkeeper run nightly-report -- ./report.sh
-  lockkeeper run deploy --no-wait -- ./deploy.sh || echo \"busy, or it failed\"
-  lockkeeper run encode --capacity 4 -- ffmpeg ...     at most four, on all machines
-  lockkeeper run cleanup --once-per 1h -- ./cleanup.sh      from the cron of every host
+  lockkeeper run deploy --no-wait -- ./deploy.sh || echo \"busy, or failed\"
+  lockkeeper run encode --capacity 4 -- ffmpeg ...     at most four on all machines
+  lockkeeper run cleanup --once-per 1h -- ./cleanup.sh      from cron on every host
   lockkeeper run db -- sh -c 'psql -v token=$LOCKKEEPER_TOKEN -f update.sql'
 
-The command finds in its environment:
-  LOCKKEEPER_LOCK       the lock's name
-  LOCKKEEPER_TOKEN      the fencing token: greater than that of every earlier
-                        holder. Hand it to the resource with every write, and let
+The environment of the command contains:
+  LOCKKEEPER_LOCK       name of the lock
+  LOCKKEEPER_TOKEN      fencing token, greater than that of every earlier
+                        holder. Pass it to the resource with every write, and let
                         the resource refuse a lower one than it has seen
-  LOCKKEEPER_SEQUENCER  token, mode and name in one word, which any service can
-                        have checked by the cell
+  LOCKKEEPER_SEQUENCER  token, mode and name as one string, which any service
+                        can check with the cell
                         (both are missing with an engine that cannot fence:
                         redlock://, and redis:// without
                         --accept-volatile-tokens)
   LOCKKEEPER_ENGINE     the engine
 
 Exit codes:
-  the command's own, or 128 + n if it died of signal n
+  the command's own code, or 128 + n if signal n ended it
    64  wrong usage
    69  no engine answers
-   70  the lease was lost and the command was ended, whatever its own code was
+   70  the lease was lost and the command was ended
    75  the lock is busy (--no-wait)
-  124  the lock did not become free in time (--wait)
+  124  the wait timed out (--wait)
   126  the command cannot be executed
-  127  there is no such command
+  127  the command does not exist
   128 + n  signal n ended the wait for the lock
 
-What happens when:
-  The lease cannot be renewed: the command's whole process group gets TERM, so
-    early that KILL after --kill-after still comes before the lease can pass on.
-  The lock is taken away by force: TERM at once, KILL after --kill-after. The
-    token is stale from the first moment.
-  The command ends: processes that it left behind in its group get TERM, then
-    KILL after --kill-after, and only then is the lock released. --keep-group
-    leaves them alone. A process that made a session of its own (setsid) is
-    never touched.
-  A signal comes (TERM, INT, HUP, QUIT, USR1, USR2, ALRM, CONT, WINCH): it is
-    passed on to the group. Those ignored at the start (nohup) stay ignored.
+Events:
+  The lease cannot be renewed: the whole process group of the command gets TERM,
+    early enough that KILL after --kill-after comes before the lease can pass on.
+  The lock is force-released: TERM at once, KILL after --kill-after. The token is
+    stale from the first moment.
+  The command ends: remaining processes of its group get TERM, then KILL after
+    --kill-after, and then the lock is released. --keep-group leaves them alone.
+    A process with its own session (setsid) is never signalled.
+  A signal arrives (TERM, INT, HUP, QUIT, USR1, USR2, ALRM, CONT, WINCH): it is
+    forwarded to the group. Signals ignored at the start (nohup) stay ignored.
   Ctrl-Z: a stopped command would lose its lease, so it is continued at once.
-  `run` itself gets KILL: the kernel kills the command (on Linux, and not if it
-    is set-user-id), and a second process of ours kills the rest of its group.
-    Nobody renews the lease, so it ends after --ttl; if both of us are killed at
-    once, the token keeps what is left out of whatever checks it.
+  `run` itself gets KILL: the kernel kills the command (on Linux, unless it is
+    set-user-id), and a second process of `run` kills the rest of its group. The
+    lease ends after --ttl. If both are killed at once, only a gate stops what is
+    left of the group.
   `run` is process 1 of a container: it reaps orphans.
 
-Once per slot (--once-per 1h): time is cut into slots of that length by the engine's
-  calendar. The first one who gets the lock runs the command; when it has succeeded,
-  the slot is recorded under its token, and all who come later in the slot are skipped
-  with exit code 0. If it fails or dies, the next one who comes or waits takes over.
-  The record only moves forward: no slot is run twice, whatever the clocks of hosts do.
-  Needs an engine that keeps values.
+Once per slot (--once-per 1h): the calendar of the engine divides time into slots of
+  that length. The first holder of the lock runs the command. When it succeeds, the slot
+  is recorded under its token, and later runs in the slot are skipped with exit code 0.
+  If it fails or dies, the next one takes over. The record only moves forward: no slot
+  runs twice, whatever the clocks of the hosts do. Needs an engine that keeps values.
 
-With --output json, errors on stderr are JSON; stdout is the command's alone.";
+With --output json, errors on stderr are JSON; stdout belongs to the command.";
 
 /// Run a command while holding a lock
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Run {
-    /// The lock
+    /// Name of the lock
     name: String,
-    /// How long the lock outlives us if this machine dies. Renewed every third of it
+    /// TTL: how long the lock stays held if this machine dies. It is renewed every third of the TTL
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
-    /// Wait for the lock at most this long [default: as long as it takes]
+    /// Wait at most this long for the lock [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: exit with 75 if the lock is busy
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Together with others who take it as shared
+    /// Share the lock with other shared holders
     #[arg(long)]
     shared: bool,
-    /// How many permits of a counted lock to take
+    /// Permits of a counted lock to take
     #[arg(long, value_name = "N", requires = "capacity", conflicts_with = "shared")]
     permits: Option<u32>,
-    /// Make it a counted lock with so many permits; all who use it must name the same number
+    /// Use a counted lock with this many permits; all users must give the same number
     #[arg(long, value_name = "N", conflicts_with = "shared")]
     capacity: Option<u32>,
-    /// Keep the lock closed for so long if we are lost without releasing it: for resources that check no token. At most 60s
+    /// Keep the lock closed for this long if the session dies, for resources that check no tokens. At most 60s
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration::parse)]
     lock_delay: Duration,
     /// Time between TERM and KILL, at most half the TTL [default: a quarter of the TTL, at most 5s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) kill_after: Option<Duration>,
-    /// Leave processes alone that the command leaves behind in its process group
+    /// Do not end processes that the command leaves behind in its process group
     #[arg(long)]
     keep_group: bool,
-    /// Who we are, for those who ask who holds the lock [default: host/process/command]
+    /// Owner shown to others [default: host/process/command]
     #[arg(long, value_name = "TEXT")]
     pub(crate) owner: Option<String>,
-    /// Say on stderr what it waits for, also if that is no terminal
+    /// Report progress on stderr even if it is not a terminal
     #[arg(long, short)]
     pub(crate) verbose: bool,
     #[command(flatten)]
     client: Client,
-    /// Run it once in each slot of this length, on one of all hosts that start it
+    /// Run the command once in each slot of this length, on one of the hosts that start it
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with_all = ["shared", "capacity"])]
     once_per: Option<Duration>,
     /// What to announce: set by `elect` alone.
@@ -184,15 +182,15 @@ impl Run {
     }
 
     async fn run_under_lock(self, margins: Margins) -> Result<u8, Failure> {
-        // Before anything else: from here on no signal is missed.
+        // First of all, so that no signal is missed.
         let mut signals = Signals::listen()
-            .map_err(|error| Failure::other(format!("signals cannot be received: {error}")))?;
+            .map_err(|error| Failure::other(format!("failed to install signal handlers: {error}")))?;
         let builder = self.client.builder().owner(self.owner.clone().unwrap_or_else(|| self.default_owner()));
         let keeper = tokio::select! {
             keeper = builder.connect_unfenced(&self.client.engine) => keeper?,
             number = signals.next_fatal() => return Ok(signals::exit_code(number)),
         };
-        // An engine that cannot fence runs commands all the same: they get no token.
+        // With an engine that cannot fence, commands run without a token.
         match keeper.fenced() {
             Ok(fenced) => self.run_with(margins, signals, fenced).await,
             Err(_) => self.run_with(margins, signals, keeper).await,
@@ -220,7 +218,7 @@ impl Run {
                 }
             },
             number = signals.next_fatal() => {
-                // The dropped wait leaves the queue; wait until the cell knows.
+                // The dropped request leaves the queue; wait until the cell knows.
                 goodbye(&keeper).await;
                 return Ok(signals::exit_code(number));
             }
@@ -271,7 +269,7 @@ impl Run {
         let sentinel = Sentinel::watch(started.pid);
         let supervisor = Supervisor::new(started, signals, margins, self.keep_group);
         let end = supervisor.until_end(&guard).await;
-        // Of a group that did not go at KILL it stays the last hope.
+        // The sentinel stays with a group that survived KILL.
         if let (Some(sentinel), false) = (sentinel, matches!(end, End::Lost { left_over: true, .. })) {
             sentinel.dismiss();
         }
@@ -284,15 +282,15 @@ impl Run {
                 let released = tokio::time::timeout(GOODBYE, guard.release()).await;
                 match released {
                     Ok(Ok(())) => goodbye(&keeper).await,
-                    // It was taken away, and we were not told in time.
+                    // The lock was lost, and the news did not arrive in time.
                     Ok(Err(Error::NotHeld { .. } | Error::SessionLost)) => {
-                        return Err(self.lost("it was taken away before the command ended"));
+                        return Err(self.lost("it was lost before the command ended"));
                     }
-                    // The command's work was done under the lock; that the cell does not answer now changes nothing.
+                    // The command finished under the lock; a missing answer changes nothing.
                     Ok(Err(_)) | Err(_) => {
                         let ttl = duration::words(self.ttl);
                         Failure::new("unknown", 0, format!(
-                            "the command has ended, but the cell does not answer: \"{}\" is free in {ttl} at the latest",
+                            "the command has ended, but the cell does not answer: \"{}\" is free after {ttl} at the latest",
                             self.name
                         ))
                         .print(self.client.output);
@@ -302,9 +300,9 @@ impl Run {
             }
             End::Lost { why, left_over } => {
                 let end = if left_over {
-                    // Whatever the cell still holds for us must not pass on before its time.
+                    // The grant must not pass on before its lease ends.
                     std::mem::forget(guard);
-                    "the command was sent KILL but has not ended yet (it may hang in the kernel)"
+                    "the command got KILL but has not ended yet (it may hang in the kernel)"
                 } else {
                     drop(guard);
                     let _ = tokio::time::timeout(SHORT_GOODBYE, keeper.close()).await;
@@ -315,7 +313,7 @@ impl Run {
         }
     }
 
-    /// Whether this run is wanted, if it is for a slot.
+    /// Whether to run now, if the run is for a slot.
     async fn slot<'a, F: Fencing>(
         &self,
         keeper: &'a Keeper<F>,
@@ -329,7 +327,7 @@ impl Run {
             Failure::new(
                 "unsupported",
                 crate::failure::USAGE,
-                format!("the engine {} keeps no values: --once-per needs a cell", keeper.engine()),
+                format!("the engine {} does not support values: --once-per needs a cell", keeper.engine()),
             )
         })?;
         let owner = self.owner.clone().unwrap_or_else(|| self.default_owner());
@@ -364,11 +362,11 @@ impl Run {
         lock
     }
 
-    /// The error in the words of the command line, with the holder if that can be had quickly.
+    /// The error with advice for the command line, and with the holder if it can be read quickly.
     async fn explain<F: Fencing>(&self, keeper: &Keeper<F>, error: Error) -> Failure {
         let next = match &error {
-            Error::Contended { .. } => "try again later, or wait for it with --wait 30s",
-            Error::Timeout { .. } => "try again later, or wait longer with --wait",
+            Error::Contended { .. } => "try again later, or wait with --wait 30s",
+            Error::Timeout { .. } => "try again later, or use a longer --wait",
             _ => return error.into(),
         };
         let held = match tokio::time::timeout(Duration::from_millis(500), keeper.who(&self.name)).await {
@@ -400,15 +398,15 @@ impl Run {
     }
 }
 
-/// Whether the command is to be run now.
+/// Whether to run the command now.
 enum Turn<'a, F: Fencing> {
-    /// Yes, and for this slot, if it is for one.
+    /// Yes, for this slot if there is one.
     Now(Option<Slot<'a, F>>),
-    /// No: it was run already.
+    /// No, the slot is done.
     Skip,
 }
 
-/// What the command is told about its token.
+/// The token as environment variables and as a fence.
 trait Tokens {
     fn tokens(&self) -> Vec<(&'static str, String)>;
 
@@ -439,7 +437,7 @@ impl Tokens for Guard<Unfenced> {
     }
 }
 
-/// Closes our session, so that the cell need not wait for its end.
+/// Closes the session, so that the cell need not wait for its expiry.
 async fn goodbye<F: Fencing>(keeper: &Keeper<F>) {
     let _ = tokio::time::timeout(GOODBYE, keeper.close()).await;
 }

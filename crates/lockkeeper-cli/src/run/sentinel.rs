@@ -1,8 +1,8 @@
 //! The sentinel: a process that ends the command's whole group if `run` itself is killed.
 //!
-//! The command dies with `run` (see `child.rs`), but what it has started does not, and nobody renews the lease any more.
-//! The sentinel holds the end of a pipe whose other end only `run` has. If that closes without a word, `run` is gone. It
-//! stands beside the group, not in it: it must not count among those that are still at work.
+//! The command dies with `run` (see `child.rs`), but its children do not, and nobody renews the lease any more. The sentinel
+//! reads from a pipe whose other end only `run` has. If the pipe closes without a message, `run` is dead. The sentinel is not
+//! in the group itself, so that it does not count as a live process of it.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -14,17 +14,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::command::OURSELVES;
 use crate::failure::USAGE;
 
-/// The first word that leads here.
+/// The hidden verb.
 pub(crate) const VERB: &str = "__sentinel";
 
-/// The sentinel as `run` has it. Dropped, or gone with `run`, it ends the group.
+/// The handle of `run` on its sentinel. When it is dropped, or when `run` dies, the group is ended.
 #[derive(Debug)]
 pub(crate) struct Sentinel {
     line: ChildStdin,
 }
 
 impl Sentinel {
-    /// Watches over a group from now on. Nothing if there can be none: then the command alone dies with `run`.
+    /// Starts to watch a group. `None` if the sentinel cannot be started: then only the command dies with `run`.
     pub(crate) fn watch(group: Pid) -> Option<Sentinel> {
         let mut command = Command::new(OURSELVES);
         command.args([VERB, &group.as_raw_nonzero().to_string()]).process_group(0);
@@ -33,18 +33,18 @@ impl Sentinel {
         Some(Sentinel { line })
     }
 
-    /// All is over: whatever is left of the group is nobody's business.
+    /// Ends the sentinel without ending the group.
     pub(crate) fn dismiss(mut self) {
-        // If it is gone, there is nobody to be dismissed.
+        // A dead sentinel need not be dismissed.
         let _ = self.line.write_all(b".");
     }
 }
 
-/// Waits for a word of `run`, and ends the group if there will be none.
+/// Waits for a message of `run`, and ends the group if the pipe closes without one.
 pub(crate) fn stand(words: &[OsString]) -> u8 {
     let group = words.first().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let Some(group) = group else {
-        eprintln!("lockkeeper: {VERB} is for `lockkeeper run` alone");
+        eprintln!("lockkeeper: {VERB} is internal to `lockkeeper run`");
         return USAGE;
     };
     let mut word = [0];

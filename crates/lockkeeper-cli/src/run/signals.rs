@@ -1,4 +1,4 @@
-//! The signals that `run` takes: to pass them on, to give up a wait, to hear of children.
+//! The signals that `run` handles: to forward them, to end a wait, to learn of children.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,7 +7,7 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is passed on to the command. TSTP is not: see [`Signals::next`].
+/// Signals that are handled. TSTP is not forwarded: see [`Signals::next`].
 const TAKEN: [Signal; 11] = [
     Signal::TERM,
     Signal::INT,
@@ -22,19 +22,18 @@ const TAKEN: [Signal; 11] = [
     Signal::CHILD,
 ];
 
-/// Signals as they come.
+/// A stream of signals.
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
-    /// From now on these signals do nothing but come out here.
+    /// Starts to receive these signals.
     pub(crate) fn listen() -> io::Result<Signals> {
         let ignored = ignored();
         let streams = TAKEN
             .into_iter()
-            // Whoever started us with nohup, or in the background of a script, meant it: they stay ignored, and the
-            // command inherits that.
+            // Signals ignored by nohup, or in the background of a script, stay ignored, and the command inherits that.
             .filter(|signal| *signal == Signal::CHILD || !is_in(ignored, *signal))
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
             .collect::<io::Result<_>>()?;
@@ -43,8 +42,7 @@ impl Signals {
 
     /// The next signal. Cancel-safe.
     ///
-    /// TSTP (Ctrl-Z) comes out here too, and nobody acts on it: if `run` stopped, its lease would be lost behind its
-    /// back.
+    /// TSTP (Ctrl-Z) is received too and ignored: if `run` stopped, it would lose its lease unnoticed.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
@@ -57,7 +55,7 @@ impl Signals {
         .await
     }
 
-    /// The next signal that would end a program that does not care about it.
+    /// The next signal that ends a program by default.
     pub(crate) async fn next_fatal(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -70,7 +68,7 @@ impl Signals {
     }
 }
 
-/// The exit code of what ended by a signal, as shells say it.
+/// The exit code of shells for a process that a signal ended.
 pub(crate) fn exit_code(signal: Signal) -> u8 {
     128 + u8::try_from(signal.as_raw()).unwrap_or(0)
 }
@@ -79,7 +77,7 @@ fn is_in(mask: u64, signal: Signal) -> bool {
     mask >> (signal.as_raw() - 1) & 1 == 1
 }
 
-/// The signals that were ignored when we were started, as a mask.
+/// The signals that were ignored at the start, as a mask.
 fn ignored() -> u64 {
     std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_in(&status))
 }

@@ -1,8 +1,7 @@
-//! `--once-per`: a command that many hosts start at the same time, and one of them runs.
+//! `--once-per`: many hosts start a command at the same time, and one of them runs it.
 //!
-//! Time is cut into slots by the calendar of the engine, so hosts whose clocks differ mean the same slot. The slot of the last
-//! run that succeeded is kept under the token of whoever ran it, and only ever moves forward: whatever a clock does, no
-//! slot is run twice.
+//! The calendar of the engine divides time into slots, so hosts with different clocks mean the same slot. The slot of the last
+//! successful run is stored under the token of its holder and only moves forward: no slot runs twice, whatever the clocks do.
 
 use std::time::Duration;
 
@@ -13,19 +12,19 @@ use crate::duration::words;
 use crate::escape;
 use crate::failure::Failure;
 
-/// What is known of the last run that succeeded.
+/// The record of the last successful run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Record {
-    /// When its slot began, in milliseconds since 1970.
+    /// Start of its slot, in milliseconds since 1970.
     slot: u64,
     by: String,
     token: u64,
-    /// How many came later in the same slot, and who was the last of them.
+    /// The number of skipped runs in the slot, and the last of them.
     skipped: u64,
     skipped_by: String,
 }
 
-/// The slot that this run is for.
+/// The slot of this run.
 pub(super) struct Slot<'a, F: Fencing> {
     keeper: &'a Keeper<F>,
     key: String,
@@ -35,7 +34,7 @@ pub(super) struct Slot<'a, F: Fencing> {
 }
 
 impl<'a, F: Fencing> Slot<'a, F> {
-    /// The present slot, under the lock. `None` if it was run already: that is recorded and said.
+    /// Takes the present slot, under the lock. `None` if it is done already: that is recorded and reported.
     pub(super) async fn take(
         keeper: &'a Keeper<F>,
         name: &str,
@@ -48,7 +47,7 @@ impl<'a, F: Fencing> Slot<'a, F> {
         let last = match keeper.value(key.as_str()).get().await? {
             None => Record::default(),
             Some(value) => serde_json::from_slice(&value.bytes).map_err(|error| {
-                Failure::other(format!("what is kept under the key \"{key}\" is no record of runs: {error}"))
+                Failure::other(format!("the value of \"{key}\" is not a record of runs: {error}"))
             })?,
         };
         let mut slot = Slot { keeper, key, owner, begins: slot_of(now, period), last };
@@ -60,7 +59,7 @@ impl<'a, F: Fencing> Slot<'a, F> {
         slot.write(fence).await?;
         let ago = Duration::from_millis(now.saturating_sub(slot.last.slot));
         eprintln!(
-            "lockkeeper: \"{name}\" was run already in this slot of {}, which began {} ago, by {}: skipped",
+            "lockkeeper: skipped \"{name}\": the slot of {}, which began {} ago, was already run by {}",
             words(period),
             words(ago),
             escape::line(&slot.last.by)
@@ -68,7 +67,7 @@ impl<'a, F: Fencing> Slot<'a, F> {
         Ok(None)
     }
 
-    /// The command has succeeded: nobody else runs it in this slot.
+    /// Records the success: nobody else runs the command in this slot.
     pub(super) async fn done(mut self, fence: (String, Token)) -> Result<(), Failure> {
         self.last =
             Record { slot: self.begins, by: self.owner.clone(), token: fence.1.0, ..Record::default() };
@@ -77,20 +76,20 @@ impl<'a, F: Fencing> Slot<'a, F> {
 
     async fn write(&self, (lock, token): (String, Token)) -> Result<(), Failure> {
         let bytes = serde_json::to_vec(&self.last)
-            .map_err(|error| Failure::other(format!("the run cannot be recorded: {error}")))?;
+            .map_err(|error| Failure::other(format!("failed to record the run: {error}")))?;
         match self.keeper.value(self.key.as_str()).fence_with(lock, token).put(bytes).await {
             Ok(_) => Ok(()),
             Err(error @ Error::Unknown(_)) => Err(Failure::new(
                 "unknown",
                 crate::failure::UNAVAILABLE,
-                format!("the run may not have been recorded ({error}): the next host may run it again"),
+                format!("the run may not have been recorded ({error}): the next host may repeat it"),
             )),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// When the slot began that a moment lies in.
+/// The start of the slot that contains a moment.
 fn slot_of(unix_ms: u64, period: Duration) -> u64 {
     let period = u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1);
     unix_ms / period * period

@@ -1,4 +1,4 @@
-//! Between the start of the command and its end.
+//! Supervises the command from its start to its end.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::lease::{self, Margins};
 use super::signals::Signals;
 use super::terminal;
 
-/// The longest that we sleep before we look at the clock: timers stand still while the machine sleeps.
+/// The longest sleep between two looks at the clock: timers stand still while the machine is suspended.
 const SLICE: Duration = Duration::from_millis(200);
-/// How often to look whether a group is gone. Nobody tells us of processes that are not our children.
+/// How often to check whether a group is gone. There is no event for processes that are not our children.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long after KILL we wait for the group to be gone, once the lease is lost.
+/// How long to wait after KILL for the group to be gone, once the lease is lost.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// How it ended.
+/// The end of the command.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The command ended while the lock was held.
@@ -25,12 +25,12 @@ pub(crate) enum End {
     /// The lease was lost, or about to be, and the command was ended.
     Lost {
         why: String,
-        /// It did not even go at KILL.
+        /// It survived KILL.
         left_over: bool,
     },
 }
 
-/// Watches over a command.
+/// Supervises a command.
 pub(crate) struct Supervisor {
     command: Started,
     signals: Signals,
@@ -38,15 +38,15 @@ pub(crate) struct Supervisor {
     keep_group: bool,
     /// The command's exit code, once it has one.
     code: Option<u8>,
-    /// It was stopped because it wants the terminal.
+    /// The command was stopped because it wants the terminal.
     wants_terminal: bool,
     ending: Option<Ending>,
 }
 
-/// The group has been told to end.
+/// The group was told to end.
 #[derive(Debug)]
 struct Ending {
-    /// Why the lease is lost; none if the command has ended and only its group is left.
+    /// Why the lease is lost; `None` if the command has ended and only its group is left.
     lost: Option<String>,
     kill_at: Duration,
     killed_at: Option<Duration>,
@@ -65,10 +65,10 @@ impl Supervisor {
     }
 
     async fn watch<F: Fencing>(&mut self, guard: &Guard<F>) -> End {
-        // The last deadline that we know of. It outlasts the guard: a lost one has none.
+        // The last known deadline. It outlives the guard, because a lost guard has none.
         let mut deadline = lease::now() + guard.remaining();
         loop {
-            // First the clock, then the guard: the sum is never later than the guard's own deadline.
+            // Clock first, then guard: the sum is never later than the guard's own deadline.
             let now = lease::now();
             let is_held = guard.state() == GuardState::Held;
             if is_held {
@@ -131,7 +131,7 @@ impl Supervisor {
         if let Some(ending) = &mut self.ending
             && now >= ending.kill_at
         {
-            // Again and again, for those that were being forked the first time.
+            // Repeated, for processes that were being forked the first time.
             self.command.signal(Signal::KILL);
             ending.killed_at.get_or_insert(now);
         }
@@ -162,17 +162,17 @@ impl Supervisor {
         }
     }
 
-    /// The command was stopped. Somebody who sent STOP on purpose gets what they wanted.
+    /// Handles a stopped command. A deliberate STOP is respected.
     fn on_stop(&mut self, signal: i32) {
         if signal == Signal::TSTP.as_raw() {
-            // Ctrl-Z: the shell does not know the command, so nobody could ever continue it.
+            // Ctrl-Z: the shell does not know the command, so it could never be continued.
             self.command.signal(Signal::CONT);
         } else if signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw() {
             self.wants_terminal = true;
         }
     }
 
-    /// Gives the terminal to a command that was stopped for want of it, as soon as it is ours to give.
+    /// Gives the terminal to a command that was stopped because it wants it, once the terminal is ours.
     fn lend_terminal(&mut self) {
         if self.wants_terminal && terminal::is_ours() {
             self.wants_terminal = false;
@@ -183,7 +183,7 @@ impl Supervisor {
 
     fn pass_on(&mut self, signal: Signal) {
         match signal {
-            // Children are looked at in any case. Ctrl-Z is not for us.
+            // Children are reaped in any case. Ctrl-Z is not for us.
             Signal::CHILD | Signal::TSTP => {}
             signal => self.command.signal(signal),
         }

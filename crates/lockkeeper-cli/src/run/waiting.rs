@@ -1,4 +1,4 @@
-//! The wait for the lock, and what it tells people meanwhile.
+//! The wait for the lock, with its progress messages.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc;
@@ -9,13 +9,13 @@ use lockkeeper::{Error, Fencing, Guard, Keeper, Lock, LockState};
 use crate::duration::words;
 use crate::escape;
 
-/// Whoever waits for less is not told.
+/// The wait before the first message.
 const FIRST_WORD: Duration = Duration::from_secs(1);
-/// Pauses between words grow up to this.
+/// The longest pause between messages.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Acquires the lock. After a second says what it waits for: on a terminal in one line that changes, else (and only
-/// if asked to be verbose) in a line for each change.
+/// Acquires the lock. After a second it reports progress: on a terminal in one line that is updated, otherwise (only with
+/// `--verbose`) in a line for each change.
 pub(crate) async fn acquire<F: Fencing>(
     keeper: &Keeper<F>,
     lock: &Lock<F>,
@@ -49,7 +49,7 @@ async fn tell<F: Fencing>(keeper: &Keeper<F>, name: &str, voice: &Voice) -> std:
     }
 }
 
-/// Who holds it, as the rest of a sentence.
+/// The holder, as the rest of a sentence.
 pub(crate) fn held_by(lock: &LockState) -> String {
     match &lock.holders[..] {
         [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", words(lock.closed)),
@@ -68,16 +68,16 @@ fn position(lock: &LockState, ours: &[String]) -> String {
     }
 }
 
-/// Whether one of our sessions is meant: a cell shows the first digits of an id.
+/// Whether a session is ours. A cell shows the first digits of an id only.
 fn is_ours(shown: &str, ours: &[String]) -> bool {
     !shown.is_empty() && ours.iter().any(|id| id.starts_with(shown))
 }
 
-/// Writes to stderr from a thread of its own: a terminal that was stopped with Ctrl-S, or a full pipe, must not keep us
-/// from renewing the session.
+/// Writes to stderr from a separate thread: a terminal stopped with Ctrl-S, or a full pipe, must not block the renewal of
+/// the session.
 struct Voice {
     is_terminal: bool,
-    /// None once it is to fall silent.
+    /// None once it has to stop.
     texts: Option<mpsc::SyncSender<String>>,
     finished: mpsc::Receiver<()>,
 }
@@ -91,7 +91,7 @@ impl Voice {
             let mut stderr = std::io::stderr();
             let mut has_spoken = false;
             while let Ok(text) = to_say.recv() {
-                // Back to the begin of the line, and clear it.
+                // Returns to the start of the line, and clears it.
                 let _ = match is_terminal {
                     true => write!(stderr, "\r\x1b[Klockkeeper: {text}"),
                     false => writeln!(stderr, "lockkeeper: {text}"),
@@ -106,7 +106,7 @@ impl Voice {
         Voice { is_terminal, texts: Some(texts), finished }
     }
 
-    /// Says it, unless it is still busy with the last text.
+    /// Writes a text, unless the last one is still being written.
     fn say(&self, text: String) {
         if let Some(texts) = &self.texts {
             let _ = texts.try_send(escape::line(&text).into_owned());
@@ -115,7 +115,7 @@ impl Voice {
 }
 
 impl Drop for Voice {
-    /// The line is cleared before anybody else writes; but nobody waits long for that.
+    /// Waits a moment for the line to be cleared, so that other output does not mix with it.
     fn drop(&mut self) {
         self.texts = None;
         let _ = self.finished.recv_timeout(Duration::from_millis(200));

@@ -43,12 +43,12 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
             text(&output.stdout).contains("all tokens and versions of the new cell are above"),
             "{output:?}"
         );
-        assert!(text(&output.stdout).contains("may be given twice if that clock is wrong"), "{output:?}");
+        assert!(text(&output.stdout).contains("may be granted twice if that clock is wrong"), "{output:?}");
         let output = cell.cli(&words).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains("is not empty"), "{output:?}");
     }
-    let old = cell.node(1).status().await.unwrap()["cell"].clone();
+    let old = cell.node(1).until_status().await["cell"].clone();
     for id in 1..=3 {
         cell.kill(id);
     }
@@ -58,7 +58,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     new.node_mut(1).data = cell.path("restored-2");
     new.spawn_with(1, &[]);
     new.leader().await;
-    assert_ne!(new.node(1).status().await.unwrap()["cell"], old);
+    assert_ne!(new.node(1).until_status().await["cell"], old);
     let seen = new.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"][0]["token"], held);
     assert_eq!(new.read("/v1/value?key=k").await["value"], "v");

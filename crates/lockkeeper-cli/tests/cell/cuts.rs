@@ -21,7 +21,7 @@ async fn goes_on(load: &mut Load) {
 }
 
 async fn term(cell: &Cell, id: u64) -> u64 {
-    cell.node(id).status().await.unwrap()["term"].as_u64().unwrap()
+    cell.node(id).until_status().await["term"].as_u64().unwrap()
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lockkeeper::Keeper;
 use serde_json::json;
 
 use crate::harness::cell::{Cell, text};
@@ -15,7 +16,7 @@ const WATCHED: Duration = Duration::from_secs(4);
 /// Takes and gives back a lock at the leader for some seconds. Everything is answered, and the leader stays.
 async fn works_without_a_change(cell: &Cell) {
     let leader = cell.leader().await;
-    let term = cell.node(leader).status().await.unwrap()["term"].clone();
+    let term = cell.node(leader).until_status().await["term"].clone();
     let session = open_session(cell, 30_000).await;
     let (began, mut pairs, mut slowest) = (Instant::now(), 0, Duration::ZERO);
     while began.elapsed() < WATCHED {
@@ -30,7 +31,7 @@ async fn works_without_a_change(cell: &Cell) {
     }
     println!("{pairs} pairs in {:?}, the slowest took {slowest:?}", began.elapsed());
     for node in &cell.nodes {
-        let status = node.status().await.unwrap();
+        let status = node.until_status().await;
         assert_eq!((&status["term"], &status["leader"]), (&term, &json!(leader)), "node {}", node.id);
     }
 }
@@ -52,6 +53,34 @@ async fn start(round_trip_ms: u64, lost_per_mille: u64, words: &[&str]) -> Cell 
 async fn a_cell_holds_at_50_ms_without_any_setting() {
     let cell = start(50, 0, &[]).await;
     works_without_a_change(&cell).await;
+}
+
+/// A lost packet holds back everything behind it for the time that TCP takes to repeat it, here 250 ms.
+#[tokio::test]
+async fn a_cell_holds_at_50_ms_with_lost_packets() {
+    let cell = start(50, 20, &[]).await;
+    until("lost packets, with which the cell works", async || {
+        let before = cell.network.lost();
+        works_without_a_change(&cell).await;
+        let lost = cell.network.lost() - before;
+        println!("{lost} packets were lost meanwhile");
+        (lost > 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_node_leads_soon_at_50_ms() {
+    let mut cell = start(50, 0, &[]).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    keeper.lock("before").acquire().await.unwrap().release().await.unwrap();
+    let leader = cell.leader().await;
+    let killed = Instant::now();
+    cell.kill(leader);
+    keeper.lock("after").acquire().await.unwrap().release().await.unwrap();
+    let took = killed.elapsed();
+    println!("granted and given back {} ms after the leader was killed", took.as_millis());
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test]
@@ -103,7 +132,7 @@ async fn the_timing_is_changed_by_a_rolling_restart() {
         cell.until_agreed().await;
     }
     for node in &cell.nodes {
-        assert_eq!(node.status().await.unwrap()["election_timeout_ms"], 1_200);
+        assert_eq!(node.until_status().await["election_timeout_ms"], 1_200);
     }
     assert_eq!(cell.read("/v1/lock?name=kept").await["holders"][0]["token"], token);
 }

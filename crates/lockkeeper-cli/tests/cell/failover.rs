@@ -11,8 +11,11 @@ use crate::harness::client::{Load, grant, keep_alive, open_session};
 use crate::harness::until;
 
 /// Generous: a busy machine with two processors. The figure itself is printed.
-const NEW_GRANT_WITHIN: Duration = Duration::from_secs(3);
+const NEW_GRANT_WITHIN: Duration = Duration::from_secs(10);
 const WAITERS: usize = 5;
+/// What the timing of `lan` promises. A busy machine may be late, but not every time.
+const FAIL_OVER_WITHIN: Duration = Duration::from_millis(500);
+const FAIL_OVERS: usize = 8;
 
 async fn owners_in_queue(cell: &Cell, lock: &str) -> Vec<String> {
     let seen = cell.read(&format!("/v1/lock?name={lock}")).await;
@@ -96,8 +99,55 @@ async fn the_leader_is_killed_and_nobody_loses_anything() {
 }
 
 #[tokio::test]
+async fn fail_over_takes_less_than_half_a_second() {
+    let mut cell = Cell::start(3).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
+    let mut took = Vec::new();
+    while took.len() < FAIL_OVERS {
+        let leader = cell.until_agreed().await;
+        keeper.lock("job").acquire().await.unwrap().release().await.unwrap();
+        let killed = Instant::now();
+        cell.kill(leader);
+        keeper.lock("job").acquire().await.unwrap().release().await.unwrap();
+        took.push(killed.elapsed());
+        if took.iter().any(|took| *took < FAIL_OVER_WITHIN) && took.len() >= 2 {
+            break;
+        }
+        cell.spawn(leader);
+    }
+    println!("granted and given back after the leader was killed: {took:?}");
+    assert!(took.iter().any(|took| *took < FAIL_OVER_WITHIN), "{took:?}");
+}
+
+/// On a cell in which nobody asks for anything, a new leader goes on with cell time where the old one was a moment ago (S2).
+#[tokio::test]
+async fn fail_over_of_a_quiet_cell_sets_its_time_back_by_at_most_a_second() {
+    const HELD_MS: u64 = 4_000;
+    let mut cell = Cell::start(3).await;
+    let session = open_session(&cell, 600_000).await;
+    grant(&cell, &session, "kept").await;
+    let held_ms = async |cell: &Cell| {
+        cell.read("/v1/lock?name=kept").await["holders"][0]["held_ms"].as_u64().expect("it is held")
+    };
+    let before = until("the lock to be held for a while", async || {
+        let held = held_ms(&cell).await;
+        (held >= HELD_MS).then_some(held)
+    })
+    .await;
+    let leader = cell.leader().await;
+    let killed = Instant::now();
+    cell.kill(leader);
+    let after = held_ms(&cell).await;
+    println!("held for {before} ms, and for {after} ms {} ms after the kill", killed.elapsed().as_millis());
+    assert!(after + 1_000 >= before, "held for {before} ms before the fail-over and for {after} ms after it");
+    // And time does not run ahead: it stands still while nobody leads.
+    let most = before + killed.elapsed().as_millis() as u64 + 1_000;
+    assert!(after <= most, "held for {after} ms, at most {most} ms is possible");
+}
+
+#[tokio::test]
 async fn a_new_leader_gives_every_session_its_full_time() {
-    let ttl = Duration::from_millis(4_000);
+    let ttl = Duration::from_millis(6_000);
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let session = open_session(&cell, ttl.as_millis() as u64).await;
@@ -136,7 +186,7 @@ async fn a_new_leader_gives_every_session_its_full_time() {
 async fn a_follower_is_killed_and_nobody_notices() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
-    let term = cell.node(leader).status().await.unwrap()["term"].clone();
+    let term = cell.node(leader).until_status().await["term"].clone();
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(3))).await;
     let events = keeper.events();
     let guard: Guard = keeper.lock("kept").acquire().await.unwrap();
@@ -151,7 +201,7 @@ async fn a_follower_is_killed_and_nobody_notices() {
     cell.until_even(&[1, 2, 3]).await;
 
     assert_eq!(cell.leader().await, leader, "nobody else had to lead");
-    assert_eq!(cell.node(leader).status().await.unwrap()["term"], term, "there was no election");
+    assert_eq!(cell.node(leader).until_status().await["term"], term, "there was no election");
     assert_eq!(guard.state(), GuardState::Held);
     nothing_was_lost(events).await;
     println!("{done} pairs of acquire and release, none failed");

@@ -26,17 +26,20 @@ async fn a_cell_forms_in_any_order_of_start() {
             );
         }
         cell.spawn(order[2]);
-        let leader = cell.until_agreed().await;
+        cell.until_agreed().await;
         for id in order {
-            assert!(says_serving(&cell, id).await, "node {id} does not say that it serves");
+            // A follower serves when it has heard of the leader's first heartbeat.
+            until("every node to say that it serves", async || says_serving(&cell, id).await.then_some(()))
+                .await;
         }
 
         let session = open_session(&cell, 10_000).await;
         grant(&cell, &session, "first").await;
         cell.until_even(&order).await;
+        let leader = cell.until_agreed().await;
         let mut names = BTreeSet::new();
         for id in order {
-            let status = cell.node(id).status().await.unwrap();
+            let status = cell.node(id).until_status().await;
             assert_eq!(status["leader"], leader);
             assert_eq!(status["members"].as_array().unwrap().len(), 3);
             assert!(status["members"].as_array().unwrap().iter().all(|member| member["voter"] == true));
@@ -74,7 +77,7 @@ async fn members_may_have_a_port_of_their_own() {
         cell.spawn_with(id, &["--cell", &list, "--peer-listen", &ports[id as usize - 1]]);
     }
     let leader = cell.until_agreed().await;
-    let status = cell.node(leader).status().await.unwrap();
+    let status = cell.node(leader).until_status().await;
     for (node, peer) in cell.nodes.iter().zip(&ports) {
         let member = &status["members"][node.id as usize - 1];
         assert_eq!(

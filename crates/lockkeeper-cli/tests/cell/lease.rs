@@ -10,7 +10,8 @@ use crate::harness::http::Http;
 
 /// On a busy machine the lease may be over before the first question is there: then another round is tried.
 const ROUNDS_MAX: usize = 20;
-const SAYS_SO_WITHIN: Duration = Duration::from_secs(3);
+/// Generous: a busy machine.
+const SAYS_SO_WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_leader_answers_from_its_lease_and_not_beyond_it() {

@@ -5,12 +5,17 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[cfg(feature = "simulation")]
+#[path = "../../../lockkeeper-server/tests/support/cell.rs"]
+mod in_process;
 
 mod backup;
 mod behind;
 mod busy;
+mod costly_frame;
 mod cuts;
 mod data_lost;
+mod degraded;
 mod disk;
 mod distance;
 mod failover;

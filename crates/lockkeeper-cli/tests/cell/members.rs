@@ -77,7 +77,7 @@ async fn a_dead_node_is_replaced() {
 
     // The dead one comes back with its folder. It is no member any more, and harms nobody.
     let leader = cell.leader().await;
-    let term = cell.node(leader).status().await.unwrap()["term"].clone();
+    let term = cell.node(leader).until_status().await["term"].clone();
     cell.spawn_with(dead, &[]);
     let began = Instant::now();
     let session = open_session(&cell, 60_000).await;
@@ -89,7 +89,7 @@ async fn a_dead_node_is_replaced() {
             assert_ne!(answer.status, 200, "a former member granted something: {answer:?}");
         }
     }
-    assert_eq!(cell.node(leader).status().await.unwrap()["term"], term, "there was no election");
+    assert_eq!(cell.node(leader).until_status().await["term"], term, "there was no election");
     // Two of the three that count are enough.
     let other = expected.into_iter().find(|id| *id != leader && *id != 4).unwrap();
     cell.kill(other);
@@ -225,7 +225,8 @@ async fn cell_goes_on_when_the_successor_stops_during_a_hand_over() {
     grant(&cell, &session, "after").await;
     let silence = began.elapsed();
     println!("a grant {} ms after the hand-over began", silence.as_millis());
-    assert!(silence < Duration::from_secs(3), "no grant for {silence:?}");
+    // Generous: a busy machine. A cell that waited for the successor would stand still for good.
+    assert!(silence < Duration::from_secs(15), "no grant for {silence:?}");
     cell.go_on(successor);
     cell.until_even(&[1, 2, 3]).await;
 }

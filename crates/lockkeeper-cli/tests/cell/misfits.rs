@@ -27,7 +27,7 @@ async fn still_serves(cell: &Cell) {
 #[tokio::test]
 async fn a_node_with_another_cells_data_is_refused() {
     let mut cell = Cell::start(3).await;
-    let first = cell.node(1).status().await.unwrap()["cell"].clone();
+    let first = cell.node(1).until_status().await["cell"].clone();
     for id in 1..=3 {
         cell.kill(id);
     }
@@ -39,7 +39,7 @@ async fn a_node_with_another_cells_data_is_refused() {
     }
     cell.spawn_all();
     cell.until_agreed().await;
-    let second = cell.node(1).status().await.unwrap()["cell"].clone();
+    let second = cell.node(1).until_status().await["cell"].clone();
     assert_ne!(first, second);
     cell.kill(3);
     std::fs::remove_dir_all(&cell.node(3).data).unwrap();

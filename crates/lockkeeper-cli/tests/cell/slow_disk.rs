@@ -136,7 +136,9 @@ async fn grants_in(load: &Load, time: Duration) -> u64 {
 /// writes go on with it.
 #[tokio::test]
 async fn writes_go_on_soon_when_only_a_follower_with_a_slow_disk_is_left() {
-    for (milliseconds, within) in [(8, Duration::from_millis(1_500)), (30, Duration::from_secs(3))] {
+    // On a machine with time to spare it takes less than a second. With one sync for each message it took 9 to 12 s.
+    let within = Duration::from_secs(6);
+    for milliseconds in [8, 30] {
         let mut disks = Disks::start().await;
         let leader = disks.0.leader().await;
         let [slow, healthy] = disks.0.others(leader)[..] else { panic!("three nodes") };

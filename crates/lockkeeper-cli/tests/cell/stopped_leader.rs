@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper::{GuardState, Keeper};
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::{answer, operation};
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::{answer, operation};
+use lockkeeper_net::frame::{self, GREETING};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,7 +18,8 @@ use crate::harness::http::Http;
 
 /// Each round is a chance for the leader to be caught with an old answer.
 const ROUNDS: usize = 4;
-const TAKES_OVER_WITHIN: Duration = Duration::from_secs(4);
+/// Generous: a busy machine. The figure is printed.
+const TAKES_OVER_WITHIN: Duration = Duration::from_secs(15);
 
 /// A connection that speaks frames, as the library does.
 async fn greet(address: &str) -> TcpStream {

@@ -63,7 +63,7 @@ fn a_slot_is_run_once_by_all_hosts_together() {
     let mut skipped = 0;
     for host in &mut hosts {
         assert_eq!(host.code(), 0);
-        skipped += usize::from(host.stderr_text().contains("was run already in this slot"));
+        skipped += usize::from(host.stderr_text().contains("was already run by"));
     }
     let ran = std::fs::read_to_string(server.path("ran")).unwrap();
     assert_eq!((ran.lines().count(), skipped), (1, 5), "{ran}");

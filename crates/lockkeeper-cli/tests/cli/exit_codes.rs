@@ -69,7 +69,7 @@ fn a_wait_that_is_over_is_124() {
     let output = server.run("job", &["--wait", "300ms"], "echo must not run").output().unwrap();
     assert_eq!(output.status.code(), Some(124));
     assert!(began.elapsed() >= Duration::from_millis(300));
-    assert!(text(&output.stderr).contains("did not become free within 300ms, held by"), "{output:?}");
+    assert!(text(&output.stderr).contains("did not become free within 300 ms, held by"), "{output:?}");
     assert_eq!(server.who("job")["waiting"], 0);
 }
 
@@ -136,7 +136,7 @@ fn help_and_version_are_no_errors() {
         assert!(!output.stdout.is_empty() && output.stderr.is_empty());
     }
     let help = text(&lockkeeper().args(["run", "--help"]).output().unwrap().stdout);
-    for word in ["LOCKKEEPER_TOKEN", "75", "124", "--keep-group", "as long as it takes"] {
+    for word in ["LOCKKEEPER_TOKEN", "75", "124", "--keep-group", "no limit"] {
         assert!(help.contains(word), "{word}");
     }
     assert!(!help.contains("__child"));
@@ -147,7 +147,7 @@ fn a_command_that_cannot_be_started() {
     let server = Server::start();
     let output = server.output(&["run", "job", "--", "no-such-command-at-all"]);
     assert_eq!(output.status.code(), Some(127));
-    assert!(text(&output.stderr).contains("was not found"), "{output:?}");
+    assert!(text(&output.stderr).contains("command not found"), "{output:?}");
     let output = server.output(&["run", "job", "--output", "json", "--", "/etc/passwd"]);
     assert_eq!(output.status.code(), Some(126));
     let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();

@@ -182,7 +182,7 @@ fn run_sleeps_through_its_deadline() {
     assert_eq!(run.code(), 70);
     assert!(!is_alive(&child));
     assert!(
-        began.elapsed() < Duration::from_secs(2),
+        began.elapsed() < Duration::from_secs(10),
         "no time is given after the deadline: {:?}",
         began.elapsed()
     );

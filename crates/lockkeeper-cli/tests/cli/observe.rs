@@ -22,7 +22,7 @@ fn wait_for(server: &Server, name: &str, owner: &str, place: u64) -> Process {
 #[test]
 fn the_history_of_a_lock_survives_a_restart() {
     let mut server = Server::start();
-    assert_eq!(table(&server, &["history", "job"]), "nothing is remembered of \"job\"\n");
+    assert_eq!(table(&server, &["history", "job"]), "no events recorded for \"job\"\n");
     assert!(server.run("job", &["--owner", "first"], "true").status().unwrap().success());
     let _holder = server.hold("job");
     server.output(&["force-release", "job", "--reason", "it hangs"]);
@@ -36,7 +36,7 @@ fn the_history_of_a_lock_survives_a_restart() {
     assert_eq!(told["events"][0]["reason"], "it hangs");
     assert_eq!(told["events"][3]["owner"], "first");
     let shown = table(&server, &["history", "job"]);
-    for word in ["WHEN", "taken by force", "it hangs", "released", "first", "at once"] {
+    for word in ["WHEN", "EVENT", "force-released", "it hangs", "released", "first", "no wait"] {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
     assert_eq!(table(&server, &["history", "job", "--limit", "1"]).lines().count(), 2);
@@ -48,22 +48,21 @@ fn the_history_of_a_lock_survives_a_restart() {
     );
     let shown = table(&server, &["history"]);
     assert!(
-        shown.contains("freed \"job\" by force: 1 lost it") && shown.contains("the members are now 1"),
+        shown.contains("force-released \"job\": 1 holder,") && shown.contains("members changed to 1"),
         "{shown}"
     );
 }
 
 #[test]
-fn top_shows_where_it_is_crowded() {
+fn top_shows_contention() {
     let server = Server::start();
-    assert!(table(&server, &["top", "--once"]).contains("nobody waits"));
+    assert!(table(&server, &["top", "--once"]).contains("no waiters"));
     let _quiet = server.hold("quiet");
     let _busy = server.hold("busy");
     let _waits = wait_for(&server, "busy", "a patient one", 1);
     // Not a terminal: one look, also without --once.
     let shown = table(&server, &["top"]);
-    for word in
-        ["node 1 leads", "2 held, 1 waiting", "last hour: 2 grants", "MOST WAITED FOR", "HELD THE LONGEST"]
+    for word in ["node 1 leads", "2 held, 1 waiting", "last hour: 2 grants", "MOST CONTENDED", "LONGEST HELD"]
     {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
@@ -88,7 +87,7 @@ fn top_is_live_in_a_terminal_and_leaves_it_as_it_was() {
             .stdout(Stdio::null()),
     );
     let shown = || std::fs::read(&seen).map(|bytes| text(&bytes)).unwrap_or_default();
-    until("the first look", || shown().contains("nothing is held").then_some(()));
+    until("the first look", || shown().contains("no locks held").then_some(()));
     let _holder = server.hold("job");
     until("the lock on the screen", || shown().contains("job").then_some(()));
     terminal.write("\x03");
@@ -118,20 +117,25 @@ fn a_slow_acquire_is_a_line_of_json_in_the_log() {
 }
 
 #[test]
-fn explain_says_who_is_in_the_way() {
+fn explain_names_the_holder_and_earlier_waiters() {
     let server = Server::start();
     assert!(table(&server, &["explain", "job"]).contains("\"job\" is free"));
     let _holder = server.hold("job");
     let _first = wait_for(&server, "job", "first in line", 1);
     let _second = wait_for(&server, "job", "second in line", 2);
     let shown = table(&server, &["explain", "job"]);
-    for word in ["\"job\" is held by", "token 1", "2 wait in line", "first in line, second in line"] {
+    for word in
+        ["\"job\" is held by", "token 1", "2 waiters, the first for ", "first in line, second in line"]
+    {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
     let shown = table(&server, &["explain", "job", "--owner", "second"]);
-    assert!(shown.contains("is number 2 in line") && shown.contains("before it: first in line"), "{shown}");
+    assert!(
+        shown.contains("is number 2 in the queue") && shown.contains("before it: first in line"),
+        "{shown}"
+    );
     let shown = table(&server, &["explain", "job", "--owner", "nobody"]);
-    assert!(shown.contains("stands in line"), "{shown}");
+    assert!(shown.contains("No waiter has an owner that contains \"nobody\""), "{shown}");
     let told = server.json(&["explain", "job"]);
     assert_eq!(told["lock"]["waiting"], 2);
     assert_eq!(told["blocked"][0]["lock"], "job");

@@ -125,14 +125,14 @@ fn force_release_asks() {
     let server = Server::start();
     let mut holder = server.hold("job");
     let mut session = Session::start(&server, "$LK force-release job");
-    session.until_shown("Release \"job\" by force? It is held by ");
+    session.until_shown("\"job\" is held by ");
     session.process.write("n\n");
     assert_eq!(session.process.code(), 1);
     assert!(session.screen().contains("nothing was done"));
     assert_eq!(server.who("job")["holders"].as_array().unwrap().len(), 1);
 
     let mut session = Session::start(&server, "$LK force-release job");
-    session.until_shown("[y/N]");
+    session.until_shown("Force-release it? [y/N]");
     session.process.write("y\n");
     assert_eq!(session.process.code(), 0);
     assert_eq!(holder.code(), 70);

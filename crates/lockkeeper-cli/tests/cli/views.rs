@@ -44,7 +44,7 @@ fn who_holds_and_who_waits() {
     assert_eq!(lock["queue"][0]["position"], 1);
 
     let shown = table(&server, &["who", "job"]);
-    for word in ["\"job\" is held", "HOLDER", "exclusive", "WAITING", "a patient one", "shared"] {
+    for word in ["\"job\" is held", "HOLDER", "exclusive", "WAITER", "a patient one", "shared"] {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
 }
@@ -60,7 +60,7 @@ fn a_free_lock_is_no_error() {
 #[test]
 fn ls_lists_by_prefix_and_limit() {
     let server = Server::start();
-    assert_eq!(table(&server, &["ls"]), "no lock is held or waited for\n");
+    assert_eq!(table(&server, &["ls"]), "no locks in use\n");
     let _holders: Vec<Process> = ["a/1", "a/2", "b/1"].iter().map(|name| server.hold(name)).collect();
 
     let names = |words: &[&str]| -> Vec<String> {
@@ -85,7 +85,7 @@ fn ls_lists_by_prefix_and_limit() {
     }
     assert!(lines[1].starts_with("a/1") && lines[1].contains("exclusive"), "{shown}");
     let output = server.output(&["ls", "--limit", "1"]);
-    assert!(text(&output.stderr).contains("there are more"), "{output:?}");
+    assert!(text(&output.stderr).contains("more locks exist"), "{output:?}");
 }
 
 #[test]

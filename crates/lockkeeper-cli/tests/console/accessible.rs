@@ -1,11 +1,11 @@
-//! The console without a mouse, without seeing it, and on a phone.
+//! The console by keyboard, with a screen reader, and on a phone.
 
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::scene::{VIEWS, address, fill, node};
 
-/// What somebody can do something with, and what stands for a picture: nobody can use it without a name.
+/// Interactive elements and images, which are unusable without a name.
 const NAMED: [&str; 9] =
     ["button", "link", "textbox", "searchbox", "combobox", "checkbox", "meter", "image", "table"];
 
@@ -23,7 +23,7 @@ fn property<'a>(node: &'a Value, wanted: &str) -> &'a Value {
     found.map_or(&Value::Null, |property| &property["value"]["value"])
 }
 
-/// Everything in one view that a screen reader needs.
+/// Checks everything in a view that a screen reader needs.
 fn check(view: &str, nodes: &[Value]) {
     let all = |wanted: &str| nodes.iter().filter(|node| role(node) == wanted).collect::<Vec<_>>();
     for node in nodes.iter().filter(|node| NAMED.contains(&role(node))) {
@@ -41,17 +41,17 @@ fn check(view: &str, nodes: &[Value]) {
     assert!(levels.contains(&2), "{view}: a heading of the view: {levels:?}");
     assert!(levels.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{view}: no level is left out: {levels:?}");
     let says = all("status");
-    assert_eq!(says.len(), 1, "{view}: where the node stands is said when it changes");
+    assert_eq!(says.len(), 1, "{view}: the state of the node is announced");
     assert_eq!(property(says[0], "live"), "polite", "{view}");
 
     let tables = all("table");
-    assert_ne!(tables.len(), 0, "{view}: what is drawn is told in a table as well");
+    assert_ne!(tables.len(), 0, "{view}: drawings have a table with the same data");
     let children = |node: &Value| {
         let ids = node["childIds"].as_array().cloned().unwrap_or_default();
         nodes.iter().filter(|child| ids.contains(&child["nodeId"])).collect::<Vec<_>>()
     };
     for table in tables {
-        // Down to the cells; what lies in a cell is none of the table's.
+        // Down to the cells; their content does not belong to the table.
         let (mut heads, mut rows, mut open) = (0, 0, children(table));
         while let Some(node) = open.pop() {
             match role(node) {
@@ -79,7 +79,7 @@ fn check(view: &str, nodes: &[Value]) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_view_can_be_read_aloud_and_fits_on_a_phone() {
+async fn every_view_is_accessible_and_fits_on_a_phone() {
     let cell = node().await;
     let browser = Browser::start().await;
     let _scene = fill(&cell).await;
@@ -90,16 +90,13 @@ async fn every_view_can_be_read_aloud_and_fits_on_a_phone() {
             browser.go(view).await;
             check(&format!("{view} at {width}"), &browser.read_aloud().await);
             let scrolls = browser.tell("document.documentElement.scrollWidth").await;
-            assert!(
-                scrolls.as_u64() <= Some(width.into()),
-                "{view} must be moved sideways: {scrolls} of {width}"
-            );
+            assert!(scrolls.as_u64() <= Some(width.into()), "{view} scrolls sideways: {scrolls} of {width}");
         }
     }
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// Presses Tab until an expression is true; a person would give up long before this does.
+/// Presses Tab until an expression is true.
 async fn tab_until(browser: &Browser, expression: &str) {
     for _ in 0..40 {
         browser.press("Tab", 9).await;
@@ -107,7 +104,7 @@ async fn tab_until(browser: &Browser, expression: &str) {
             return;
         }
     }
-    panic!("forty times Tab, and never {expression}");
+    panic!("{expression} was not reached after forty times Tab");
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -116,21 +113,21 @@ async fn everything_is_reached_by_keyboard() {
     let browser = Browser::start().await;
     let _scene = fill(&cell).await;
     browser.open(&address(&cell, 1, "#/cell")).await;
-    // The address changes before the view does: a title tells which view is there.
+    // The address changes before the view does: the title names the present view.
     let shows = async |title: &str| {
         let busy = "document.querySelector('main').getAttribute('aria-busy')";
         browser.until(&format!("document.title === '{title} · Lockkeeper' && {busy} === 'false'")).await;
     };
-    // The way past the navigation comes first, can be seen, and leads to the view that is shown.
+    // The skip link comes first, is visible, and leads to the content.
     browser.press("Tab", 9).await;
     browser.until("document.activeElement.id === 'skip'").await;
     assert_eq!(browser.tell("document.activeElement.getBoundingClientRect().left >= 0").await, true);
     browser.press("Enter", 13).await;
     browser.until("document.activeElement.id === 'view'").await;
     shows("Cell").await;
-    assert_eq!(browser.tell("location.hash").await, "#/cell", "it stays where it was");
+    assert_eq!(browser.tell("location.hash").await, "#/cell", "the address does not change");
 
-    // Every view, one after the other, by the navigation alone.
+    // Every view by the navigation.
     for view in ["#/locks", "#/graph", "#/top", "#/sessions", "#/elections", "#/audit", "#/cell"] {
         browser.open(&address(&cell, 1, "#/cell")).await;
         tab_until(&browser, &format!("document.activeElement.hash === '{view}'")).await;
@@ -140,7 +137,7 @@ async fn everything_is_reached_by_keyboard() {
         browser.until(&format!("document.querySelector('nav a[aria-current]')?.hash === '{view}'")).await;
     }
 
-    // From the search to a lock of it, and to the button that frees it.
+    // From the search to a lock, and to the button that force-releases it.
     browser.open(&address(&cell, 1, "#/locks")).await;
     tab_until(&browser, "document.activeElement.id === 'prefix'").await;
     browser.type_in("dock").await;
@@ -148,7 +145,7 @@ async fn everything_is_reached_by_keyboard() {
     tab_until(&browser, "document.activeElement.innerText === 'dock/3'").await;
     browser.press("Enter", 13).await;
     shows("dock/3").await;
-    assert_eq!(browser.tell("document.activeElement.id").await, "view", "a new view begins at its beginning");
+    assert_eq!(browser.tell("document.activeElement.id").await, "view", "a new view starts at its beginning");
     tab_until(&browser, "document.activeElement.id === 'force-open'").await;
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -1,7 +1,7 @@
-//! The console in a real browser: every view with data, what happens while somebody watches, and how fast it is.
+//! The console in a browser: every view with data, live updates, and response times.
 //!
-//! `LOCKKEEPER_PICTURES=docs/images cargo test -p lockkeeper-cli --test console` makes the pictures of the
-//! documentation anew.
+//! `LOCKKEEPER_PICTURES=docs/images cargo test -p lockkeeper-cli --test console` renders the pictures of the
+//! documentation again.
 
 #![allow(
     clippy::unwrap_used,

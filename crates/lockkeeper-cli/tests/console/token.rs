@@ -1,5 +1,5 @@
-//! The console of a cell that asks who its callers are: it asks for a token, shows what that allows, and frees a lock
-//! only for those who may.
+//! The console of a cell that authenticates its callers: it asks for a token, shows what the token allows, and
+//! force-releases only with the right to do so.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +28,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn it_asks_for_a_token_and_frees_locks_only_for_those_who_may() {
+async fn the_console_asks_for_a_token_and_respects_its_rights() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("root.token");
     crate::harness::write_secret(&file, ROOT);
@@ -69,7 +69,7 @@ async fn it_asks_for_a_token_and_frees_locks_only_for_those_who_may() {
         .until("document.getElementById('force-error').textContent.includes('may not free by force')")
         .await;
     browser.tell("document.getElementById('force-cancel').click()").await;
-    // The page asks for another one.
+    // The page asks for another token.
     show(ROOT).await;
     force().await;
     browser.until("!document.getElementById('force').open").await;

@@ -1,4 +1,4 @@
-//! Every view with data in it, by mouse and by keyboard, light and dark, large and small.
+//! Every view with data, by mouse and keyboard, in light and dark mode, on large and small screens.
 
 use serde_json::json;
 
@@ -10,10 +10,10 @@ fn cell_of(row: &str, label: &str) -> String {
     format!("document.querySelector('{row}')?.querySelector('[data-label=\"{label}\"]')?.innerText")
 }
 
-/// A time for people.
+/// A formatted duration.
 const A_TIME: &str = r"/^\d+(\.\d)? (ms|s|min|h)/";
 
-/// Waits until a time on the page is one, and until it has gone on.
+/// Waits until a duration is shown and has advanced.
 async fn until_it_goes_on(browser: &Browser, time: &str) {
     browser.until(&format!("{A_TIME}.test({time})")).await;
     let before = browser.tell(time).await;
@@ -21,7 +21,7 @@ async fn until_it_goes_on(browser: &Browser, time: &str) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_view_shows_what_is_there() {
+async fn every_view_shows_its_data() {
     let cell = node().await;
     let browser = Browser::start().await;
     let scene = fill(&cell).await;
@@ -30,12 +30,12 @@ async fn every_view_shows_what_is_there() {
     browser.until_text("leads the cell").await;
     browser.until("document.querySelector('[data-node=\"1\"]')?.innerText.includes('leader')").await;
     browser.until_text("orders/4472").await;
-    browser.until_text("One election is remembered").await;
+    browser.until_text("1 recorded election").await;
     let disk = "[...document.querySelectorAll('.cards div')].find((card) => card.innerText.startsWith('Disk')).innerText";
     browser.until(&format!(r"/^Disk\n[\d.]+ [KMGT]B free\n[\d.]+ [KMGT]?B used$/.test({disk})")).await;
     let own = "[data-node=\"1\"]";
-    browser.until(&format!("{} === '0'", cell_of(own, "Entries behind"))).await;
-    browser.until(&format!("{} === 'now'", cell_of(own, "Last heard"))).await;
+    browser.until(&format!("{} === '0'", cell_of(own, "Lag (entries)"))).await;
+    browser.until(&format!("{} === 'now'", cell_of(own, "Last answer"))).await;
     let top = cell.read("/v1/top").await;
     let shown = async |ms: &serde_json::Value| {
         browser.tell(&format!("import('/console/format.js').then((format) => format.duration({ms}))")).await
@@ -60,43 +60,45 @@ async fn every_view_shows_what_is_there() {
     let line = |label: &str| format!("{}.split(' for ').pop()", cell_of(row, label));
     until_it_goes_on(&browser, &line("Held by")).await;
     until_it_goes_on(&browser, &line("Waiting")).await;
-    // Host, process, program and version, as our library says them.
+    // Host, process, program and version, as our library sends them.
     let owner = cell.read("/v1/lock?name=jobs%2Fnightly").await["holders"][0]["owner"].clone();
     let parts: Vec<&str> = owner.as_str().unwrap().split('/').collect();
     let own = (std::process::id().to_string(), concat!("lockkeeper-", env!("CARGO_PKG_VERSION")));
     assert_eq!((parts.len(), parts[1], parts[3]), (4, own.0.as_str(), own.1), "{owner}");
     browser.until(&format!("{}.includes({owner})", cell_of("[data-lock=\"jobs/nightly\"]", "Held by"))).await;
     browser.picture("console-locks").await;
-    // Searching as one types.
+    // Search while typing.
     browser.tell("document.getElementById('prefix').focus()").await;
     browser.type_in("orders/").await;
     browser.until("document.querySelectorAll('tbody tr[data-lock]').length === 1").await;
-    assert_eq!(browser.tell("document.activeElement.id").await, "prefix", "the focus stays while one types");
+    assert_eq!(browser.tell("document.activeElement.id").await, "prefix", "the focus stays while typing");
     browser.go("#/locks").await;
 
     browser.go(&format!("#/lock?name={}", encoded("orders/4472"))).await;
     browser.until("document.querySelectorAll('svg .bar').length === 6").await;
-    browser.until_text("held by one alone, 1 waits").await;
+    browser.until_text("held exclusively, 1 waiting").await;
     browser.until("document.querySelectorAll('tr[data-what=\"released\"]').length === 4").await;
-    // The expiry, in the drawing and in words, with who and which token.
+    // The expiry, in the drawing and in the table, with owner and token.
     browser.until("document.querySelectorAll('svg .bar.session_expired').length === 1").await;
     let bar = "document.querySelector('svg .bar.session_expired title').textContent";
-    browser.until(&format!("{bar}.startsWith('import@host-9/77, token 1: lost: its session expired')")).await;
+    browser.until(&format!("{bar}.startsWith('import@host-9/77, token 1: lost: session expired')")).await;
     let expired = "document.querySelector('tr[data-what=\"session_expired\"]').innerText";
-    for word in ["lost: its session expired", "import@host-9/77", "held "] {
+    for word in ["lost: session expired", "import@host-9/77", "held "] {
         browser.until(&format!("{expired}.includes({})", json!(word))).await;
     }
-    browser.until("document.querySelector('tr[data-what=\"granted\"] [data-label=\"Took\"]') !== null").await;
+    browser
+        .until("document.querySelector('tr[data-what=\"granted\"] [data-label=\"Duration\"]') !== null")
+        .await;
     browser.until_text("waited ").await;
     let queue = "#queue tbody tr";
     browser.until(&format!("{} === '1'", cell_of(queue, "Position"))).await;
-    until_it_goes_on(&browser, &cell_of(queue, "Waited")).await;
+    until_it_goes_on(&browser, &cell_of(queue, "Waiting for")).await;
     until_it_goes_on(&browser, &cell_of("#holders tbody tr", "Held for")).await;
     browser.picture("console-lock").await;
 
     browser.go("#/lock?name=never").await;
-    browser.until_text("nobody has ever held it").await;
-    browser.until_text("Nothing is remembered of it").await;
+    browser.until_text("no earlier holder is recorded").await;
+    browser.until_text("No events recorded").await;
 
     browser.go("#/graph").await;
     browser.until("document.querySelectorAll('svg .point.ring').length === 2").await;
@@ -105,7 +107,7 @@ async fn every_view_shows_what_is_there() {
     browser.picture("console-waits").await;
 
     browser.go("#/top").await;
-    browser.until_text("Most wait for").await;
+    browser.until_text("Most contended").await;
     browser.until_text("reports/monthly").await;
     for (word, spread) in [("Waited", &waited), ("Held", &held)] {
         for (which, figure) in [("p50", "p50_ms"), ("p99", "p99_ms")] {
@@ -117,7 +119,8 @@ async fn every_view_shows_what_is_there() {
                 .await;
         }
     }
-    let held_longest = "[...document.querySelectorAll('table')].find((table) => table.caption.innerText === 'Held the longest')";
+    let held_longest =
+        "[...document.querySelectorAll('table')].find((table) => table.caption.innerText === 'Longest held')";
     until_it_goes_on(
         &browser,
         &format!("{held_longest}.querySelector('[data-label=\"Held for\"]').innerText"),
@@ -138,7 +141,7 @@ async fn every_view_shows_what_is_there() {
         .await;
     browser.picture("console-elections").await;
     browser.go("#/audit").await;
-    browser.until_text("the members are now 1 at").await;
+    browser.until_text("members changed to 1 at").await;
 
     browser.scheme("dark").await;
     browser.size(390, 780, true).await;
@@ -153,7 +156,7 @@ async fn every_view_shows_what_is_there() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn no_name_is_taken_for_a_script() {
+async fn names_are_never_executed() {
     let cell = node().await;
     let browser = Browser::start().await;
     let holds = session(&cell, EVIL_OWNER).await;
@@ -171,12 +174,12 @@ async fn no_name_is_taken_for_a_script() {
     browser.go(&format!("#/lock?name={}", encoded(EVIL))).await;
     browser.until(&format!("document.querySelector('h2').textContent === {}", json!(EVIL))).await;
     browser.until_text(EVIL_OWNER).await;
-    assert_eq!(browser.tell("window.hacked").await, json!(null), "a name was taken for a script");
+    assert_eq!(browser.tell("window.hacked").await, json!(null), "a name was executed");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_lock_is_freed_by_force_with_a_reason_and_by_keyboard() {
+async fn force_release_by_keyboard_needs_a_reason() {
     let cell = node().await;
     let browser = Browser::start().await;
     let anna = session(&cell, "anna").await;
@@ -193,10 +196,10 @@ async fn a_lock_is_freed_by_force_with_a_reason_and_by_keyboard() {
         .until(&format!("document.getElementById('force-what').innerText.includes('token {before}')"))
         .await;
     browser.picture("console-force").await;
-    // No reason, no force.
+    // Without a reason nothing happens.
     browser.press("Enter", 13).await;
     assert_eq!(browser.tell("document.getElementById('force').open").await, true);
-    // A second thought.
+    // Escape cancels.
     browser.press("Escape", 27).await;
     browser.until("!document.getElementById('force').open").await;
     assert_eq!(cell.read(&format!("/v1/lock?name={}", encoded(EVIL))).await["last_token"], before);
@@ -212,7 +215,9 @@ async fn a_lock_is_freed_by_force_with_a_reason_and_by_keyboard() {
     browser.until("document.querySelector('#view table tbody').innerText.includes('bert')").await;
 
     browser.go("#/audit").await;
-    browser.until("document.querySelector('tr[data-what=\"force_release\"]')?.innerText.includes('taken from one holder')").await;
+    browser
+        .until("document.querySelector('tr[data-what=\"force_release\"]')?.innerText.includes('1 holder')")
+        .await;
     browser.picture("console-audit").await;
     assert_eq!(browser.complaints(), [""; 0]);
     assert_eq!(browser.tell("window.hacked").await, json!(null));

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ impl Delay {
         }
     }
 
-    fn of_one(&self, random: &mut u64) -> Duration {
+    /// The delay of one read, and whether it counts as lost.
+    fn of_one(&self, random: &mut u64) -> (Duration, bool) {
         let mut next = || {
             *random ^= *random << 13;
             *random ^= *random >> 7;
@@ -61,8 +63,9 @@ impl Delay {
             *random
         };
         let jitter = Duration::from_micros(next() % (self.jitter.as_micros() as u64).max(1));
-        let lost = if next() % 1_000 < self.lost_per_mille { self.repeated_after } else { Duration::ZERO };
-        self.one_way + jitter + lost
+        let is_lost = next() % 1_000 < self.lost_per_mille;
+        let repeated = if is_lost { self.repeated_after } else { Duration::ZERO };
+        (self.one_way + jitter + repeated, is_lost)
     }
 }
 
@@ -71,6 +74,7 @@ impl Delay {
 pub struct Network {
     rules: watch::Sender<Rules>,
     delay: Arc<Mutex<Option<Delay>>>,
+    lost: Arc<AtomicU64>,
     processes: Arc<Mutex<HashMap<u32, u64>>>,
     proxies: Arc<Mutex<JoinSet<()>>>,
 }
@@ -80,6 +84,7 @@ impl Network {
         Network {
             rules: watch::Sender::default(),
             delay: Arc::default(),
+            lost: Arc::default(),
             processes: Arc::default(),
             proxies: Arc::new(Mutex::new(JoinSet::new())),
         }
@@ -95,6 +100,11 @@ impl Network {
         let process = start();
         processes.retain(|_, known| *known != node);
         processes.insert(process, node);
+    }
+
+    /// How many reads have counted as lost.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Nothing that `from` says reaches `to`.
@@ -184,7 +194,9 @@ impl Network {
             loop {
                 let mut bytes = vec![0; 64 * 1024];
                 let count = read.read(&mut bytes).await;
-                let delay = delay.map_or(Duration::ZERO, |delay| delay.of_one(&mut random));
+                let (delay, is_lost) =
+                    delay.map_or((Duration::ZERO, false), |delay| delay.of_one(&mut random));
+                self.lost.fetch_add(is_lost.into(), Ordering::Relaxed);
                 last = last.max(Instant::now() + delay);
                 let ended = !matches!(count, Ok(1..));
                 bytes.truncate(*count.as_ref().unwrap_or(&0));

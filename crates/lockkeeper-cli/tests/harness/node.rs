@@ -14,6 +14,9 @@ use super::{BINARY, http, until};
 /// What nodes write to their logs, unless LOCKKEEPER_NODE_LOG says more.
 const LOGGED: &str = "info,openraft=error";
 
+/// Names another binary, such as an optimised one.
+const OTHER_BINARY: &str = "LOCKKEEPER_NODE_BINARY";
+
 /// A node, whether it runs or not.
 pub struct Node {
     pub id: u64,
@@ -38,10 +41,16 @@ pub fn free_address(port: u16) -> String {
     SocketAddrV4::new(Ipv4Addr::from(octets), port + (count / 250) as u16 * 10).to_string()
 }
 
+/// Whether the nodes are of another build than the tests.
+pub fn has_other_binary() -> bool {
+    std::env::var_os(OTHER_BINARY).is_some()
+}
+
 /// The binary. It dies with the test, also if the test is killed.
 pub fn lockkeeper() -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", BINARY]).stdin(Stdio::null());
+    let other = std::env::var_os(OTHER_BINARY);
+    command.args(["--pdeathsig", "KILL"]).arg(other.unwrap_or(BINARY.into())).stdin(Stdio::null());
     for name in ["LOCKKEEPER_ENGINE", "LOCKKEEPER_LOG", "LOCKKEEPER_CELL", "LOCKKEEPER_NODE_ID"] {
         command.env_remove(name);
     }
@@ -115,6 +124,11 @@ impl Node {
     pub async fn status(&self) -> Option<Value> {
         let answer = http::quick_get(&self.listens, "/v1/status").await?;
         (answer.status == 200).then_some(answer.body)
+    }
+
+    /// The same from a node that is known to answer, though it may be late on a busy machine.
+    pub async fn until_status(&self) -> Value {
+        until(&format!("the status of node {}", self.id), async || self.status().await).await
     }
 
     /// Whether it leads, and can prove it.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use lockkeeper_proto::net::Stream;
-use lockkeeper_proto::tls::{ServerTls, ServerTlsFiles};
+use lockkeeper_net::net::Stream;
+use lockkeeper_net::tls::{ServerTls, ServerTlsFiles};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::harness::lacking::lacking;
 use crate::stage::Stage;
 use crate::support::{Server, text};
 
-/// What each of them says.
+/// The output of each client.
 const SAID: &str = "written under a token\nthe older token is refused: stale_token\n";
 
 fn root() -> PathBuf {
@@ -31,7 +31,7 @@ fn is_there(program: &str) -> bool {
     found.status.success()
 }
 
-/// Runs a client with the addresses of nodes behind its own words.
+/// Runs a client with the addresses of nodes as arguments.
 fn run(command: &mut Command, addresses: &[&str]) {
     run_over("http", command, addresses);
 }
@@ -49,9 +49,9 @@ fn python_client() -> Command {
     command
 }
 
-/// Compiled into this folder.
+/// Compiles the client into this folder.
 fn typescript_client(folder: &Path) -> Command {
-    // Tests at the same time must not install it at the same time.
+    // Concurrent tests must not install it at once.
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = Command::new(root().join("scripts/typescript")).output().unwrap();
@@ -64,7 +64,7 @@ fn typescript_client(folder: &Path) -> Command {
         .output()
         .unwrap();
     assert!(compiled.status.success(), "{compiled:?}");
-    // Without a package.json, only this ending says that it is a module.
+    // Without a package.json, this extension marks a module.
     let module = folder.join("client.mjs");
     std::fs::rename(folder.join("client.js"), &module).unwrap();
     let mut command = Command::new("node");
@@ -82,7 +82,7 @@ fn go_client() -> Option<Command> {
     Some(command)
 }
 
-/// The launcher compiles what it runs: a runtime without a compiler will not do.
+/// The launcher compiles the source: a runtime without a compiler is not enough.
 fn java_client() -> Option<Command> {
     if !is_there("javac") {
         let remedy = "install the package default-jdk-headless";
@@ -120,7 +120,7 @@ fn java() {
     run(&mut client, &[&Server::start().address]);
 }
 
-/// Says over TLS that another node leads, to everybody who asks.
+/// Answers every request over TLS that another node leads.
 async fn redirect(stage: &Stage) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -151,9 +151,9 @@ async fn redirect(stage: &Stage) -> String {
     address
 }
 
-/// With an access token, an authority of their own, and a redirect that must not lead them out of TLS.
+/// With an access token, a private authority, and a redirect that must not leave TLS.
 #[tokio::test]
-async fn they_authenticate_under_tls_and_follow_the_leader_there() {
+async fn clients_authenticate_with_tls_and_follow_the_leader() {
     let stage = Stage::start().await;
     let known = stage.known("clients", "clients/", &["acquire"]).await;
     let token = stage.folder.path().join("clients.token");
@@ -166,7 +166,7 @@ async fn they_authenticate_under_tls_and_follow_the_leader_there() {
             [Some(python_client()), Some(typescript_client(folder.path())), go_client(), java_client()];
         for mut client in clients.into_iter().flatten() {
             client.env("LOCKKEEPER_CA", &ca).env("NODE_EXTRA_CA_CERTS", &ca);
-            // Node has no files without a library of its own: the TypeScript client reads the variable.
+            // The TypeScript client reads the variable, because it has no portable file API.
             client.env("LOCKKEEPER_AUTH_TOKEN_FILE", &token).env("LOCKKEEPER_AUTH_TOKEN", &secret);
             run_over("https", &mut client, &[&redirect]);
         }
@@ -174,9 +174,9 @@ async fn they_authenticate_under_tls_and_follow_the_leader_there() {
     done.await.unwrap();
 }
 
-/// Whoever begins with a node that is gone, and then asks one that does not lead, gets there all the same.
+/// A client reaches the leader although its first node is down and the second one does not lead.
 #[tokio::test]
-async fn they_find_the_node_that_leads() {
+async fn clients_find_the_leader() {
     let cell = Cell::start(3).await;
     let leader = cell.until_agreed().await;
     let follower = cell.others(leader)[0];

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{lockkeeper, text};
 
-/// The binary in a folder of its own, with no settings from outside.
+/// The binary in its own folder, without settings from outside.
 fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = lockkeeper();
     command.args(words).current_dir(folder);
@@ -31,7 +31,7 @@ fn refused(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_flag_is_stronger_than_the_environment_and_that_than_the_file_and_that_than_the_default() {
+fn flags_override_the_environment_which_overrides_the_file_which_overrides_defaults() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lockkeeper.toml");
     fs::write(&file, "listen = \"127.0.0.1:1\"\nslow_acquire = \"1s\"\nlog_format = \"json\"\nnode_id = 2\n")
@@ -68,11 +68,11 @@ fn a_file_is_found_by_flag_then_environment_then_in_the_folder() {
     let both = shown(show().env("LOCKKEEPER_CONFIG", "two.toml").args(["--config", "three.toml"]));
     assert_eq!(both["listen"]["value"], "127.0.0.1:3");
     let error = refused(show().args(["--config", "none.toml"]));
-    assert!(error.contains("there is no file none.toml") && error.contains("--config"), "{error}");
+    assert!(error.contains("none.toml does not exist") && error.contains("--config"), "{error}");
 }
 
 #[test]
-fn members_are_a_text_a_list_or_a_table() {
+fn members_are_a_string_a_list_or_a_table() {
     let folder = tempfile::tempdir().unwrap();
     for cell in [
         "cell = \"1=a:1,2=b:2,3=c:3\"",
@@ -87,19 +87,19 @@ fn members_are_a_text_a_list_or_a_table() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_name_the_source_of_a_setting() {
     let folder = tempfile::tempdir().unwrap();
     for (content, words) in [
-        ("data-dir = \"x\"", &["lockkeeper.toml", "no setting data-dir", "did you mean data_dir?"][..]),
+        ("data-dir = \"x\"", &["lockkeeper.toml", "unknown setting data-dir", "did you mean data_dir?"][..]),
         ("lisen = \"x\"", &["did you mean listen?"]),
-        ("qqqq = 1", &["no setting qqqq", "there are listen, data_dir"]),
+        ("qqqq = 1", &["unknown setting qqqq", "the settings are listen, data_dir"]),
         ("slow_acquire = \"5\"", &["lockkeeper.toml: slow_acquire", "5s"]),
         ("node_id = \"one\"", &["lockkeeper.toml: node_id", "one"]),
         ("cell = [\"nonsense\"]", &["lockkeeper.toml: cell", "id=host:port"]),
         ("log_format = \"xml\"", &["lockkeeper.toml: log_format", "xml"]),
         ("log = \"lockkeeper=loud\"", &["lockkeeper.toml: log"]),
-        ("listen = 2020-01-01", &["listen", "a text, a number"]),
-        ("listen = ", &["lockkeeper.toml is no TOML"]),
+        ("listen = 2020-01-01", &["listen", "a string, a number"]),
+        ("listen = ", &["lockkeeper.toml is not valid TOML"]),
     ] {
         fs::write(folder.path().join("lockkeeper.toml"), content).unwrap();
         for verb in [&["serve"][..], &["config", "show"]] {
@@ -118,7 +118,7 @@ fn what_is_wrong_is_said_with_its_place() {
 }
 
 #[test]
-fn the_example_is_a_file_that_changes_nothing_and_can_be_used() {
+fn the_example_file_changes_nothing_and_can_be_used() {
     let folder = tempfile::tempdir().unwrap();
     let example = text(&command(folder.path(), &["config", "example"]).output().unwrap().stdout);
     let bare = shown(&mut command(folder.path(), &["config", "show"]));
@@ -127,14 +127,14 @@ fn the_example_is_a_file_that_changes_nothing_and_can_be_used() {
     }
     let path = folder.path().join("lockkeeper.toml");
     fs::write(&path, &example).unwrap();
-    assert_eq!(shown(&mut command(folder.path(), &["config", "show"])), bare, "all of it is a comment");
+    assert_eq!(shown(&mut command(folder.path(), &["config", "show"])), bare, "the example is commented out");
     let used = example.replace("# listen = \"127.0.0.1:7420\"", "listen = \"127.0.0.1:9\"");
     fs::write(&path, used).unwrap();
     assert_eq!(shown(&mut command(folder.path(), &["config", "show"]))["listen"]["value"], "127.0.0.1:9");
 }
 
 #[test]
-fn a_node_serves_by_its_file_alone_and_logs_as_json() {
+fn a_node_serves_with_settings_from_a_file_and_logs_json() {
     use std::io::{BufRead, BufReader, Read};
 
     let folder = tempfile::tempdir().unwrap();

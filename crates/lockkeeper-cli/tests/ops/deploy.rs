@@ -1,11 +1,11 @@
-//! The files in deploy/: they fit together, and to the binary. Docker and a cluster are not needed for that.
+//! The files in deploy/ are consistent with each other and with the binary. Needs neither Docker nor a cluster.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lockkeeper_proto::credentials;
+use lockkeeper_net::credentials;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,13 +20,13 @@ pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// All documents of a YAML file, with merges carried out.
+/// All documents of a YAML file, with merge keys resolved.
 pub(crate) fn yaml(path: &str) -> Vec<Value> {
     let text = read(path);
     serde_yaml_ng::Deserializer::from_str(&text)
         .map(|document| {
             let mut value = serde_yaml_ng::Value::deserialize(document)
-                .unwrap_or_else(|error| panic!("{path} is no YAML: {error}"));
+                .unwrap_or_else(|error| panic!("{path} is not YAML: {error}"));
             value.apply_merge().unwrap();
             serde_json::to_value(value).unwrap()
         })
@@ -41,7 +41,7 @@ pub(crate) fn block(page: &str, heading: &str, language: &str) -> String {
     code.split_once("```").unwrap().0.to_owned()
 }
 
-/// The settings that `serve` knows and those of the verbs, as variables.
+/// The settings of `serve` and of the verbs, as variables.
 fn variables() -> BTreeSet<String> {
     let output = lockkeeper().args(["config", "show", "--output", "json"]).output().unwrap();
     let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -52,7 +52,7 @@ fn variables() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn systemd_accepts_the_unit() {
     let unit = read("deploy/systemd/lockkeeper.service");
     for line in
         ["Type=notify", "DynamicUser=yes", "NoNewPrivileges=yes", "ExecStart=/usr/bin/lockkeeper serve"]
@@ -67,7 +67,7 @@ fn the_unit_is_one_that_systemd_takes() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lockkeeper.service");
-    // It looks for the program.
+    // systemd checks that the program exists.
     fs::write(&path, unit.replace("/usr/bin/lockkeeper", BINARY)).unwrap();
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
     let said = text(&output.stderr);
@@ -76,7 +76,7 @@ fn the_unit_is_one_that_systemd_takes() {
 }
 
 #[test]
-fn the_image_is_built_from_files_that_are_there_and_runs_as_nobody() {
+fn the_dockerfile_copies_existing_files_and_runs_unprivileged() {
     let file = read("deploy/docker/Dockerfile");
     let ignored = read("deploy/docker/Dockerfile.dockerignore");
     let mut copied = Vec::new();
@@ -86,8 +86,8 @@ fn the_image_is_built_from_files_that_are_there_and_runs_as_nobody() {
     }
     assert!(copied.contains(&"Cargo.lock".to_owned()), "{copied:?}");
     for path in &copied {
-        assert!(root().join(path).exists(), "{path} is copied, and not there");
-        assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path} is not sent to the build");
+        assert!(root().join(path).exists(), "{path} is copied and does not exist");
+        assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path} is not in the build context");
     }
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
@@ -101,12 +101,12 @@ fn the_image_is_built_from_files_that_are_there_and_runs_as_nobody() {
         .split(|c: char| !(c.is_ascii_uppercase() || c == '_'))
         .filter(|word| word.starts_with("LOCKKEEPER_"));
     for name in named {
-        assert!(known.contains(name), "{name} is no setting");
+        assert!(known.contains(name), "{name} is not a setting");
     }
 }
 
 #[test]
-fn three_nodes_of_compose_know_each_other() {
+fn compose_lists_its_three_nodes_as_members() {
     let compose = yaml("deploy/docker/compose.yaml").remove(0);
     let services = compose["services"].as_object().unwrap();
     assert_eq!(services.len(), 3);
@@ -134,11 +134,11 @@ fn three_nodes_of_compose_know_each_other() {
         assert!(compose["volumes"].as_object().unwrap().contains_key(&volume));
         folders.insert(volume);
     }
-    assert_eq!((ids.len(), folders.len()), (3, 3), "each has its own number and its own folder");
+    assert_eq!((ids.len(), folders.len()), (3, 3), "each node has its own id and folder");
 }
 
 #[test]
-fn the_manifests_fit_together_and_to_the_binary() {
+fn the_manifests_are_consistent_with_each_other_and_the_binary() {
     let kustomization = yaml("deploy/kubernetes/kustomization.yaml").remove(0);
     let listed: BTreeSet<_> = kustomization["resources"]
         .as_array()
@@ -207,7 +207,7 @@ fn the_manifests_fit_together_and_to_the_binary() {
         "data is kept: {mounts:?}"
     );
 
-    // What is named by one is there in another.
+    // References between the objects resolve.
     let names = |list: &Value| -> BTreeSet<String> {
         let list = list.as_array().unwrap().iter();
         list.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
@@ -234,7 +234,7 @@ fn the_manifests_fit_together_and_to_the_binary() {
     only_known_fields(&all);
 }
 
-/// A field that Kubernetes does not know is refused by it, or passed over: here it is a slip of the pen.
+/// Kubernetes refuses or ignores unknown fields: here they are typing errors.
 fn only_known_fields(manifests: &[Value]) {
     const KNOWN: &[(&str, &[&str])] = &[
         (

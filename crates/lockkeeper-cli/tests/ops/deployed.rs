@@ -16,7 +16,7 @@ use crate::support::{Process, text, until};
 
 type Environment = BTreeMap<String, String>;
 
-/// The environment that the image gives to what runs in it.
+/// The environment of the image.
 fn image() -> Environment {
     let file = read("deploy/docker/Dockerfile").replace("\\\n", " ");
     let line = file.lines().find_map(|line| line.strip_prefix("ENV ")).expect("an ENV in the Dockerfile");
@@ -26,7 +26,7 @@ fn image() -> Environment {
         .collect()
 }
 
-/// What a `docker run` in the head of the Dockerfile adds to it.
+/// The environment that a `docker run` in the header of the Dockerfile adds.
 fn added_by(command: &str) -> Environment {
     let file = read("deploy/docker/Dockerfile").replace("\\\n#", " ");
     let line = file.lines().find(|line| line.contains(command)).expect("such a command in the Dockerfile");
@@ -38,14 +38,14 @@ fn added_by(command: &str) -> Environment {
 /// Nodes and their files.
 struct Yard {
     folder: TempDir,
-    /// By the number of the node; found free at all addresses, because that is where a container listens.
+    /// By node id; free at all addresses, because a container listens on all of them.
     ports: BTreeMap<u64, u16>,
     nodes: BTreeMap<u64, Process>,
 }
 
 impl Yard {
     fn new(count: u64) -> Yard {
-        // Below those of outgoing connections, which could take one in the meantime.
+        // Below the range of outgoing connections, which could take one in the meantime.
         let start = 10_000 + std::process::id() % 19_000;
         let mut free = (0..2_000).map(|step| (start + step) as u16).filter(|port| {
             static TAKEN: std::sync::Mutex<BTreeSet<u16>> = std::sync::Mutex::new(BTreeSet::new());
@@ -68,7 +68,7 @@ impl Yard {
         format!("lockkeeper://{}", all.join(","))
     }
 
-    /// A text of a deployment with this yard's ports and folders: `member` makes the address by which others know a node.
+    /// A text of a deployment with the ports and folders of the test: `member` makes the address of a node for the others.
     fn here(&self, id: u64, text: &str, member: impl Fn(u64) -> String) -> String {
         let mut text = text.to_owned();
         for other in self.ports.keys() {
@@ -79,7 +79,7 @@ impl Yard {
             .replace("/data", &self.path(&format!("data-{id}")).display().to_string())
     }
 
-    /// The binary in this environment and no other.
+    /// The binary in exactly this environment.
     fn command(&self, environment: &Environment) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", BINARY]).env_clear().envs(environment);
@@ -95,7 +95,7 @@ impl Yard {
         self.nodes.insert(id, Process::spawn(&mut command));
     }
 
-    /// Waits until all say that they serve.
+    /// Waits until all nodes serve.
     fn until_all_serve(&mut self) {
         for (id, process) in &mut self.nodes {
             let said = |kind: &str| {
@@ -109,7 +109,7 @@ impl Yard {
         }
     }
 
-    /// What a verb says in this environment.
+    /// The output of a verb in this environment.
     fn verb(&self, environment: &Environment, words: &[&str]) -> Output {
         let mut command = self.command(environment);
         command.args(words).env("LOCKKEEPER_ENGINE", self.engine()).output().unwrap()
@@ -122,7 +122,7 @@ impl Yard {
         }
     }
 
-    /// The status and the body of an answer, without a look at the certificate: so do the probes of Kubernetes.
+    /// The status of an answer, without checking the certificate, like the probes of Kubernetes.
     fn curl(&self, id: u64, scheme: &str, path: &str) -> String {
         let url = format!("{scheme}://{}{path}", self.address(id));
         let output =
@@ -130,7 +130,7 @@ impl Yard {
         text(&output.unwrap().stdout)
     }
 
-    /// Makes the secret as the book says, with a `kubectl` that takes down what it is told; as the pods would see it.
+    /// Creates the secret as the book shows, with a `kubectl` that records its arguments.
     fn make_secret(&self) -> Vec<String> {
         let (work, tools, mounted) = (self.path("work"), self.path("tools"), self.path("secret"));
         for folder in [&work, &tools, &mounted] {
@@ -167,7 +167,7 @@ fn nobody(_: u64) -> String {
 }
 
 #[test]
-fn the_image_serves_as_its_head_says_and_not_without_a_word() {
+fn the_image_serves_with_the_commands_of_its_header_and_not_without_settings() {
     let mut yard = Yard::new(1);
     yard.make_secret();
     let started = |yard: &Yard, added: Environment| -> Environment {
@@ -179,7 +179,7 @@ fn the_image_serves_as_its_head_says_and_not_without_a_word() {
     assert!(!alone.status.success(), "{alone:?}");
     assert!(text(&alone.stderr).contains("--insecure"), "{alone:?}");
 
-    // Without `docker run -p 127.0.0.1:` the word would let everybody in.
+    // Without `docker run -p 127.0.0.1:` everybody could connect.
     for (command, scheme) in [("docker run -p 127.0.0.1:", "http"), ("docker run -p 7420:", "https")] {
         let environment = started(&yard, added_by(command));
         let open = environment.contains_key("LOCKKEEPER_INSECURE");
@@ -200,7 +200,7 @@ fn the_image_serves_as_its_head_says_and_not_without_a_word() {
 }
 
 #[test]
-fn the_nodes_of_compose_become_a_cell() {
+fn compose_forms_a_cell() {
     let compose = yaml("deploy/docker/compose.yaml").remove(0);
     let services = compose["services"].as_object().unwrap();
     let mut yard = Yard::new(services.len() as u64);
@@ -211,7 +211,10 @@ fn the_nodes_of_compose_become_a_cell() {
         let mounted = service["volumes"][0].as_str().unwrap().rsplit_once(':').unwrap().1;
         assert_eq!(environment["LOCKKEEPER_DATA_DIR"], mounted, "data is kept");
         for port in service["ports"].as_array().unwrap() {
-            assert!(port.as_str().unwrap().starts_with("127.0.0.1:"), "insecure, and open to others: {port}");
+            assert!(
+                port.as_str().unwrap().starts_with("127.0.0.1:"),
+                "insecure, and reachable by others: {port}"
+            );
         }
         let id = environment["LOCKKEEPER_NODE_ID"].parse().unwrap();
         for value in environment.values_mut() {
@@ -224,7 +227,7 @@ fn the_nodes_of_compose_become_a_cell() {
 }
 
 #[test]
-fn the_pods_of_kubernetes_become_a_cell() {
+fn kubernetes_manifests_form_a_cell() {
     let set = yaml("deploy/kubernetes/statefulset.yaml").remove(0);
     let config = yaml("deploy/kubernetes/config.yaml").remove(0);
     let namespace = yaml("deploy/kubernetes/kustomization.yaml").remove(0)["namespace"].clone();
@@ -284,14 +287,14 @@ fn the_pods_of_kubernetes_become_a_cell() {
         assert_eq!(yard.curl(1, &scheme, probe["path"].as_str().unwrap()), "200", "{probe}");
     }
     assert_eq!(yard.curl(1, "https", "/v1/status"), "401", "a stranger");
-    // `kubectl exec`: the verbs have what they need in the pod's environment.
+    // `kubectl exec`: the environment of the pod configures the verbs.
     yard.works(&environment);
     let granted = yard.verb(&environment, &["access", "grant", "ci", "builds/", "acquire"]);
     assert!(granted.status.success(), "{granted:?}");
 }
 
 #[test]
-fn the_settings_in_the_book_make_a_cell() {
+fn settings_of_the_book_form_a_cell() {
     let mut yard = Yard::new(3);
     yard.make_secret();
     let settings = block("docs/install.md", "## Settings", "toml");

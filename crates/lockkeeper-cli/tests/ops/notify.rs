@@ -33,7 +33,7 @@ fn node(folder: &std::path::Path, socket: &str) -> Command {
 }
 
 #[test]
-fn ready_when_it_serves_alive_while_it_does_and_stopping_when_it_stops() {
+fn systemd_is_notified_of_ready_alive_and_stopping() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify.sock");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -41,8 +41,8 @@ fn ready_when_it_serves_alive_while_it_does_and_stopping_when_it_stops() {
     let mut process =
         Process::spawn(node(folder.path(), path.to_str().unwrap()).env("WATCHDOG_USEC", "200000"));
     let ready = until_message(&socket, "READY=1");
-    let address = ready.lines().find_map(|line| line.strip_prefix("STATUS=serves on ")).unwrap().to_owned();
-    assert!(std::net::TcpStream::connect(&address).is_ok(), "it said so when it was so: {ready}");
+    let address = ready.lines().find_map(|line| line.strip_prefix("STATUS=serving on ")).unwrap().to_owned();
+    assert!(std::net::TcpStream::connect(&address).is_ok(), "ready was sent before the node served: {ready}");
     for _ in 0..3 {
         until_message(&socket, "WATCHDOG=1");
     }
@@ -52,7 +52,7 @@ fn ready_when_it_serves_alive_while_it_does_and_stopping_when_it_stops() {
 }
 
 #[test]
-fn an_abstract_socket_works_and_the_watchdog_of_another_process_is_none_of_ours() {
+fn abstract_sockets_work_and_watchdogs_of_other_processes_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("lockkeeper-test-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
@@ -70,7 +70,7 @@ fn an_abstract_socket_works_and_the_watchdog_of_another_process_is_none_of_ours(
 }
 
 #[test]
-fn a_manager_that_is_gone_is_no_reason_not_to_serve() {
+fn a_dead_service_manager_does_not_stop_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::spawn(
         node(folder.path(), "/nowhere/notify.sock")

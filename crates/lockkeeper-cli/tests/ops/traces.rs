@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::support::{BINARY, LONG, Process, until};
 
-/// A span with what the tests look at.
+/// A span with the fields that the tests examine.
 #[derive(Debug, Clone)]
 struct Seen {
     name: String,
@@ -27,7 +27,7 @@ struct Seen {
     attributes: BTreeMap<String, String>,
 }
 
-/// Takes what is sent to /v1/traces.
+/// Receives requests to /v1/traces.
 struct Collector {
     address: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -48,12 +48,12 @@ impl Collector {
         Collector { address, seen }
     }
 
-    /// The first span that is as it should be.
+    /// The first span that matches.
     fn until(&self, what: &str, is_it: impl Fn(&Seen) -> bool) -> Seen {
         until(what, || self.seen.lock().unwrap().iter().find(|span| is_it(span)).cloned())
     }
 
-    /// A command whose spans come here, without delay.
+    /// A command that sends its spans here without delay.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command
@@ -198,11 +198,11 @@ fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
     assert_eq!(batch.name, "batch");
     assert!(batch.attributes["commands"].parse::<u64>().unwrap() >= 1);
     let release = collector.until("the release", |span| span.name == "release");
-    assert_ne!(release.trace, TRACE, "without a traceparent it is a trace of its own");
+    assert_ne!(release.trace, TRACE, "a request without a traceparent has its own trace");
 }
 
 #[test]
-fn the_library_tells_how_long_an_acquire_took_and_who_held_the_lock() {
+fn spans_of_the_library_have_the_wait_and_the_holder() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let collector = Collector::start();
@@ -212,8 +212,8 @@ fn the_library_tells_how_long_an_acquire_took_and_who_held_the_lock() {
         .current_dir(folder.path());
     let (_process, address) = serve(&mut node);
     let session = open(&address, "importer@host-9");
-    // Nobody can see from outside that the library has asked who holds the lock: so it is held longer and longer,
-    // until the library had the time for it on this machine.
+    // The query for the holder is not visible from outside: so the lock is held longer and longer, until the library
+    // had the time for it on this machine.
     for held_ms in [100, 500, 2_500, 12_500] {
         collector.seen.lock().unwrap().clear();
         let held = post(&address, "/v1/lock/acquire", "", &json!({"session": session, "lock": "import"}));
@@ -241,7 +241,7 @@ fn the_library_tells_how_long_an_acquire_took_and_who_held_the_lock() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_said_and_the_work_is_done() {
+fn unsupported_exporters_are_reported_and_the_command_runs() {
     let folder = tempfile::tempdir().unwrap();
     let engine = format!("embedded:{}", folder.path().join("data").display());
     for (name, value, word) in [
@@ -257,12 +257,12 @@ fn what_cannot_be_sent_is_said_and_the_work_is_done() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
         assert!(output.status.success(), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("there are no traces") && said.contains(word), "{said}");
+        assert!(said.contains("traces are off") && said.contains(word), "{said}");
     }
 }
 
 #[test]
-fn without_a_collector_that_answers_the_node_serves_and_stops_all_the_same() {
+fn a_node_serves_and_stops_without_a_reachable_collector() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let mut node = Command::new(BINARY);

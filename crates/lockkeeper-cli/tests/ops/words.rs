@@ -46,7 +46,7 @@ fn bash_completes_verbs_and_flags() {
 }
 
 #[test]
-fn zsh_and_fish_know_all_verbs() {
+fn zsh_and_fish_complete_all_verbs() {
     for (shell, begins) in [("zsh", "#compdef lockkeeper"), ("fish", "# Print an optspec")] {
         let script = completions(shell);
         assert!(script.starts_with(begins), "{shell}: {}", &script[..80]);
@@ -59,7 +59,7 @@ fn zsh_and_fish_know_all_verbs() {
 }
 
 #[test]
-fn each_verb_has_a_page() {
+fn each_verb_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     let output = lockkeeper().arg("man").arg(&pages).output().unwrap();

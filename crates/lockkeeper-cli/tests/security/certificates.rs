@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_proto::tls::KeyPair;
+use lockkeeper_net::tls::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, SanType, date_time_ymd};
 
 /// Signs certificates.

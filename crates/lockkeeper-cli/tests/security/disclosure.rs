@@ -11,7 +11,7 @@ use crate::stage::{Caller, Stage};
 
 /// Server-sent events of a path, as far as they have come.
 struct Events {
-    stream: lockkeeper_proto::net::Stream,
+    stream: lockkeeper_net::net::Stream,
     text: String,
 }
 

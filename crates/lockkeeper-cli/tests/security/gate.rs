@@ -199,3 +199,51 @@ async fn a_malformed_grpc_message_is_the_callers_fault() {
         assert_eq!(code.as_deref(), Some("3"), "{path}");
     }
 }
+
+/// Spellings and protocols by which a page could get past the gate.
+#[tokio::test]
+async fn other_ways_around_the_gate_are_closed() {
+    let plain = Plain::start(&[]).await;
+    let address = &plain.node.address;
+    let port = address.rsplit_once(':').unwrap().1;
+    let get = async |host: &str, more: &str| {
+        send(address, &format!("GET /v1/locks HTTP/1.1\r\nhost: {host}\r\n{more}"), b"").await.unwrap()
+    };
+    // A sandboxed page, a page of another port or another scheme's site, a WebSocket of a page.
+    let socket = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: eA==\r\n";
+    for more in [
+        "origin: null\r\n",
+        "origin: http://localhost:1\r\n",
+        "origin: localhost\r\n",
+        "origin: http://evil.example\r\nsec-fetch-site: same-site\r\n",
+        "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n",
+        &format!("origin: http://evil.example\r\n{socket}"),
+    ] {
+        get(address, more).await.refused(403, "forbidden");
+    }
+    // The node's own page, and names of the loopback in all spellings.
+    get(address, &format!("origin: http://{address}\r\n")).await.ok();
+    for host in ["localhost.", "LocalHost:1", "[::1]", &format!("[::1]:{port}"), "a.localhost"] {
+        get(host, "").await.ok();
+    }
+    for host in [
+        "127.0.0.1.evil.example",
+        "[::1].evil.example",
+        "localhost.evil.example.",
+        "[::1",
+        "0x7f.1",
+        "evil.example:80:80",
+    ] {
+        get(host, "").await.refused(403, "forbidden");
+    }
+    // No protocol switches by a header.
+    let upgrade =
+        "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n";
+    get("localhost", upgrade).await.ok();
+    // HTTP/2 that names two hosts.
+    let mut channel = open(address).channel().await.unwrap();
+    let headers = [("content-type", "application/grpc"), ("host", "evil.example")];
+    let path = "/lockkeeper.v1.Lockkeeper/ListLocks";
+    let (status, code) = call(&mut channel, path, &headers, &message(b"")).await;
+    assert!(status == 400 || code.is_some_and(|code| code != "0"), "{status}");
+}

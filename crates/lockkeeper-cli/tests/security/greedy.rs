@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::operation::Kind;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::operation::Kind;
+use lockkeeper_net::frame::{self, GREETING};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -6,9 +6,9 @@ use std::io;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
-use lockkeeper_proto::v1::{self, answer, operation::Kind};
+use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
+use lockkeeper_api::v1::{self, answer, operation::Kind};
+use lockkeeper_net::frame::{self, GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tonic::transport::Channel;

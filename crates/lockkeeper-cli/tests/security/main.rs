@@ -8,11 +8,13 @@
 
 mod access;
 mod adversary;
+mod before_auth;
 mod certificates;
 mod crowd;
 mod disclosure;
 mod enable;
 mod files;
+mod floods;
 mod gate;
 mod greedy;
 mod grpc;

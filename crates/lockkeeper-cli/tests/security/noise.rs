@@ -1,8 +1,8 @@
 //! Text and lines that others cause: in the log, and on the terminal.
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1;
+use lockkeeper_api::v1;
+use lockkeeper_net::frame::{self, GREETING};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper::Keeper;
-use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_client::PeerClient;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_client::PeerClient;
+use lockkeeper_net::frame::{self, MEMBERS_GREETING};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;

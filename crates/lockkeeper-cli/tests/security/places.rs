@@ -1,15 +1,18 @@
 //! Idle clients take the places of clients, and nobody else's.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_proto::frame::{GREETING, MEMBERS_GREETING};
+use lockkeeper_net::frame::{GREETING, MEMBERS_GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::crowd::Plain;
 use crate::harness::cell::Cell;
 use crate::harness::{LONG, http, until};
-use crate::stage::{Plan, Stage};
+use crate::stage::{Caller, Plan, Stage};
+use crate::windows;
 
 const PLACES: usize = 60;
 
@@ -120,4 +123,47 @@ async fn idle_clients_do_not_depose_a_leader() {
     })
     .await;
     drop(idle);
+}
+
+/// Claims to be a member, and again when the connection is closed.
+async fn keep_claiming_to_be_a_member(address: String, number: usize, sent: Arc<AtomicUsize>) {
+    let caller = Caller { address: address.clone(), ca: None, own: None, token: None };
+    let join = windows::grpc_request(1, &caller, "/lockkeeper.peer.v1.Peer/Join", &[0; 5], true);
+    let bytes = match number % 2 {
+        0 => MEMBERS_GREETING.to_vec(),
+        _ => [windows::preface(1 << 16), join].concat(),
+    };
+    loop {
+        let Ok(mut stream) = TcpStream::connect(&address).await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        drop(stream.write_all(&bytes).await);
+        sent.fetch_add(1, Ordering::Relaxed);
+        drop(stream.read_to_end(&mut Vec::new()).await);
+    }
+}
+
+/// More than there are places for members.
+const MEMBER_CLAIMS: usize = 400;
+
+#[tokio::test]
+async fn strangers_do_not_take_the_places_of_members() {
+    let mut cell = Cell::start(3).await;
+    let leader = cell.leader().await;
+    let [one, other] = cell.others(leader)[..] else { panic!("three nodes") };
+    cell.kill(one);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut strangers = tokio::task::JoinSet::new();
+    for number in 0..2 * MEMBER_CLAIMS {
+        let id = if number < MEMBER_CLAIMS { leader } else { other };
+        let address = cell.node(id).listens.clone();
+        strangers.spawn(keep_claiming_to_be_a_member(address, number, sent.clone()));
+    }
+    until("all strangers", async || (sent.load(Ordering::Relaxed) >= 2 * MEMBER_CLAIMS).then_some(())).await;
+    // It needs connections to the other two, and they to it.
+    cell.spawn(one);
+    cell.until_agreed().await;
+    cell.kill(leader);
+    cell.leader().await;
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
-use lockkeeper_proto::frame::GREETING;
+use lockkeeper_net::frame::GREETING;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

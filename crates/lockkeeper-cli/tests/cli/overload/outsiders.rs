@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::lockkeeper_client::LockkeeperClient;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1::{self, answer, operation};
+use lockkeeper_api::v1::{self, answer, operation};
+use lockkeeper_net::frame::{self, GREETING};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 

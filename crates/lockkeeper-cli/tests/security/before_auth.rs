@@ -1,0 +1,181 @@
+//! What callers may send, and keep open, before it is known who they are.
+
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, BytesMut};
+use futures_util::future::join_all;
+use lockkeeper_net::frame::{GREETING, MEMBERS_GREETING};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::crowd::Plain;
+use crate::harness::{LONG, http, write_secret};
+use crate::stage::{Caller, ROOT_TOKEN};
+use crate::windows;
+
+/// Connections of each kind. As many with bodies for one gRPC path used to hold 270 MB.
+const CONNECTIONS: usize = 60;
+/// What all of them may cost, in MiB.
+const GROWTH_MAX: u64 = 60;
+/// What each of them tries to send.
+const BYTES: usize = 5 << 20;
+
+async fn secured(folder: &std::path::Path) -> Plain {
+    let token = folder.join("root.token");
+    write_secret(&token, ROOT_TOKEN);
+    Plain::start_secured(&["--root-token-file", token.to_str().unwrap()]).await
+}
+
+/// The beginning of a gRPC call with a large message.
+fn grpc_call(caller: &Caller, path: &str) -> Vec<u8> {
+    let message: Vec<u8> = [&[0, 0, 0x50, 0, 0][..], &vec![0x0a; BYTES]].concat();
+    [windows::preface(1 << 16), windows::grpc_request(1, caller, path, &message, false)].concat()
+}
+
+/// Bytes that a caller sends before it has shown who it is, on each protocol.
+fn openings(caller: &Caller) -> Vec<(&'static str, Vec<u8>)> {
+    let body = |path: &str, kind: &str| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            BYTES + 1
+        );
+        [head.as_bytes(), &vec![b' '; BYTES]].concat()
+    };
+    let frame = |greeting: &[u8], bytes: u32| {
+        let mut frame = BytesMut::from(greeting);
+        frame.put_u32(bytes);
+        frame.put_bytes(0x0a, BYTES);
+        frame.to_vec()
+    };
+    vec![
+        ("JSON", body("/v1/value/put", "application/json")),
+        ("gRPC as text", body("/grpc.health.v1.Health/Check", "text/plain")),
+        ("health", grpc_call(caller, "/grpc.health.v1.Health/Check")),
+        ("reflection", grpc_call(caller, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")),
+        ("a call", grpc_call(caller, "/lockkeeper.v1.Lockkeeper/PutValue")),
+        ("a stream", grpc_call(caller, "/lockkeeper.v1.Lockkeeper/Stream")),
+        ("hello", grpc_call(caller, "/lockkeeper.peer.v1.Peer/Hello")),
+        ("a snapshot", grpc_call(caller, "/lockkeeper.peer.v1.Peer/SnapshotSend")),
+        ("a frame", frame(GREETING, 64 << 10)),
+        ("a large frame", frame(GREETING, 4 << 20)),
+        ("a member's frame", frame(MEMBERS_GREETING, 60 << 20)),
+    ]
+}
+
+async fn send_all(plain: &Plain, bytes: &[u8]) -> Vec<TcpStream> {
+    join_all((0..CONNECTIONS).map(|_| async move {
+        let mut stream = TcpStream::connect(&plain.node.address).await.unwrap();
+        // It takes as much as the node reads.
+        drop(tokio::time::timeout(Duration::from_millis(500), stream.write_all(bytes)).await);
+        stream
+    }))
+    .await
+}
+
+async fn check_memory(plain: &Plain, is_checked: impl Fn(&str) -> bool) {
+    let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    for (what, bytes) in openings(&caller).into_iter().filter(|(what, _)| is_checked(what)) {
+        let before = plain.memory_mib();
+        let open = send_all(plain, &bytes).await;
+        assert_eq!(http::get(&plain.node.address, "/livez").await.unwrap().status, 200, "{what}");
+        let after = plain.memory_mib();
+        println!("{what}: {before} MiB before, {after} MiB with {} connections", open.len());
+        assert!(after < before + GROWTH_MAX, "{what}: {before} MiB before, {after} MiB");
+    }
+}
+
+#[tokio::test]
+async fn messages_of_strangers_do_not_fill_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    check_memory(&secured(folder.path()).await, |_| true).await;
+}
+
+/// Where members have no certificates, anybody can claim to be one.
+#[tokio::test]
+async fn messages_of_those_who_claim_to_be_members_do_not_fill_the_memory() {
+    let plain = Plain::start(&[]).await;
+    check_memory(&plain, |what| ["hello", "a snapshot", "a member's frame"].contains(&what)).await;
+}
+
+/// Where callers are not authenticated, they may send more; but what is not complete is counted.
+#[tokio::test]
+async fn messages_that_are_not_complete_are_counted() {
+    let plain = Plain::start(&[]).await;
+    let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    let before = plain.memory_mib();
+    let open = join_all((0..CONNECTIONS).map(|_| {
+        let caller = &caller;
+        async move {
+            let mut stream = windows::connect(&caller.address, 1 << 16).await;
+            windows::begin_messages(&mut stream, caller, 3, 3 << 20).await;
+            stream
+        }
+    }))
+    .await;
+    let most = plain.memory_mib();
+    println!("{before} MiB before, {most} MiB with 3 x 3 MiB on each of {CONNECTIONS} connections");
+    // The budget of an identity, and what the library keeps of each connection.
+    assert!(most < before + 250, "{before} MiB before, {most} MiB now");
+    drop(open);
+    plain.works().await;
+}
+
+/// Two bytes for an operation without anything in it: a frame of 4 MiB would have two million of them.
+#[tokio::test]
+async fn a_frame_that_grows_when_it_is_decoded_is_refused() {
+    let plain = Plain::start(&[]).await;
+    let before = plain.memory_mib();
+    let mut frame = BytesMut::from(&GREETING[..]);
+    frame.put_u32(4 << 20);
+    frame.put_slice(&[0x0a, 0].repeat(2 << 20));
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(&plain.node.address).await.unwrap();
+        stream.write_all(&frame).await.unwrap();
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await;
+        assert!(end.is_ok(), "it is still open");
+    }
+    let after = plain.memory_peak_mib();
+    assert!(after < before + 60, "{before} MiB before, up to {after} MiB");
+    plain.works().await;
+}
+
+/// A connection of HTTP/2 with one request on it.
+async fn asks(caller: &Caller, path: &str) -> TcpStream {
+    let mut stream = windows::connect(&caller.address, 1 << 16).await;
+    windows::ask(&mut stream, caller, [path]).await;
+    stream
+}
+
+/// Whoever has asked for something that needs no identity has no place for longer than others who are not known.
+#[tokio::test]
+async fn a_connection_without_an_identity_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = secured(folder.path()).await;
+    let stranger = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    let root = stranger.clone().token(ROOT_TOKEN);
+    let began = Instant::now();
+    let mut known = asks(&root, "/v1/status").await;
+    join_all(["/livez", "/v1/status", "/"].map(|path| {
+        let stranger = &stranger;
+        async move {
+            let mut rest = Vec::new();
+            let ended = tokio::time::timeout(LONG, asks(stranger, path).await.read_to_end(&mut rest)).await;
+            assert!(ended.is_ok(), "{path}: still open");
+        }
+    }))
+    .await;
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(9), "after {took:?}, for another reason");
+    // The other one has asked no more often, and is served on.
+    windows::ask_again(&mut known, &root, "/v1/status").await;
+    let mut count = 0;
+    while count < 2 {
+        let mut head = [0; 9];
+        let read = tokio::time::timeout(LONG, known.read_exact(&mut head)).await;
+        read.expect("an answer").expect("a connection that is still open");
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        known.read_exact(&mut payload).await.unwrap();
+        count += usize::from(head[3] == windows::HEADERS);
+    }
+}
