@@ -6,9 +6,9 @@
 
 use std::time::Instant;
 
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::{answer, operation};
 use lockkeeper_lab::bench::Link;
-use lockkeeper_proto::v1;
-use lockkeeper_proto::v1::{answer, operation};
 
 /// Long enough to look at it in peace.
 const TTL_MS: u64 = 24 * 60 * 60 * 1_000;

@@ -76,7 +76,8 @@ fn bugs_that_are_put_back_are_caught() {
     let some = [
         Mutation::Overtake,
         Mutation::ShortTimeAtTakeOver,
-        Mutation::ServeBeforeBarrier,
+        Mutation::LeaseIgnoresPromise,
+        Mutation::ForgetRefusals,
         Mutation::IgnoreDisagreement,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,

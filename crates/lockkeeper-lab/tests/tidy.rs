@@ -12,7 +12,9 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder can be read") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        if name.starts_with('.') || ["target", "node_modules", "lockkeeper-data"].contains(&name.as_str()) {
+        if name.starts_with('.')
+            || ["target", "node_modules", "lockkeeper-data", "generated"].contains(&name.as_str())
+        {
             continue;
         }
         if path.is_dir() {

@@ -1,8 +1,8 @@
 //! A connection to a node straight on its frames: for what a keeper has no way to ask, such as many sessions at once.
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::v1::{self, answer, operation};
+use lockkeeper_api::v1::{self, answer, operation};
+use lockkeeper_net::frame::{self, GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -31,6 +31,16 @@ impl Link {
         stream.write_all(GREETING).await.map_err(failed)?;
         stream.read_exact(&mut [0; GREETING.len()]).await.map_err(failed)?;
         Ok(Link { stream, buffer: BytesMut::new() })
+    }
+
+    /// Sends the operations in one frame and waits for no answer: requests that wait in a queue have none yet. Nothing else
+    /// can be asked over this connection afterwards.
+    pub async fn send(&mut self, operations: Vec<operation::Kind>) -> Result<(), BenchError> {
+        let with_ids = operations.into_iter().zip(1..);
+        let operations = with_ids.map(|(kind, id)| v1::Operation { id, kind: Some(kind) }).collect();
+        let mut bytes = BytesMut::new();
+        frame::encode(&v1::ClientFrame { operations }, &mut bytes);
+        self.stream.write_all(&bytes).await.map_err(failed)
     }
 
     /// Sends the operations in frames and gathers all answers, in the order of the operations.

@@ -21,6 +21,8 @@ pub struct History {
     pub releases: Vec<Release>,
     /// What clients were told about grants that they had lost.
     pub losses: Vec<Loss>,
+    /// Requests that were sent again after they had been refused.
+    pub repeats: Vec<Repeat>,
     /// What was left in the end, when every client had given back everything and gone.
     pub left: Vec<Left>,
 }
@@ -135,6 +137,19 @@ pub struct Loss {
     pub promised: Duration,
     /// What it was told.
     pub why: String,
+}
+
+/// A late copy of a request that the lock table had refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeat {
+    /// Who.
+    pub client: u32,
+    /// Which lock was asked for.
+    pub lock: String,
+    /// The answer to the first copy.
+    pub refusal: String,
+    /// The token, if the late copy was granted.
+    pub token: Option<u64>,
 }
 
 /// Somebody who holds a lock or waits for it although all clients are gone.

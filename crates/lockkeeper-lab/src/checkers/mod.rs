@@ -9,6 +9,7 @@ pub mod no_ghosts;
 pub mod no_lost_write;
 pub mod one_holder;
 pub mod reads_are_fresh;
+pub mod refusals_are_final;
 pub mod tokens_rise;
 
 pub use history::History;
@@ -20,7 +21,7 @@ pub type Violation = String;
 pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
 
 /// Every property.
-pub const ALL: [Checker; 8] = [
+pub const ALL: [Checker; 9] = [
     ("one_holder", one_holder::check),
     ("tokens_rise", tokens_rise::check),
     ("fifo", fifo::check),
@@ -29,6 +30,7 @@ pub const ALL: [Checker; 8] = [
     ("linearizable", linearizable::check),
     ("leases_kept", leases_kept::check),
     ("no_ghosts", no_ghosts::check),
+    ("refusals_are_final", refusals_are_final::check),
 ];
 
 /// What was broken, if anything was.

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use lockkeeper_servers::{Signal, bound_to_us};
+use lockkeeper_testkit::{Signal, bound_to_us};
 use rustix::process::{Pid, kill_process};
 
 use super::client::Step;

@@ -1,6 +1,6 @@
 //! Why a scenario could not be played.
 
-use lockkeeper_servers::ServerError;
+use lockkeeper_testkit::ServerError;
 
 /// Why a scenario could not be played to its end.
 #[derive(Debug, thiserror::Error)]

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use lockkeeper_servers::cell::Cell;
-use lockkeeper_servers::consul::Consul;
-use lockkeeper_servers::etcd::Etcd;
-use lockkeeper_servers::postgres::Postgres;
-use lockkeeper_servers::redis::Redis;
-use lockkeeper_servers::zookeeper::Zookeeper;
-use lockkeeper_servers::{ServerError, redis};
+use lockkeeper_testkit::cell::Cell;
+use lockkeeper_testkit::consul::Consul;
+use lockkeeper_testkit::etcd::Etcd;
+use lockkeeper_testkit::postgres::Postgres;
+use lockkeeper_testkit::redis::Redis;
+use lockkeeper_testkit::zookeeper::Zookeeper;
+use lockkeeper_testkit::{ServerError, redis};
 
 use super::engine::EngineName;
 

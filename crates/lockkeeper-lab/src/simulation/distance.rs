@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use lockkeeper_server::raft::{Timing, TimingPreset};
 
+use super::faults::Fault;
+use super::network::MachineId;
 use super::random::Random;
+
+/// The node that forms the cell, and is elected first.
+const FIRST_LEADER: MachineId = 1;
 
 /// How far apart the nodes of a run are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +20,9 @@ pub(super) enum Distance {
     Far(TimingPreset),
     /// In one place, while people change the timing: each life of a node may have another one.
     Mixed,
+    /// The same, and the first leader begins with a longer promise than its followers. It is cut off from them: they are free to
+    /// elect another leader long before its own promise would end.
+    LongerLeader,
 }
 
 impl Distance {
@@ -25,26 +33,40 @@ impl Distance {
             0 => Distance::Far(TimingPreset::Lan),
             1 => Distance::Far(TimingPreset::Region),
             2 => Distance::Far(TimingPreset::Global),
-            3 | 4 => Distance::Mixed,
+            3 => Distance::Mixed,
+            4 => Distance::LongerLeader,
             _ => Distance::Near,
         }
     }
 
-    /// The timing of a node that is started.
-    pub(super) fn timing(self, random: &mut Random) -> Timing {
-        match self {
-            Distance::Near => TimingPreset::Lan.timing(),
-            Distance::Far(preset) => preset.timing(),
-            Distance::Mixed => {
-                random.one_of(&[TimingPreset::Lan, TimingPreset::Lan, TimingPreset::Global]).timing()
+    /// The timing of a node that is started, for the first time or again.
+    pub(super) fn timing(self, node: MachineId, is_first: bool, random: &mut Random) -> Timing {
+        let preset = match self {
+            Distance::Near => TimingPreset::Lan,
+            Distance::Far(preset) => preset,
+            Distance::LongerLeader if is_first && node == FIRST_LEADER => TimingPreset::Global,
+            Distance::LongerLeader if is_first => TimingPreset::Lan,
+            Distance::Mixed | Distance::LongerLeader => {
+                *random.one_of(&[TimingPreset::Lan, TimingPreset::Lan, TimingPreset::Global])
             }
+        };
+        preset.timing()
+    }
+
+    /// The faults that belong to it.
+    pub(super) fn faults(self, seed: u64, clients: usize) -> Vec<(Duration, Fault)> {
+        if self != Distance::LongerLeader {
+            return Vec::new();
         }
+        let mut random = Random::new(seed ^ 0x6c6f_6e67_6572);
+        let at = random.between_ms(1_500, 3_500);
+        vec![(at, Fault::Split(random.below(1 << clients), random.between_ms(2_000, 7_000)))]
     }
 
     /// The way from one node to another, beside what it takes in one place.
     pub(super) fn one_way(self) -> Duration {
         Duration::from_millis(match self {
-            Distance::Near | Distance::Mixed => 0,
+            Distance::Near | Distance::Mixed | Distance::LongerLeader => 0,
             Distance::Far(TimingPreset::Lan) => 20,
             Distance::Far(TimingPreset::Region) => 65,
             Distance::Far(TimingPreset::Global) => 185,

@@ -1,6 +1,5 @@
 //! What goes wrong in a run, and when. All of it follows from the seed.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::network::{Disturbance, MachineId, Network};
@@ -89,14 +88,59 @@ impl Kinds {
     }
 }
 
-/// The faults of a run, in their order.
+/// A rare fault that some runs have several times. Chosen by a source of its own: the rest of a seed stays as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Emphasis {
+    Nothing,
+    /// The leader loses its majority and gets it back in the same term.
+    LostMajorities,
+    /// Clients far away from a slow cell.
+    Lag,
+}
+
+impl Emphasis {
+    pub(super) fn at_random(seed: u64) -> Emphasis {
+        match Random::new(seed ^ 0x656d_7068).below(5) {
+            0 => Emphasis::LostMajorities,
+            1 => Emphasis::Lag,
+            _ => Emphasis::Nothing,
+        }
+    }
+
+    pub(super) fn faults(
+        self,
+        seed: u64,
+        nodes: &[MachineId],
+        clients: &[MachineId],
+        until: Duration,
+    ) -> Vec<(Duration, Fault)> {
+        let mut random = Random::new(seed ^ 0x6661_756c_7473);
+        let mut faults = Vec::new();
+        let mut now = random.between_ms(1_000, 3_000);
+        while now < until {
+            match self {
+                Emphasis::Nothing => break,
+                Emphasis::LostMajorities => faults.push((now, lost_majority(&mut random))),
+                Emphasis::Lag => lag(&mut random, nodes, clients, now, &mut faults),
+            }
+            now += random.between_ms(2_500, 5_000);
+        }
+        faults
+    }
+}
+
+fn lost_majority(random: &mut Random) -> Fault {
+    Fault::LoseMajority(random.between_ms(900, 2_200), random.between_ms(300, 3_000))
+}
+
+/// The faults of a run.
 pub(super) fn plan(
     random: &mut Random,
     kinds: Kinds,
     nodes: &[MachineId],
     clients: &[MachineId],
     until: Duration,
-) -> VecDeque<(Duration, Fault)> {
+) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     let mut now = random.between_ms(500, 3_000);
     while now < until {
@@ -156,8 +200,7 @@ pub(super) fn plan(
     if kinds.disks {
         disks(&mut for_disks(random), nodes, until, &mut faults);
     }
-    faults.sort_by_key(|(at, _)| *at);
-    faults.into()
+    faults
 }
 
 /// A source of its own, so that a run without these faults is the same as ever.
@@ -197,8 +240,7 @@ fn cut(
         return lag(random, nodes, clients, now, faults);
     }
     if random.once_in(4) {
-        let lasts = random.between_ms(900, 2_200);
-        return faults.push((now, Fault::LoseMajority(lasts, random.between_ms(300, 3_000))));
+        return faults.push((now, lost_majority(random)));
     }
     if random.once_in(4) {
         return disturb(random, nodes, clients, now, faults);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Once;
 use std::time::Duration;
 
-use lockkeeper_proto::simulation::{self, Connecting, Host, Port};
+use lockkeeper_net::simulation::{self, Connecting, Host, Port};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 
 use self::client::{AGAIN, LOCKS, Work};
 use self::distance::Distance;
-use self::faults::{DiskState, Fault, Kinds};
+use self::faults::{DiskState, Emphasis, Fault, Kinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
 use self::node::{Digests, End, Node, Order};
@@ -157,13 +157,17 @@ impl World {
         let plain = CLIENTS_FROM + 3 + random.below(3) as u32;
         let clients: Vec<MachineId> = (CLIENTS_FROM..=plain).collect();
         let ttl = Duration::from_millis(*random.one_of(&[800, 2_000, 4_000]));
-        let plan = faults::plan(&mut random, kinds, &NODES, &clients, setting.lasts);
+        let mut plan = faults::plan(&mut random, kinds, &NODES, &clients, setting.lasts);
+        let emphasis = Emphasis::at_random(setting.seed);
+        plan.extend(emphasis.faults(setting.seed, &NODES, &clients, setting.lasts));
+        plan.extend(distance.faults(setting.seed, clients.len()));
+        plan.sort_by_key(|(at, _)| *at);
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
         let snapshot_every = *random.one_of(&[40, 200, 100_000]);
         // A damaged table must not be handed on before it is noticed.
         let snapshot_every = if kinds.damage { 100_000 } else { snapshot_every };
         let chosen = format!(
-            "{kinds:?}, {quality:?}, {distance:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
+            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
              clocks {}",
             clients.len(),
             if clocks_are_good { "as promised" } else { "beyond what is promised" }
@@ -194,7 +198,7 @@ impl World {
             network,
             nodes,
             clients: Vec::new(),
-            faults: plan,
+            faults: plan.into(),
             recorder,
             work,
             clocks_are_good,
@@ -242,7 +246,7 @@ impl World {
             return Ok(());
         }
         let members: &[MachineId] = if id > 3 { &[1, 2, 3, 4] } else { &NODES };
-        let timing = self.distance.timing(&mut self.timings);
+        let timing = self.distance.timing(id, !node.was_started, &mut self.timings);
         node.start(&self.network, members, timing, random, &self.recorder, self.now)
     }
 

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lockkeeper_proto::net::{Duplex, Stream};
-use lockkeeper_proto::simulation::{Connecting, Port};
+use lockkeeper_net::net::{Duplex, Stream};
+use lockkeeper_net::simulation::{Connecting, Port};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 

@@ -65,6 +65,7 @@ pub(super) struct Node {
     pub(super) machine: Option<Machine>,
     /// It was removed from the cell: that it ends is no trouble.
     pub(super) retired: bool,
+    pub(super) was_started: bool,
     disk: FaultyDisk,
     folder: PathBuf,
     rate: f64,
@@ -86,6 +87,7 @@ impl Node {
             id,
             machine: None,
             retired: false,
+            was_started: false,
             disk: FaultyDisk::new(),
             folder,
             rate,
@@ -106,6 +108,7 @@ impl Node {
         recorder: &Recorder,
         now: Duration,
     ) -> std::io::Result<()> {
+        self.was_started = true;
         let machine = Machine::new(self.id, network, random, self.rate, now)?;
         let members: BTreeMap<u64, String> =
             members.iter().map(|id| (u64::from(*id), address_of(*id))).collect();

@@ -1,15 +1,17 @@
 //! A client without the library: it speaks the frames itself, renews when it likes, sometimes too late, and takes every
 //! acknowledged renewal for what it is: a promise (S3). The library never asks in the name of a session whose deadline has
 //! passed, so without this client nobody would notice a node that answers such a renewal and breaks its word.
+//!
+//! It also sends late copies of requests that were refused, as a network does that delivers twice (S5).
 
 use std::io;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_proto::frame::{self, GREETING};
-use lockkeeper_proto::net::{self, Stream};
-use lockkeeper_proto::v1::{self, answer, operation};
+use lockkeeper_api::v1::{self, answer, operation};
+use lockkeeper_net::frame::{self, GREETING};
+use lockkeeper_net::net::{self, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -17,7 +19,7 @@ use super::client::{AGAIN, Busy, LOCKS, Work};
 use super::machine::{true_after, true_now};
 use super::network::{MachineId, address_of};
 use super::random::Random;
-use crate::checkers::history::{Hold, Loss};
+use crate::checkers::history::{Hold, Loss, Repeat};
 
 /// How long an answer may take before another node is asked.
 const ANSWER_WITHIN: Duration = Duration::from_millis(600);
@@ -31,7 +33,10 @@ pub(super) async fn run(client: MachineId, nodes: Vec<MachineId>, work: Work, ra
     let busy = Busy::new(&work.busy);
     let mut client = PlainClient { client, nodes, place: 0, connection: None, work, random };
     while true_now() < client.work.until {
-        client.hold_once().await;
+        match client.random.once_in(4) {
+            true => client.repeat_a_refusal().await,
+            false => client.hold_once().await,
+        }
         tokio::time::sleep(client.random.between_ms(10, 200)).await;
     }
     drop(busy);
@@ -49,12 +54,54 @@ struct PlainClient {
 }
 
 impl PlainClient {
+    async fn open_session(&mut self) -> Option<String> {
+        let ttl_ms = self.work.ttl.as_millis() as u64;
+        let open = v1::OpenSessionRequest { ttl_ms, owner: "plain".to_owned() };
+        match self.ask(operation::Kind::OpenSession(open), ANSWER_WITHIN).await? {
+            answer::Kind::OpenSession(v1::OpenSessionResponse { session, .. }) => Some(session),
+            _ => None,
+        }
+    }
+
+    async fn close_session(&mut self, session: String) {
+        self.ask(operation::Kind::CloseSession(v1::CloseSessionRequest { session }), ANSWER_WITHIN).await;
+    }
+
+    /// Asks for a lock without waiting. If it is refused, late copies of the same request follow.
+    async fn repeat_a_refusal(&mut self) {
+        let Some(session) = self.open_session().await else { return };
+        let lock = *self.random.one_of(&LOCKS);
+        let acquire = v1::AcquireRequest {
+            session: session.clone(),
+            lock: lock.to_owned(),
+            request: "refused".to_owned(),
+            ..Default::default()
+        };
+        let first = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_WITHIN).await;
+        if let Some(answer::Kind::Error(error)) = first
+            && error.code == "busy"
+        {
+            for _ in 0..1 + self.random.below(4) {
+                tokio::time::sleep(self.random.between_ms(10, self.work.ttl.as_millis() as u64 / 4)).await;
+                let copy = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_WITHIN).await;
+                let Some(copy) = copy else { break };
+                let token = match copy {
+                    answer::Kind::Grant(grant) => Some(grant.token),
+                    _ => None,
+                };
+                let refusal = error.code.clone();
+                let repeat = Repeat { client: self.client, lock: lock.to_owned(), refusal, token };
+                self.work.recorder.note(|history| history.repeats.push(repeat));
+                self.work.recorder.count("refused requests repeated");
+            }
+        }
+        self.close_session(session).await;
+    }
+
     /// One session with one lock, from its opening to its end.
     async fn hold_once(&mut self) {
         let ttl = self.work.ttl;
-        let open = v1::OpenSessionRequest { ttl_ms: ttl.as_millis() as u64, owner: "plain".to_owned() };
-        let opened = self.ask(operation::Kind::OpenSession(open), ANSWER_WITHIN).await;
-        let Some(answer::Kind::OpenSession(v1::OpenSessionResponse { session, .. })) = opened else { return };
+        let Some(session) = self.open_session().await else { return };
         let lock = *self.random.one_of(&LOCKS);
         let asked = true_now();
         let acquire = v1::AcquireRequest {
@@ -82,7 +129,7 @@ impl PlainClient {
             hold.until = hold.until.min(now);
         });
         self.ask(operation::Kind::Release(release), ANSWER_WITHIN).await;
-        self.ask(operation::Kind::CloseSession(v1::CloseSessionRequest { session }), ANSWER_WITHIN).await;
+        self.close_session(session).await;
     }
 
     /// Renews until it has had enough, or the session is lost.
@@ -149,6 +196,18 @@ impl PlainClient {
 
     /// Asks one node. `None` if it did not answer, or cannot now; then another one is next.
     async fn ask(&mut self, kind: operation::Kind, within: Duration) -> Option<answer::Kind> {
+        match self.exchange(kind, within).await? {
+            answer::Kind::Error(error) => {
+                self.connection = None;
+                self.work.recorder.count(&format!("plain {}", error.code));
+                None
+            }
+            answer => Some(answer),
+        }
+    }
+
+    /// Asks one node. `None` if it did not answer; then another one is next.
+    async fn exchange(&mut self, kind: operation::Kind, within: Duration) -> Option<answer::Kind> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
@@ -159,10 +218,6 @@ impl PlainClient {
         };
         // A connection whose answer did not come in time is not used again: it could come later.
         match timeout(within, connection.ask(kind)).await {
-            Ok(Ok(answer::Kind::Error(error))) => {
-                self.work.recorder.count(&format!("plain {}", error.code));
-                None
-            }
             Ok(Ok(answer)) => {
                 self.connection = Some(connection);
                 Some(answer)

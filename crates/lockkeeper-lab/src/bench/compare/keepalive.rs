@@ -3,7 +3,7 @@
 use std::fs;
 
 use futures_util::future::try_join_all;
-use lockkeeper_proto::v1::{self, answer, operation};
+use lockkeeper_api::v1::{self, answer, operation};
 use serde::Serialize;
 
 use super::super::contender::BenchError;

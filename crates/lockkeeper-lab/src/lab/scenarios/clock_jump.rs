@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::wire::Wire;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper_servers::redis::Redis;
-use lockkeeper_servers::wire::Wire;
+use lockkeeper_testkit::redis::Redis;
+use lockkeeper_testkit::wire::Wire;
 
 use crate::lab::engine::EngineName;
 use crate::lab::error::LabError;
@@ -52,7 +52,7 @@ fn leader_is_killed(stage: &mut Stage<'_>) -> Result<Vec<bool>, LabError> {
 /// Replication of Redis is asynchronous: the lag that can be there at any time is made certain by stopping the replica's
 /// intake before the lock is taken.
 fn replica_is_promoted(stage: &mut Stage<'_>) -> Result<Vec<bool>, LabError> {
-    let mut primary = Redis::with(lockkeeper_servers::redis::DURABLE)?;
+    let mut primary = Redis::with(lockkeeper_testkit::redis::DURABLE)?;
     let replication = Wire::to(primary.address)?;
     let (host, port) = (replication.address.ip().to_string(), replication.address.port().to_string());
     let replica = Redis::with(&["--replicaof", &format!("{host} {port}")])?;

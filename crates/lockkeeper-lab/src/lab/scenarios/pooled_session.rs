@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_servers::pgbouncer::PgBouncer;
+use lockkeeper_testkit::pgbouncer::PgBouncer;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
