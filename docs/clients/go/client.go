@@ -1,9 +1,9 @@
-// A client of Lockkeeper in Go: nothing but the standard library.
+// A client of Lockkeeper in Go, with the standard library only.
 //
 //	go run client.go http://127.0.0.1:7420
 //	LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token go run client.go https://locks.example:7420
 //
-// Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+// Copy it and adapt it. The rules that keep it safe are marked with RULE.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Refused holds the cell's own words. Code is stable, and made for programs.
+// Refused is an error of the cell. Code is stable and meant for programs.
 type Refused struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -31,7 +31,7 @@ type Refused struct {
 
 func (r *Refused) Error() string { return r.Code + ": " + r.Message }
 
-// Keeper is one session: everything that it holds ends with it.
+// Keeper is one session. Everything that it holds ends with it.
 type Keeper struct {
 	mutex    sync.Mutex
 	urls     []string
@@ -56,7 +56,7 @@ func TokenFromEnvironment() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// client trusts the authority in this file; without one, those that the system trusts.
+// client trusts the authority in this file; by default, the authorities that the system trusts.
 func client(ca string) (*http.Client, error) {
 	if ca == "" {
 		return http.DefaultClient, nil
@@ -93,13 +93,13 @@ func Open(urls []string, ttl time.Duration, owner, token, ca string) (*Keeper, e
 func (k *Keeper) renewed(sent time.Time) {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	// RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows that
-	// the session is over before the cell gives its locks to others.
+	// RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows that
+	// the session is over before the cell grants its locks to others.
 	k.deadline = sent.Add(k.ttl*99/100 - 2*time.Millisecond)
 }
 
 func (k *Keeper) renew() {
-	// RULE: three times within each TTL, so that one lost answer costs nothing.
+	// RULE: renew three times within each TTL, so that one lost answer does no harm.
 	ticks := time.NewTicker(k.ttl / 3)
 	defer ticks.Stop()
 	for {
@@ -117,18 +117,18 @@ func (k *Keeper) renew() {
 		case errors.As(err, &refused) && (refused.Code == "session_lost" || refused.Code == "unauthenticated"):
 			k.renewed(time.Time{})
 			return
-		} // Without an answer the deadline speaks, not the network.
+		} // Without an answer the deadline decides, not the network.
 	}
 }
 
-// Holds says whether the work may go on. False: stop at once, somebody else may be let in.
+// Holds says whether the work may go on. False: stop at once, another holder may be granted the lock.
 func (k *Keeper) Holds() bool {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	return time.Now().Before(k.deadline)
 }
 
-// call makes one call. It goes on to the next node, or to the one that leads, until somebody answers.
+// call makes one call. It moves on to the next node, or to the leader, until one answers.
 func (k *Keeper) call(path string, body object, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -150,7 +150,7 @@ func (k *Keeper) call(path string, body object, answer any) error {
 		}
 		k.mutex.Lock()
 		if refused != nil && refused.Leader != "" {
-			// RULE: under TLS as before, or the token would go over the wire in clear text.
+			// RULE: keep using TLS, or the token would be sent in clear text.
 			scheme, _, _ := strings.Cut(k.urls[0], "://")
 			k.urls = append([]string{scheme + "://" + refused.Leader}, k.urls...)
 			k.urls = k.urls[:min(8, len(k.urls))]
@@ -188,7 +188,7 @@ func (k *Keeper) ask(url string, body []byte, answer any) (*Refused, error) {
 
 // Lock holds the lock while work runs.
 func (k *Keeper) Lock(name string, wait time.Duration, work func(token uint64) error) error {
-	// RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+	// RULE: use one id for each acquire, the same in all its retries. A retry is then the same request: never a second
 	// grant, never a second place in the queue.
 	id := make([]byte, 16)
 	if _, err := rand.Read(id); err != nil {
@@ -203,7 +203,7 @@ func (k *Keeper) Lock(name string, wait time.Duration, work func(token uint64) e
 	return work(grant.Token)
 }
 
-// Put writes a value. RULE: the resource checks the token. Here it is a value of the cell; for others there are gates.
+// Put writes a value. RULE: the resource checks the token. Here it is a value of the cell; for other resources there are gates.
 func (k *Keeper) Put(key, value, lock string, token uint64) error {
 	fence := object{"lock": lock, "token": token}
 	return k.call("value/put", object{"key": key, "value": value, "fence": fence}, nil)
@@ -240,7 +240,7 @@ func run(urls []string) error {
 	err = keeper.Lock(name, 5*time.Second, func(second uint64) error {
 		var refused *Refused
 		if second <= first || !errors.As(keeper.Put(name, "too late", name, first), &refused) {
-			return errors.New("the stale token was let in")
+			return errors.New("the stale token was accepted")
 		}
 		fmt.Println("the older token is refused: " + refused.Code)
 		return nil

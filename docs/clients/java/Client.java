@@ -1,9 +1,9 @@
-// A client of Lockkeeper in Java 17: nothing but the JDK.
+// A client of Lockkeeper in Java 17, with the JDK only.
 //
 //   java Client.java http://127.0.0.1:7420
 //   LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token java Client.java https://locks.example:7420
 //
-// Copy it, and change what you like; with a JSON library it gets shorter. The rules that keep it safe are marked with
+// Copy it and adapt it; with a JSON library it gets shorter. The rules that keep it safe are marked with
 // RULE.
 
 import java.io.IOException;
@@ -27,9 +27,9 @@ import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
-/** One session: everything that it holds ends with it. */
+/** One session. Everything that it holds ends with it. */
 public final class Client implements AutoCloseable {
-    /** The cell's own words. The code is stable, and made for programs. */
+    /** An error of the cell. The code is stable and meant for programs. */
     public static final class Refused extends IOException {
         public final String code;
 
@@ -39,7 +39,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** What is done under a lock. */
+    /** The work under a lock. */
     public interface Work {
         void run(long token) throws Exception;
     }
@@ -56,7 +56,7 @@ public final class Client implements AutoCloseable {
     private final String session;
     private volatile long deadline;
 
-    /** Token and authority may be null: then nothing is shown, and those are trusted that the JDK trusts. */
+    /** Token and authority may be null: then no token is sent, and the authorities of the JDK are trusted. */
     public Client(List<String> urls, long ttlMs, String owner, String token, Path ca)
             throws IOException, InterruptedException, GeneralSecurityException {
         // Not HTTP/2: a renewal must not share its connection with calls that wait.
@@ -70,7 +70,7 @@ public final class Client implements AutoCloseable {
         long sent = System.nanoTime();
         session = text(call("session/open", "{\"ttl_ms\": %d, \"owner\": %s}".formatted(ttlMs, quoted(owner))), "session");
         renewed(sent);
-        // RULE: three times within each TTL, so that one lost answer costs nothing.
+        // RULE: renew three times within each TTL, so that one lost answer does no harm.
         timer.scheduleAtFixedRate(this::renew, ttlMs / 3, ttlMs / 3, TimeUnit.MILLISECONDS);
     }
 
@@ -96,8 +96,8 @@ public final class Client implements AutoCloseable {
     }
 
     private void renewed(long sent) {
-        // RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows
-        // that the session is over before the cell gives its locks to others.
+        // RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows
+        // that the session is over before the cell grants its locks to others.
         deadline = sent + ttlMs * 990_000 - 2_000_000;
     }
 
@@ -111,18 +111,18 @@ public final class Client implements AutoCloseable {
                 deadline = System.nanoTime();
             }
         } catch (IOException unanswered) {
-            // The deadline speaks, not the network.
+            // The deadline decides, not the network.
         } catch (InterruptedException stopped) {
             Thread.currentThread().interrupt();
         }
     }
 
-    /** False: stop the work at once, somebody else may be let in. */
+    /** False: stop the work at once, another holder may be granted the lock. */
     public boolean holds() {
         return System.nanoTime() - deadline < 0;
     }
 
-    /** One call. Goes on to the next node, or to the one that leads, until somebody answers. */
+    /** Makes one call. Moves on to the next node, or to the leader, until one answers. */
     private String call(String path, String body) throws IOException, InterruptedException {
         long giveUp = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         while (true) {
@@ -159,7 +159,7 @@ public final class Client implements AutoCloseable {
             }
             synchronized (urls) {
                 if (leader != null) {
-                    // RULE: under TLS as before, or the token would go over the wire in clear text.
+                    // RULE: keep using TLS, or the token would be sent in clear text.
                     urls.add(0, url.substring(0, url.indexOf("://") + 3) + leader);
                     urls.subList(Math.min(8, urls.size()), urls.size()).clear();
                 } else {
@@ -172,7 +172,7 @@ public final class Client implements AutoCloseable {
 
     /** Holds the lock while the work runs. */
     public void lock(String name, long waitMs, Work work) throws Exception {
-        // RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+        // RULE: use one id for each acquire, the same in all its retries. A retry is then the same request: never a second
         // grant, never a second place in the queue.
         String grant = call("lock/acquire", "{\"session\": %s, \"lock\": %s, \"wait_ms\": %d, \"request\": \"%s\"}"
                 .formatted(quoted(session), quoted(name), waitMs, UUID.randomUUID()));
@@ -184,7 +184,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** RULE: the resource checks the token. Here it is a value of the cell; for others there are gates. */
+    /** RULE: the resource checks the token. Here it is a value of the cell; for other resources there are gates. */
     public void put(String key, String value, String lock, long token) throws IOException, InterruptedException {
         call("value/put", "{\"key\": %s, \"value\": %s, \"fence\": {\"lock\": %s, \"token\": %d}}"
                 .formatted(quoted(key), quoted(value), quoted(lock), token));
@@ -196,7 +196,7 @@ public final class Client implements AutoCloseable {
         call("session/close", "{\"session\": %s}".formatted(quoted(session)));
     }
 
-    // Enough JSON for these answers, which are flat and without escapes in what is read here.
+    // A minimal JSON reader: the answers are flat, and the fields read here have no escapes.
 
     private static String quoted(String text) {
         return '"' + text.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
@@ -236,7 +236,7 @@ public final class Client implements AutoCloseable {
                     System.out.println("the older token is refused: " + refused.code);
                     return;
                 }
-                throw new IllegalStateException("the stale token was let in");
+                throw new IllegalStateException("the stale token was accepted");
             });
         }
     }

@@ -1,9 +1,9 @@
-"""A client of Lockkeeper in plain Python: nothing but the standard library.
+"""A client of Lockkeeper in Python, with the standard library only.
 
     python3 client.py http://127.0.0.1:7420
     LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token python3 client.py https://locks.example:7420
 
-Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+Copy it and adapt it. The rules that keep it safe are marked with RULE.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import uuid
 
 
 class Refused(Exception):
-    """The cell's own words. `code` is stable, and made for programs."""
+    """An error of the cell. `code` is stable and meant for programs."""
 
     def __init__(self, error):
         super().__init__(error["message"])
@@ -37,12 +37,12 @@ def token_from_environment():
 
 
 class Keeper:
-    """One session: everything that it holds ends with it."""
+    """One session. Everything that it holds ends with it."""
 
     def __init__(self, urls, ttl_ms=10_000, owner=socket.gethostname(), token=None, ca=None):
         self.urls = list(urls)
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
-        # The authority of the nodes' certificates; without one, those that the system trusts.
+        # The authority of the nodes' certificates; by default, the authorities that the system trusts.
         self.tls = ssl.create_default_context(cafile=ca)
         self.ttl = ttl_ms / 1000
         sent = time.monotonic()
@@ -52,12 +52,12 @@ class Keeper:
         threading.Thread(target=self._renew, daemon=True).start()
 
     def _renewed(self, sent):
-        # RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows
-        # that the session is over before the cell gives its locks to others.
+        # RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows
+        # that the session is over before the cell grants its locks to others.
         self.deadline = sent + self.ttl * 0.99 - 0.002
 
     def _renew(self):
-        # RULE: three times within each TTL, so that one lost answer costs nothing.
+        # RULE: renew three times within each TTL, so that one lost answer does no harm.
         while not self._closed.wait(self.ttl / 3):
             sent = time.monotonic()
             try:
@@ -68,14 +68,14 @@ class Keeper:
                     self.deadline = 0
                     return
             except OSError:
-                pass  # The deadline speaks, not the network.
+                pass  # The deadline decides, not the network.
 
     def holds(self):
-        """False: stop the work at once, somebody else may be let in."""
+        """False: stop the work at once, another holder may be granted the lock."""
         return time.monotonic() < self.deadline
 
     def call(self, path, **body):
-        """One call. Goes on to the next node, or to the one that leads, until somebody answers."""
+        """Makes one call. Moves on to the next node, or to the leader, until one answers."""
         give_up = time.monotonic() + 30
         while True:
             request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode(), self.headers)
@@ -85,7 +85,7 @@ class Keeper:
             except urllib.error.HTTPError as failed:
                 error = json.load(failed)["error"]
                 if error["code"] == "not_leader" and error.get("leader"):
-                    # RULE: under TLS as before, or the token would go over the wire in clear text.
+                    # RULE: keep using TLS, or the token would be sent in clear text.
                     scheme = self.urls[0].split("://")[0]
                     self.urls.insert(0, f"{scheme}://{error['leader']}")
                     del self.urls[8:]
@@ -101,7 +101,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def lock(self, name, wait_ms=0):
-        # RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a
+        # RULE: use one id for each acquire, the same in all its retries. A retry is then the same request: never a
         # second grant, never a second place in the queue.
         grant = self.call(
             "lock/acquire", session=self.session, lock=name, wait_ms=wait_ms, request=str(uuid.uuid4())
@@ -113,7 +113,7 @@ class Keeper:
                 self.call("lock/release", session=self.session, lock=name, token=grant["token"])
 
     def put(self, key, value, lock, token):
-        # RULE: the resource checks the token. Here it is a value of the cell; for others there are gates.
+        # RULE: the resource checks the token. Here it is a value of the cell; for other resources there are gates.
         return self.call("value/put", key=key, value=value, fence={"lock": lock, "token": token})["version"]
 
     def close(self):
@@ -132,7 +132,7 @@ def main():
         assert second > first
         try:
             keeper.put("clients/python", "too late", "clients/python", first)
-            sys.exit("the stale token was let in")
+            sys.exit("the stale token was accepted")
         except Refused as refused:
             print(f"the older token is refused: {refused.code}")
     keeper.close()

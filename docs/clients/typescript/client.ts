@@ -1,16 +1,16 @@
-// A client of Lockkeeper in TypeScript: nothing but what Node, Deno, Bun and browsers have built in.
+// A client of Lockkeeper in TypeScript, with the built-in APIs of Node, Deno, Bun and browsers only.
 //
-//   node client.ts http://127.0.0.1:7420        Node 22.18 and newer; an older one runs what tsc makes of it
+//   node client.ts http://127.0.0.1:7420        Node 22.18 and newer; older versions run the output of tsc
 //
-// With access control and TLS (Node takes the authority from NODE_EXTRA_CA_CERTS, Deno from DENO_CERT):
+// With access control and TLS (NODE_EXTRA_CA_CERTS names the authority for Node, DENO_CERT for Deno):
 //
 //   NODE_EXTRA_CA_CERTS=ca.pem LOCKKEEPER_AUTH_TOKEN=$(cat ci.token) node client.ts https://locks.example:7420
 //
-// Copy it, and change what you like. The rules that keep it safe are marked with RULE.
+// Copy it and adapt it. The rules that keep it safe are marked with RULE.
 
 declare const process: { argv: string[]; env: Record<string, string | undefined>; exit(code: number): never };
 
-/** The cell's own words. `code` is stable, and made for programs. */
+/** An error of the cell. `code` is stable and meant for programs. */
 export class Refused extends Error {
   code: string;
   constructor(error: { code: string; message: string }) {
@@ -21,7 +21,7 @@ export class Refused extends Error {
 
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** One session: everything that it holds ends with it. */
+/** One session. Everything that it holds ends with it. */
 export class Keeper {
   private urls: string[];
   private ttlMs: number;
@@ -42,14 +42,14 @@ export class Keeper {
     const opened = await keeper.call("session/open", { ttl_ms: ttlMs, owner });
     keeper.session = opened.session as string;
     keeper.renewed(sent);
-    // RULE: three times within each TTL, so that one lost answer costs nothing.
+    // RULE: renew three times within each TTL, so that one lost answer does no harm.
     keeper.timer = setInterval(() => void keeper.renew(), ttlMs / 3);
     return keeper;
   }
 
   private renewed(sent: number): void {
-    // RULE: count from when the renewal was sent, less a little for clocks that run unevenly. So this side knows that
-    // the session is over before the cell gives its locks to others.
+    // RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows that
+    // the session is over before the cell grants its locks to others.
     this.deadline = sent + this.ttlMs * 0.99 - 2;
   }
 
@@ -59,17 +59,17 @@ export class Keeper {
       await this.call("session/keepalive", { session: this.session });
       this.renewed(sent);
     } catch (error) {
-      // Without an answer the deadline speaks, not the network.
+      // Without an answer the deadline decides, not the network.
       if (error instanceof Refused && ["session_lost", "unauthenticated"].includes(error.code)) this.deadline = 0;
     }
   }
 
-  /** False: stop the work at once, somebody else may be let in. */
+  /** False: stop the work at once, another holder may be granted the lock. */
   holds(): boolean {
     return performance.now() < this.deadline;
   }
 
-  /** One call. Goes on to the next node, or to the one that leads, until somebody answers. */
+  /** Makes one call. Moves on to the next node, or to the leader, until one answers. */
   async call(path: string, body: object): Promise<Record<string, unknown>> {
     const giveUp = performance.now() + 30_000;
     for (;;) {
@@ -79,7 +79,7 @@ export class Keeper {
         const found = await answer.json();
         if (answer.ok) return found;
         if (found.error.code === "not_leader" && found.error.leader) {
-          // RULE: under TLS as before, or the token would go over the wire in clear text.
+          // RULE: keep using TLS, or the token would be sent in clear text.
           const scheme = this.urls[0].split("://")[0];
           this.urls = [`${scheme}://${found.error.leader}`, ...this.urls].slice(0, 8);
         } else if (found.error.code === "unavailable" || found.error.code === "not_leader") {
@@ -98,7 +98,7 @@ export class Keeper {
 
   /** Holds the lock while `work` runs. */
   async lock<T>(name: string, waitMs: number, work: (token: number) => Promise<T>): Promise<T> {
-    // RULE: one id for each acquire, the same in each retry of it. A retry is then the same request: never a second
+    // RULE: use one id for each acquire, the same in all its retries. A retry is then the same request: never a second
     // grant, never a second place in the queue.
     const request = crypto.randomUUID();
     const grant = await this.call("lock/acquire", { session: this.session, lock: name, wait_ms: waitMs, request });
@@ -110,7 +110,7 @@ export class Keeper {
     }
   }
 
-  /** RULE: the resource checks the token. Here it is a value of the cell; for others there are gates. */
+  /** RULE: the resource checks the token. Here it is a value of the cell; for other resources there are gates. */
   async put(key: string, value: string, lock: string, token: number): Promise<number> {
     const written = await this.call("value/put", { key, value, fence: { lock, token } });
     return written.version as number;
@@ -143,7 +143,7 @@ async function main(): Promise<void> {
       console.log(`the older token is refused: ${error.code}`);
       return;
     }
-    throw new Error("the stale token was let in");
+    throw new Error("the stale token was accepted");
   });
   await keeper.close();
 }
