@@ -76,8 +76,8 @@ async fn answers_that_take_longer_than_the_time_to_live_grant_nothing() {
     soon(soon(keeper.lock("before").acquire()).await.unwrap().release()).await.unwrap();
     signal(&site.instances[3..], Signal::STOP);
     // A majority says yes at once, and when the others have had their time, nothing is left of it.
-    let ttl = TIMEOUT / 2;
-    let refused = soon(keeper.lock("a").ttl(ttl).wait(TIMEOUT).acquire()).await.unwrap_err();
+    let (ttl, wait) = (Duration::from_millis(450), Duration::from_millis(900));
+    let refused = soon(keeper.lock("a").ttl(ttl).wait(wait).acquire()).await.unwrap_err();
     assert_eq!(refused.code(), "timeout", "{refused}");
     signal(&site.instances[3..], Signal::CONT);
     until_none_has(&site, "a").await;
