@@ -26,4 +26,6 @@ mod counter {
     pub(crate) const fn count(_: usize) {}
 }
 
-pub use counter::*;
+pub(crate) use counter::count;
+#[cfg(feature = "mutations")]
+pub use counter::take;
