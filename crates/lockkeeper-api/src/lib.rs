@@ -1,6 +1,36 @@
-//! The contract of Lockkeeper: the messages and services of `lockkeeper.v1`.
+//! The contract of Lockkeeper, stated once: the messages and services of `lockkeeper.v1`, the JSON types of the HTTP
+//! interface, the error codes with their statuses, and all conversions between them and the lock table.
+//!
+//! Each noun has a file with its JSON types and its conversions. Every protocol makes a [`Request`] of what it reads, and
+//! every answer is made of an [`Answer`].
 //!
 //! The code in `generated/` is checked in; `tests/generated.rs` regenerates it from `proto/` and compares.
+
+pub mod access;
+pub mod acquire;
+mod answer;
+mod code;
+pub mod election;
+mod error;
+pub mod graph;
+pub mod history;
+pub mod lock;
+mod ms;
+pub mod operation;
+pub mod rate;
+mod request;
+pub mod session;
+pub mod status;
+pub mod token;
+pub mod top;
+pub mod value;
+mod wire;
+
+pub use answer::ReplyShape;
+pub use code::{Code, GrpcStatus, UnknownCode};
+pub use error::{Error, ErrorBody};
+pub use operation::Operation;
+pub use request::{Answer, Call, Done, Limit, Need, Request, WrongAnswer, election_lock, session_id};
 
 /// Messages and services for clients.
 #[allow(missing_docs, clippy::all)]

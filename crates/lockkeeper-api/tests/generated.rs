@@ -18,6 +18,17 @@ fn generate(out: &Path) {
         let package = Path::new(contract).parent().expect("a contract is in a folder");
         let name = format!("{}.bin", package.to_str().expect("ASCII").replace('/', "."));
         fs::write(out.join(name), descriptors.encode_to_vec()).expect("written");
+        let unary_calls = unary_calls(
+            &descriptors
+                .file
+                .iter()
+                .flat_map(|file| &file.service)
+                .flat_map(|it| {
+                    it.method.iter().filter(|method| !method.client_streaming() && !method.server_streaming())
+                })
+                .map(|method| (method.name(), method.input_type(), method.output_type()))
+                .collect::<Vec<_>>(),
+        );
         tonic_prost_build::configure()
             // Entries and snapshots are not copied out of what was read.
             .bytes(".lockkeeper.peer.v1")
@@ -26,7 +37,38 @@ fn generate(out: &Path) {
             .out_dir(out)
             .compile_fds(descriptors)
             .expect("the code is generated");
+        if contract == CONTRACTS[0] {
+            let path = out.join("lockkeeper.v1.rs");
+            let code = fs::read_to_string(&path).expect("generated");
+            fs::write(path, code + &unary_calls).expect("written");
+        }
     }
+}
+
+/// A macro that lists all unary calls, from which the server implements the service.
+fn unary_calls(methods: &[(&str, &str, &str)]) -> String {
+    let mut text = String::from(
+        "/// Hands all unary calls to another macro, as `name(Request) -> Answer;`.\n\
+         #[cfg(feature = \"grpc\")]\n\
+         #[macro_export]\n\
+         macro_rules! unary_calls {\n    ($with:ident) => {\n        $with! {\n",
+    );
+    for (name, input, output) in methods {
+        let message = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+        text += &format!("            {}({}) -> {};\n", snake_case(name), message(input), message(output));
+    }
+    text + "        }\n    };\n}\n"
+}
+
+fn snake_case(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
 }
 
 #[test]

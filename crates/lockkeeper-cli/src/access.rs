@@ -269,9 +269,7 @@ fn write_token(mut file: std::fs::File, token: &str) -> std::io::Result<()> {
 /// Prints the token once, or the file that it is in.
 fn hand_over(output: Output, made: &NewAccessToken, to: Option<&Path>) -> Result<(), Failure> {
     match (output, to) {
-        (Output::Json, None) => {
-            client::print_json(&json!({"id": made.id, "identity": made.identity, "token": made.token}))
-        }
+        (Output::Json, None) => client::print_json(made),
         (Output::Json, Some(_)) => client::print_json(&json!({"id": made.id, "identity": made.identity})),
         (Output::Table, None) => client::print(&format!("{}\n", made.token)),
         (Output::Table, Some(path)) => {

@@ -1,7 +1,7 @@
 //! `lockkeeper explain NAME`: why a request has to wait.
 
 use clap::Args;
-use lockkeeper::{Blocked, LockEvent, LockState};
+use lockkeeper::{Blocked, LockEvent, LockState, Status};
 use serde::Serialize;
 
 use crate::client::{self, Client, Output};
@@ -69,16 +69,15 @@ impl Explain {
     fn cell_in_words(&self, failure: Failure) -> Failure {
         let status = client::block_on(async { Ok(self.client.admin()?.status().await?) });
         let why = match status {
-            Ok(status) if status.leader == 0 => format!(
-                "the cell has no leader: node {} answers, but fewer than {} of its {} voters seem to be up. Nothing \
+            Ok(Status { leader: None, node_id, members, .. }) => format!(
+                "the cell has no leader: node {node_id} answers, but fewer than {} of its {} voters seem to be up. Nothing \
                  can be granted or released until a majority is back; no lease runs out meanwhile",
-                status.node_id,
-                status.members.iter().filter(|member| member.voter).count() / 2 + 1,
-                status.members.iter().filter(|member| member.voter).count()
+                members.iter().filter(|member| member.voter).count() / 2 + 1,
+                members.iter().filter(|member| member.voter).count()
             ),
-            Ok(status) => format!(
-                "node {} names node {} as the leader, which does not answer: {}",
-                status.node_id, status.leader, failure.message
+            Ok(Status { leader: Some(leader), node_id, .. }) => format!(
+                "node {node_id} names node {leader} as the leader, which does not answer: {}",
+                failure.message
             ),
             Err(_) => failure.message,
         };

@@ -1,6 +1,6 @@
 //! The failure of a verb: its message, and the exit code that scripts rely on.
 
-use lockkeeper::Error;
+use lockkeeper::{Code, Error};
 use serde_json::json;
 
 use crate::client::Output;
@@ -33,8 +33,13 @@ impl Failure {
         Failure { code, exit, message: message.into() }
     }
 
+    /// A failure with a code of the contract.
+    pub(crate) fn of(code: Code, message: impl Into<String>) -> Failure {
+        Failure::new(code.as_str(), exit_code(code), message)
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure::new("invalid", USAGE, message)
+        Failure::of(Code::Invalid, message)
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Failure {
@@ -53,15 +58,30 @@ impl Failure {
     }
 }
 
+/// The exit code for each code of the contract.
+fn exit_code(code: Code) -> u8 {
+    match code {
+        Code::Invalid | Code::TooLarge | Code::Unsupported => USAGE,
+        Code::Unavailable | Code::NotLeader | Code::Limit => UNAVAILABLE,
+        Code::Busy => BUSY,
+        Code::Timeout => TIMED_OUT,
+        Code::SessionLost | Code::NotHeld => LOST,
+        Code::StaleToken
+        | Code::VersionMismatch
+        | Code::Deadlock
+        | Code::Wounded
+        | Code::Died
+        | Code::Unauthenticated
+        | Code::Forbidden => OTHER,
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let exit = match &error {
-            Error::Invalid(_) | Error::TooLarge(_) | Error::Unsupported(_) => USAGE,
-            Error::Unavailable(_) | Error::NotLeader { .. } | Error::Limit(_) => UNAVAILABLE,
-            Error::Contended { .. } => BUSY,
-            Error::Timeout { .. } => TIMED_OUT,
-            Error::Lost { .. } | Error::SessionLost | Error::NotHeld { .. } => LOST,
-            _ => OTHER,
+        let exit = match (error.contract_code(), &error) {
+            (Some(code), _) => exit_code(code),
+            (None, Error::Lost { .. }) => LOST,
+            (None, _) => OTHER,
         };
         Failure::new(error.code(), exit, error.to_string())
     }

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use lockkeeper::{AuditAct, LockEvent};
+use lockkeeper_api::history::LockHistory;
 use lockkeeper_net::utc::shown_ms;
-use serde::Serialize;
 
 use crate::client::{self, Client, Output};
 use crate::duration::words;
@@ -32,17 +32,6 @@ pub(crate) struct History {
     pub(crate) client: Client,
 }
 
-#[derive(Serialize)]
-struct Events<'a> {
-    lock: &'a str,
-    events: &'a [LockEvent],
-}
-
-#[derive(Serialize)]
-struct Acts<'a> {
-    acts: &'a [AuditAct],
-}
-
 impl History {
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let limit = self.limit.unwrap_or(0);
@@ -53,7 +42,7 @@ impl History {
                     Ok(keeper.history(name, limit).await?)
                 })?;
                 match self.client.output {
-                    Output::Json => client::print_json(&Events { lock: name, events: &events })?,
+                    Output::Json => client::print_json(&LockHistory { lock: name.clone(), events })?,
                     Output::Table if events.is_empty() => {
                         client::print(&format!("no events recorded for \"{name}\"\n"))?;
                     }
@@ -61,14 +50,14 @@ impl History {
                 }
             }
             None => {
-                let acts = client::block_on(async {
+                let audit = client::block_on(async {
                     let keeper = self.client.connect().await?;
                     Ok(keeper.audit(limit).await?)
                 })?;
                 match self.client.output {
-                    Output::Json => client::print_json(&Acts { acts: &acts })?,
-                    Output::Table if acts.is_empty() => client::print("no actions recorded\n")?,
-                    Output::Table => client::print(&audit(&acts).to_string())?,
+                    Output::Json => client::print_json(&audit)?,
+                    Output::Table if audit.acts.is_empty() => client::print("no actions recorded\n")?,
+                    Output::Table => client::print(&acts(&audit.acts).to_string())?,
                 }
             }
         }
@@ -117,7 +106,7 @@ fn table(events: &[LockEvent]) -> Table {
     table
 }
 
-fn audit(acts: &[AuditAct]) -> Table {
+fn acts(acts: &[AuditAct]) -> Table {
     let mut table = Table::new(&["NUMBER", "WHEN", "UTC", "WHO", "ACTION", "REASON"]);
     for act in acts {
         let what = match (act.what.as_str(), &act.lock, &act.members) {

@@ -2,9 +2,10 @@
 
 use std::io::IsTerminal;
 
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{Layer, Registry};
 
 use crate::escape::LogWriter;
 
@@ -27,7 +28,7 @@ pub(crate) struct Logging {
 
 /// Checks a filter.
 pub(crate) fn filter(text: &str) -> Result<String, String> {
-    match EnvFilter::try_new(text) {
+    match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!("{error}: use a level such as info, or levels for parts such as {FILTER}")),
     }
@@ -35,7 +36,7 @@ pub(crate) fn filter(text: &str) -> Result<String, String> {
 
 /// Starts logging. `filter` was checked by [`filter`].
 pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(FILTER));
+    let filter: Targets = filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let has_colours = std::io::stderr().is_terminal();
     let is_json = matches!(format, LogFormat::Json);
     let lines = tracing_subscriber::fmt::layer()

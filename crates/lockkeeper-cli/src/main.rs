@@ -19,7 +19,6 @@ mod explain;
 mod failure;
 mod force_release;
 mod history;
-mod lab;
 mod logging;
 mod ls;
 mod man;
@@ -109,8 +108,6 @@ enum Verb {
     Man(man::ManVerb),
     /// Measure an engine, and the limits of this machine in the same run
     Bench(bench::Bench),
-    /// Break things on purpose: real servers, real faults, and an exact count of what was lost
-    Lab(lab::LabVerb),
 }
 
 fn main() -> ExitCode {
@@ -167,7 +164,6 @@ fn main() -> ExitCode {
         Verb::Completions(verb) => (Output::Table, verb.run(command)),
         Verb::Man(verb) => (Output::Table, verb.run(command)),
         Verb::Bench(verb) => (verb.output(), verb.run()),
-        Verb::Lab(verb) => (verb.output(), verb.run()),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use lockkeeper::Member;
 use lockkeeper::admin::Members;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::client::{self, Client, Output};
 use crate::failure::Failure;
@@ -66,7 +66,7 @@ impl MemberVerb {
         let client = self.client().clone();
         let members = client::block_on(self.carry_out(&client))?;
         match client.output {
-            Output::Json => client::print_json(&as_json(&members))?,
+            Output::Json => client::print_json(&List::new(&members))?,
             Output::Table => client::print(&as_table(&members).to_string())?,
         }
         Ok(0)
@@ -88,26 +88,30 @@ impl MemberVerb {
     }
 }
 
-fn as_json(members: &Members) -> serde_json::Value {
-    let member = |member: &Member| {
-        json!({
-            "node_id": member.node_id,
-            "address": member.address,
-            "peer_address": member.peer_address,
-            "voter": member.voter,
-            "leader": member.node_id == members.leader,
-            "lag": member.lag,
-            "silent_ms": member.silent_ms,
-        })
-    };
-    json!({ "members": members.members.iter().map(member).collect::<Vec<_>>() })
+/// A member as `/v1/members` shows it, and whether it leads.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    member: &'a Member,
+    leader: bool,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    members: Vec<Listed<'a>>,
+}
+
+impl<'a> List<'a> {
+    fn new(members: &'a Members) -> List<'a> {
+        let listed = |member: &'a Member| Listed { member, leader: Some(member.node_id) == members.leader };
+        List { members: members.members.iter().map(listed).collect() }
+    }
 }
 
 fn as_table(members: &Members) -> Table {
     let mut table = table();
     for member in &members.members {
-        let (lag, silent_ms) = (member.lag, member.silent_ms);
-        table.row(row(member.node_id, members.leader, &member.address, member.voter, lag, silent_ms));
+        table.row(row(member, members.leader));
     }
     table
 }
@@ -118,29 +122,22 @@ pub(crate) fn table() -> Table {
 }
 
 /// The row of a member. Fields that only a leader knows are a dash elsewhere.
-pub(crate) fn row(
-    node_id: u64,
-    leader: u64,
-    address: &str,
-    voter: bool,
-    lag: Option<u64>,
-    silent_ms: Option<u64>,
-) -> [String; 5] {
+pub(crate) fn row(member: &Member, leader: Option<u64>) -> [String; 5] {
     let dash = || "-".to_owned();
-    let role = match (node_id == leader, voter) {
+    let role = match (Some(member.node_id) == leader, member.voter) {
         (true, _) => "leader",
         (false, true) => "voter",
         (false, false) => "learner",
     };
-    let answer = silent_ms.map(|silent| match silent {
+    let answer = member.silent_ms.map(|silent| match silent {
         0..1_000 => "now".to_owned(),
         silent => format!("{} s ago", silent / 1_000),
     });
     [
-        node_id.to_string(),
-        if address.is_empty() { dash() } else { address.to_owned() },
+        member.node_id.to_string(),
+        if member.address.is_empty() { dash() } else { member.address.clone() },
         role.to_owned(),
-        lag.map_or_else(dash, |lag| format!("{lag} entries")),
+        member.lag.map_or_else(dash, |lag| format!("{lag} entries")),
         answer.unwrap_or_else(dash),
     ]
 }

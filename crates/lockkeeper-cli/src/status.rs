@@ -53,8 +53,8 @@ fn next_version(status: &Status) -> String {
 
 fn text(status: &Status) -> String {
     let leader = match status.leader {
-        0 => "unknown: the cell cannot grant locks now".to_owned(),
-        leader => format!("node {leader}, term {}", status.term),
+        None => "unknown: the cell cannot grant locks now".to_owned(),
+        Some(leader) => format!("node {leader}, term {}", status.term),
     };
     let lines = [
         ("cell", format!("{}, version {}{}", status.cell, status.cell_version, next_version(status))),
@@ -111,14 +111,7 @@ fn text(status: &Status) -> String {
     }
     let mut members = member::table();
     for known in &status.members {
-        members.row(member::row(
-            known.node_id,
-            status.leader,
-            &known.address,
-            known.voter,
-            known.lag,
-            known.silent_ms,
-        ));
+        members.row(member::row(known, status.leader));
     }
     let _ = write!(text, "\n{members}");
     text

@@ -143,23 +143,23 @@ fn text(look: &Look) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = match status.leader {
-        0 => writeln!(text, "the cell has no leader: nothing can be granted"),
-        leader => writeln!(
+        None => writeln!(text, "the cell has no leader: nothing can be granted"),
+        Some(leader) => writeln!(
             text,
             "node {leader} leads, term {}; {} held, {} waiting, {} sessions",
             status.term, status.locks_held, status.waiting, status.sessions
         ),
     };
-    let last_minute = top.granted.last().copied().unwrap_or(0);
-    let lost: u32 = top.lost.iter().sum();
+    let last_minute = top.hour.granted.last().copied().unwrap_or(0);
+    let lost: u32 = top.hour.lost.iter().sum();
     let _ = writeln!(
         text,
         "last hour: {} grants ({last_minute} in this minute), {lost} lost; waited p50 {}, p99 {}; held p50 {}, p99 {}",
-        top.waited.count,
-        words(top.waited.p50),
-        words(top.waited.p99),
-        words(top.held.p50),
-        words(top.held.p99)
+        top.hour.waited.count,
+        words(top.hour.waited.p50),
+        words(top.hour.waited.p99),
+        words(top.hour.held.p50),
+        words(top.hour.held.p99)
     );
     let mut contended = Table::new(&["MOST CONTENDED", "WAITING", "LONGEST WAIT", "HELD BY"]);
     for lock in &top.contended {

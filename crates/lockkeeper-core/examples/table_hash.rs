@@ -7,7 +7,6 @@
 //! ```
 
 #![allow(clippy::expect_used, reason = "an example stops at the first surprise")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the example measures time")]
 
 use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Reply, SessionId, Token};
 

@@ -13,6 +13,13 @@ use crate::scope::Policy;
 use crate::version::CellVersion;
 use crate::work::LOCK_STEPS;
 
+/// Request ids that begin like this are drawn by nodes, for callers that gave none.
+pub const NODE_REQUEST_PREFIX: &str = "~";
+
+/// What to do about a request that may have been carried out, if nothing is known of it (S12).
+pub const RETRY_ADVICE: &str =
+    "with a request id, repeat it with the same one; without, look what has become of it first";
+
 /// All that was queued on the leader, stamped with cell time: the content of one log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
@@ -260,6 +267,34 @@ impl Command {
         }
     }
 
+    /// What its caller should do if the answer is lost and it may have been carried out (S12): not everything can be
+    /// repeated.
+    pub fn retry_advice(&self) -> &'static str {
+        match self {
+            Command::Acquire(request) if request.has_client_id() => "repeat it with the same request id",
+            Command::Acquire(_) => {
+                "look who holds the lock before you repeat it, or close the session, which gives everything back; with a \
+                 request id it could simply be repeated"
+            }
+            Command::Release { .. } => "repeat it: not_held means that it has happened",
+            Command::CloseSession { .. } => "repeat it: session_lost means that it has happened",
+            Command::Cancel { .. } => "repeat it",
+            Command::OpenSession { .. } => "open another session; this one, if it was opened, ends by itself",
+            Command::PutValue { .. } | Command::DeleteValue { .. } => "read the value before you repeat it",
+            Command::ForceRelease { .. } => {
+                "look who holds the lock before you repeat it: by now it may be the next one"
+            }
+            Command::HandOver { .. } => "look who holds the lock before you repeat it",
+            Command::TakeRate(_) => "the permits may be gone: repeat it only if it may take them twice",
+            Command::ChangeAccess { .. } => "look at the rules, tokens and quotas before you repeat it",
+            Command::AuditNote { .. } => "look at the members before you repeat it",
+            // The node proposes these itself, and proposes them again.
+            Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => RETRY_ADVICE,
+            #[cfg(feature = "next-version")]
+            Command::NextVersionNote { .. } => RETRY_ADVICE,
+        }
+    }
+
     /// Steps that it takes whatever is left of the budget, beyond those of a command for one lock.
     pub(crate) fn steps_of_further_locks(&self) -> u64 {
         match self {
@@ -323,6 +358,11 @@ pub struct Acquire {
 }
 
 impl Acquire {
+    /// Whether the client chose a request id. One that a node drew is not known to it.
+    fn has_client_id(&self) -> bool {
+        self.request.as_ref().is_some_and(|id| !id.starts_with(NODE_REQUEST_PREFIX))
+    }
+
     /// Exclusive, without waiting, without a request id.
     pub fn new(session: SessionId, locks: Locks) -> Acquire {
         Acquire {
@@ -372,7 +412,8 @@ impl Locks {
 }
 
 /// Alone, or together with others of the same mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Nobody else.
     #[default]
@@ -382,12 +423,26 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
+
     /// The word used in the API.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
             Mode::Shared => "shared",
         }
+    }
+
+    /// The mode with this word.
+    pub fn from_word(word: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
+    }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -419,4 +474,33 @@ pub struct Fence {
     pub lock: LockName,
     /// The token that it was granted.
     pub token: Token,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_acquire_with_a_client_id_is_to_be_repeated_with_it() {
+        let session = SessionId(1);
+        let acquire = Acquire::new(session, Locks::One("a".into()));
+        let with = |id: &str| Command::Acquire(Acquire { request: Some(id.into()), ..acquire.clone() });
+        assert_eq!(with("r1").retry_advice(), "repeat it with the same request id");
+        let put = Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
+        let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into(), by: "".into() };
+        let open = Command::OpenSession { session, ttl_ms: 1_000, owner: "me".into(), identity: None };
+        let release = Command::Release { session, lock: "a".into(), token: Token(1), forget: false };
+        for (command, next) in [
+            (with("~1-1"), "look who holds the lock"),
+            (Command::Acquire(acquire.clone()), "look who holds the lock"),
+            (put, "read the value before you repeat it"),
+            (force, "look who holds the lock"),
+            (open, "open another session"),
+            (release, "not_held means that it has happened"),
+        ] {
+            let advice = command.retry_advice();
+            assert!(advice.contains(next), "{advice}");
+            assert!(!advice.contains("the same request id"), "it has none: {advice}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ pub struct ScopeNo(pub u64);
 
 /// What happens when a scope meets another one in its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// It waits, unless that would close a cycle.
     #[default]
@@ -30,13 +31,21 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// All policies.
+    pub const ALL: [Policy; 3] = [Policy::Detect, Policy::WaitDie, Policy::WoundWait];
+
     /// The word used in the API.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Policy::Detect => "detect",
             Policy::WaitDie => "wait_die",
             Policy::WoundWait => "wound_wait",
         }
+    }
+
+    /// The policy with this word.
+    pub fn from_word(word: &str) -> Option<Policy> {
+        Policy::ALL.into_iter().find(|policy| policy.as_str() == word)
     }
 }
 

@@ -1,6 +1,6 @@
 //! How long a cell of three is without a leader: time from the end of the leader to the next grant.
 //!
-//! `cargo run --release -p lockkeeper-lab --example failover -- target/release/lockkeeper kill 10`
+//! `cargo run --release -p lockkeeper-lab --example failover -- target/dist/lockkeeper kill 10`
 //!
 //! Starts three nodes in a temporary folder, and a client that takes and gives back a lock all the time while it
 //! holds another one. In each round the leader is killed (`kill`) or stopped (`stop`); then it comes back.
@@ -117,7 +117,7 @@ async fn main() -> Result<(), Failed> {
     for round in 0..rounds {
         tokio::time::sleep(SETTLE).await;
         let status: Status = observer.status().await?;
-        let index = usize::try_from(status.leader)? - 1;
+        let index = usize::try_from(status.leader.ok_or("no node leads")?)? - 1;
         let ended = Instant::now();
         signal(&cell.nodes[index], if way == "stop" { "STOP" } else { "KILL" })?;
         let took = loop {

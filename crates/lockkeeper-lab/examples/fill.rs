@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::{answer, operation};
-use lockkeeper_lab::bench::Link;
+use lockkeeper_lab::compare::Link;
 
 /// Long enough to look at it in peace.
 const TTL_MS: u64 = 24 * 60 * 60 * 1_000;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::v1::{self, answer, operation};
-use lockkeeper_lab::bench::Link;
+use lockkeeper_lab::compare::Link;
 use lockkeeper_testkit::cell::Cell;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;

@@ -1,7 +1,11 @@
-//! The lab of Lockkeeper: benchmarks, faults and proofs against real servers.
+//! The lab of Lockkeeper: faults, checkers, simulation and comparisons against real servers.
 
-pub mod bench;
 pub mod checkers;
+pub mod compare;
 pub mod lab;
+mod lockkeeper_binary;
+mod servers;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+
+pub use lockkeeper_binary::LockkeeperBinary;

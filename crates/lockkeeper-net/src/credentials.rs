@@ -1,5 +1,5 @@
-//! What a client shows to a cell: whom it trusts, its certificate, its access token. Files and environment only: a
-//! command line can be read by every user of a machine.
+//! The credentials of a client: the authorities it trusts, its certificate, its access token. They come from files and the
+//! environment only: every user of a machine can read a command line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use tokio::net::TcpStream;
 use crate::net::{self, Stream};
 use crate::tls::{ClientTls, KeyPair, TlsError};
 
-/// The authority that has signed the nodes' certificates. If it is set, nothing but TLS is spoken.
+/// Variable with the authority that signed the nodes' certificates. If it is set, all connections use TLS.
 pub const CA: &str = "LOCKKEEPER_CA";
-/// The client's own certificate.
+/// Variable with the client's own certificate.
 pub const CERT: &str = "LOCKKEEPER_CERT";
-/// Its key.
+/// Variable with the key of that certificate.
 pub const KEY: &str = "LOCKKEEPER_KEY";
-/// A file with an access token.
+/// Variable with the path of a file that contains an access token.
 pub const TOKEN_FILE: &str = "LOCKKEEPER_AUTH_TOKEN_FILE";
-/// The access token itself.
+/// Variable with the access token itself.
 pub const TOKEN: &str = "LOCKKEEPER_AUTH_TOKEN";
 
-/// Longest access token that is read from a file.
+/// Limit on an access token in a file.
 const TOKEN_BYTES_MAX: usize = 4 * 1024;
 
-/// How a client comes to a cell. Cheap to clone.
+/// The credentials of a client. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Credentials {
     tls: Option<ClientTls>,
@@ -35,11 +35,11 @@ enum Token {
     #[default]
     None,
     Text(String),
-    /// Read again for each connection, so that it can be changed without a restart.
+    /// A file that is read for each connection, so that it can be replaced without a restart.
     File(PathBuf),
 }
 
-/// Never shows the token: settings get into logs.
+/// Does not print the token: settings are logged.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token = !matches!(self.token, Token::None);
@@ -48,14 +48,14 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// As the environment says.
+    /// Reads the credentials from the environment.
     pub fn from_environment() -> Result<Credentials, TlsError> {
         Credentials::default().or_environment(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
         })
     }
 
-    /// Fills in what has not been set, by what `get` gives for the names of the environment.
+    /// Fills in what is not set from variables; `get` returns their values.
     pub fn or_environment(self, get: impl Fn(&str) -> Option<PathBuf>) -> Result<Credentials, TlsError> {
         let mut filled = self;
         if filled.tls.is_none() {
@@ -87,22 +87,22 @@ impl Credentials {
         Ok(filled)
     }
 
-    /// Speaks TLS: trusts nodes that this authority vouches for, and shows this certificate.
+    /// Uses TLS: trusts nodes with a certificate of this authority, and presents a certificate of its own.
     pub fn tls(self, ca: impl Into<PathBuf>, own: Option<KeyPair>) -> Result<Credentials, TlsError> {
         Ok(Credentials { tls: Some(ClientTls::new(ca, own)?), ..self })
     }
 
-    /// Shows this access token.
+    /// Presents this access token.
     pub fn token(self, token: impl Into<String>) -> Credentials {
         Credentials { token: Token::Text(token.into()), ..self }
     }
 
-    /// Shows the access token in this file.
+    /// Presents the access token in this file.
     pub fn token_file(self, path: impl Into<PathBuf>) -> Credentials {
         Credentials { token: Token::File(path.into()), ..self }
     }
 
-    /// The access token to show, if there is one.
+    /// The access token to present, if there is one.
     pub fn access_token(&self) -> io::Result<Option<String>> {
         match &self.token {
             Token::None => Ok(None),
@@ -111,12 +111,12 @@ impl Credentials {
         }
     }
 
-    /// Whether connections are made under TLS.
+    /// Whether connections use TLS.
     pub fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Connects to `host:port`, under TLS if it is set. `prepare` sets options of the socket.
+    /// Connects to `host:port`, with TLS if it is set. `prepare` sets socket options.
     pub async fn connect(
         &self,
         address: &str,
@@ -134,7 +134,7 @@ impl Credentials {
     }
 }
 
-/// The secret in a file, without the end of its line.
+/// Reads a secret from a file, without the newline at its end.
 pub fn read_secret(path: &Path) -> io::Result<String> {
     let failed = |why: &dyn std::fmt::Display| {
         io::Error::other(format!("no token can be read from {}: {why}", path.display()))
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_setting_is_an_error_and_no_plain_connection() {
+    fn incomplete_settings_are_an_error() {
         assert!(from(&[(CERT, "a"), (KEY, "b")]).is_err());
         assert!(from(&[(CA, "a"), (CERT, "b")]).is_err());
         assert!(from(&[(CA, "/no/such/file")]).is_err());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_never_shown() {
+    fn token_is_never_printed() {
         let shown = format!("{:?}", from(&[(TOKEN, "lk_secret")]).unwrap());
         assert!(!shown.contains("lk_secret"), "{shown}");
     }

@@ -1,6 +1,6 @@
-//! The bytes between clients and nodes, and between nodes: TCP, or something that is put over it or in its place.
+//! Byte streams between clients and nodes, and between nodes: TCP, TLS over it, or a simulated network.
 //!
-//! A simulation takes the place of the network, of chance and of the clock for all that runs on its thread: see
+//! A simulation replaces network, randomness and clocks for everything that runs on its thread: see
 //! [`crate::simulation`].
 
 use std::io;
@@ -18,9 +18,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// An open connection.
 pub enum Stream {
-    /// As the system gives it. Kept apart, because the hot path can do without a box and a lock around its halves.
+    /// A TCP connection of the system. A variant of its own, because the hot path needs no box and no lock around its halves.
     Tcp(TcpStream),
-    /// Anything else that carries bytes.
+    /// Any other byte stream.
     Other(Box<dyn Duplex>),
 }
 
@@ -31,16 +31,16 @@ pub async fn connect(address: &str) -> io::Result<Stream> {
         return connecting.await.map(Stream::Other);
     }
     let stream = TcpStream::connect(address).await?;
-    // A message is small and somebody waits for it: it must not wait for more to send.
+    // Messages are small and latency matters: none is delayed to be merged with the next.
     stream.set_nodelay(true)?;
     Ok(Stream::Tcp(stream))
 }
 
-/// An open port.
+/// A listening port.
 pub enum Listener {
-    /// Of the system.
+    /// A port of the system.
     Tcp(TcpListener),
-    /// Of a simulation.
+    /// A port of a simulation.
     #[cfg(feature = "simulation")]
     Simulated(Box<dyn crate::simulation::Port>),
 }
@@ -55,7 +55,7 @@ impl Listener {
         TcpListener::bind(address).await.map(Listener::Tcp)
     }
 
-    /// The address that it really has.
+    /// The local address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr(),
@@ -64,7 +64,7 @@ impl Listener {
         }
     }
 
-    /// The next connection. Cancel-safe.
+    /// Accepts the next connection. Cancel-safe.
     pub async fn accept(&mut self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),

@@ -1,5 +1,5 @@
-//! What a simulation puts in the place of the network, of chance, of clocks and of threads, for all that runs on
-//! its thread. Only compiled with the feature `simulation`; a thread that has no [`Host`] works as ever.
+//! The seams of a simulation, which replaces network, randomness, clocks and threads for everything that runs on its
+//! thread. Compiled with the feature `simulation` alone; a thread without a [`Host`] uses the real ones.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,25 +14,25 @@ use crate::net::{Duplex, Stream};
 /// A connection that is being opened.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Send>>;
 
-/// The machine on which the code that runs now believes to be.
+/// A simulated machine, on which the running code executes.
 pub trait Host {
-    /// Connects to another one.
+    /// Connects to another machine.
     fn connect(&self, address: &str) -> Connecting;
     /// Opens a port.
     fn bind(&self, address: &str) -> io::Result<Box<dyn Port>>;
-    /// The next number of chance.
+    /// Returns a random number.
     fn random(&self) -> u64;
-    /// Nanoseconds on its clock since some moment.
+    /// Its monotonic clock, in nanoseconds.
     fn clock(&self) -> u64;
-    /// The same on a clock that people set, forward and back. Nothing may depend on it.
+    /// Its wall clock, in nanoseconds; people set it forward and back, and no decision depends on it.
     fn wall_clock(&self) -> u64;
 }
 
-/// An open port.
+/// A listening port.
 pub trait Port: Send {
     /// Its address.
     fn address(&self) -> SocketAddr;
-    /// The next connection.
+    /// Polls for the next connection.
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Stream>>;
 }
 
@@ -40,12 +40,12 @@ thread_local! {
     static HOST: RefCell<Option<Rc<dyn Host>>> = const { RefCell::new(None) };
 }
 
-/// The host on which this thread is now, if it is in a simulation.
+/// The host that executes on this thread, if it belongs to a simulation.
 pub fn host() -> Option<Rc<dyn Host>> {
     HOST.with_borrow(Clone::clone)
 }
 
-/// Does something on a host.
+/// Executes a closure on a host.
 pub fn on<T>(host: Rc<dyn Host>, act: impl FnOnce() -> T) -> T {
     let before = HOST.replace(Some(host));
     let result = act();

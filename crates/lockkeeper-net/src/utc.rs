@@ -1,9 +1,9 @@
-//! Wall-clock time for people; in a simulation, that of its host. It is recorded and shown, and decides nothing: a clock that is
-//! wrong or set back changes what is displayed and nothing else.
+//! Wall-clock time for people; in a simulation, the wall clock of the host. It is recorded and displayed, and never decides
+//! anything: a wrong clock changes what is displayed and nothing else.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970, UTC. Zero if the clock is set to a time before that.
+/// Milliseconds since 1970-01-01 UTC; 0 if the clock is set before that.
 pub fn now_ms() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(host) = crate::simulation::host() {
@@ -12,12 +12,12 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The same for what [`now_ms`] recorded.
+/// Formats a time that [`now_ms`] returned.
 pub fn shown_ms(utc_ms: u64) -> String {
     shown(UNIX_EPOCH + Duration::from_millis(utc_ms))
 }
 
-/// A time for people, such as `2026-11-18 09:05:00 UTC`.
+/// Formats a time for people, such as `2026-11-18 09:05:00 UTC`.
 pub fn shown(time: SystemTime) -> String {
     let Ok(since_1970) = time.duration_since(UNIX_EPOCH) else { return "a time before 1970".to_owned() };
     let seconds = since_1970.as_secs();
@@ -26,8 +26,8 @@ pub fn shown(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Year, month and day in the Gregorian calendar of a day counted from 1970-01-01. Years are counted from March, so that
-/// the leap day is the last of its year.
+/// Returns year, month and day in the Gregorian calendar for a number of days since 1970-01-01. The algorithm counts years
+/// from March, so that the leap day is the last of its year.
 fn date_of(days_since_1970: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let days = days_since_1970 + 719_468;

@@ -67,7 +67,7 @@ export function cell() {
         card("Last token", count(data.last_token)),
         card("Applied entry", count(data.applied_index), data.queued ? `${count(data.queued)} queued` : ""),
         card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "not durable"),
-        card("Uptime", duration(data.uptime_s * 1000), `node ${around.node_id}, ${data.version}, cell version ${data.cell_version}`));
+        card("Uptime", duration(data.uptime_ms), `node ${around.node_id}, ${data.version}, cell version ${data.cell_version}`));
       list(members.body, data.members, (member) => member.node_id, (member) => tr({ "data-node": member.node_id },
         rowHead(`node ${member.node_id}`, member.node_id === around.node_id ? " (this node)" : ""),
         td("Address", nodeLink(member.address, member.address)),

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lockkeeper_api::ReplyShape;
 use lockkeeper_core::{Answer, Reply, SessionId, Ticket};
 use tokio::sync::oneshot;
 
 use crate::failure::{Failure, Outcome};
 use crate::session::connection::Connection;
 use crate::trace::Traced;
-use crate::wire::ReplyShape;
 
 /// Where an answer goes.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub enum Caller {
         /// The operation's id on that stream.
         id: u64,
         /// What it takes to answer it.
-        about: ReplyShape,
+        shape: ReplyShape,
     },
     /// Any of them, with the spans of its request. Only there while somebody collects spans.
     Traced(Box<Traced>),
@@ -40,8 +40,8 @@ impl Caller {
     pub fn deliver(self, outcome: Outcome) -> bool {
         match self {
             Caller::Call(sender) => sender.send(outcome).is_ok(),
-            Caller::Stream { connection, id, about } => {
-                connection.answer(id, &about, outcome);
+            Caller::Stream { connection, id, shape } => {
+                connection.answer(id, &shape, outcome);
                 true
             }
             Caller::Traced(traced) => traced.deliver(outcome),
@@ -75,7 +75,7 @@ impl Caller {
     /// The stream and the session that it opens, if it opens one.
     pub(crate) fn opens(&self) -> Option<(&Arc<Connection>, SessionId)> {
         match self {
-            Caller::Stream { connection, about, .. } => about.opens().map(|session| (connection, session)),
+            Caller::Stream { connection, shape, .. } => shape.opens().map(|session| (connection, session)),
             Caller::Traced(traced) => traced.caller.opens(),
             Caller::Call(_) | Caller::Nobody => None,
         }

@@ -1,10 +1,11 @@
 //! Why a request was not answered as hoped: the codes of the public contract, with what to do next (S12).
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 
+use lockkeeper_api::{Code, WrongAnswer};
+use lockkeeper_core::command::RETRY_ADVICE;
 use lockkeeper_core::{Refusal, Reply};
-
-use crate::doubt;
 
 /// What a caller gets in the end.
 pub type Outcome = Result<Reply, Failure>;
@@ -49,10 +50,10 @@ pub enum Failure {
     /// Something in the request is too large.
     #[error("{0}")]
     TooLarge(String),
-    /// Nobody knows who asks.
+    /// The caller is not authenticated.
     #[error("{0}")]
     Unauthenticated(String),
-    /// It is known who asks, and it is not allowed.
+    /// The caller is authenticated but not allowed to do this.
     #[error("{0}")]
     Forbidden(String),
 }
@@ -78,7 +79,7 @@ impl Failure {
 
     /// It may have happened, and nobody here knows what it was.
     pub(crate) fn unknown(why: impl Into<Cow<'static, str>>) -> Failure {
-        Failure::Unknown { why: why.into(), next_step: doubt::ANYTHING }
+        Failure::Unknown { why: why.into(), next_step: RETRY_ADVICE }
     }
 
     /// The same with the next step for this kind of command.
@@ -90,48 +91,17 @@ impl Failure {
     }
 
     /// The code of the public contract.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Failure::Refused(refusal) => match refusal {
-                Refusal::Busy { .. } => "busy",
-                Refusal::Timeout { .. } | Refusal::Cancelled => "timeout",
-                Refusal::NotHeld { .. } => "not_held",
-                Refusal::SessionLost => "session_lost",
-                Refusal::StaleToken { .. } => "stale_token",
-                Refusal::VersionMismatch { .. } => "version_mismatch",
-                Refusal::Deadlock { .. } => "deadlock",
-                Refusal::Died { .. } => "died",
-                Refusal::Wounded => "wounded",
-                Refusal::Invalid(_) => "invalid",
-                Refusal::TooLarge(_) => "too_large",
-                Refusal::Limit(_) => "limit",
-            },
-            Failure::NotLeader { .. } => "not_leader",
-            Failure::Unknown { .. } | Failure::Unavailable(_) => "unavailable",
-            Failure::Overload { .. } => "limit",
-            Failure::Unsupported(_) => "unsupported",
-            Failure::Invalid(_) => "invalid",
-            Failure::TooLarge(_) => "too_large",
-            Failure::Unauthenticated(_) => "unauthenticated",
-            Failure::Forbidden(_) => "forbidden",
-        }
-    }
-
-    /// The HTTP status that goes with the code.
-    pub fn http_status(&self) -> u16 {
-        match self.code() {
-            "busy" | "not_held" | "deadlock" | "died" | "wounded" => 409,
-            "timeout" => 408,
-            "session_lost" => 410,
-            "stale_token" | "version_mismatch" => 412,
-            "unsupported" => 501,
-            "invalid" => 400,
-            "too_large" => 413,
-            "limit" => 429,
-            "unauthenticated" => 401,
-            "forbidden" => 403,
-            "not_leader" => 421,
-            _ => 503,
+            Failure::Refused(refusal) => Code::from(refusal),
+            Failure::NotLeader { .. } => Code::NotLeader,
+            Failure::Unknown { .. } | Failure::Unavailable(_) => Code::Unavailable,
+            Failure::Overload { .. } => Code::Limit,
+            Failure::Unsupported(_) => Code::Unsupported,
+            Failure::Invalid(_) => Code::Invalid,
+            Failure::TooLarge(_) => Code::TooLarge,
+            Failure::Unauthenticated(_) => Code::Unauthenticated,
+            Failure::Forbidden(_) => Code::Forbidden,
         }
     }
 
@@ -139,32 +109,55 @@ impl Failure {
     pub fn may_have_happened(&self) -> bool {
         matches!(self, Failure::Unknown { .. })
     }
+}
 
-    /// The failure on the wire.
-    pub fn to_wire(&self) -> lockkeeper_api::v1::Error {
-        let mut error = lockkeeper_api::v1::Error {
-            code: self.code().to_owned(),
-            message: self.to_string(),
-            may_have_happened: self.may_have_happened(),
-            ..Default::default()
+/// The failure as callers see it.
+impl From<&Failure> for lockkeeper_api::Error {
+    fn from(failure: &Failure) -> lockkeeper_api::Error {
+        let mut error = match failure {
+            Failure::Refused(refusal) => lockkeeper_api::Error::from(refusal),
+            other => lockkeeper_api::Error::new(other.code(), other.to_string()),
         };
-        match self {
-            Failure::Refused(Refusal::StaleToken { last_token }) => error.last_token = last_token.0,
-            Failure::Refused(Refusal::VersionMismatch { version }) => error.version = *version,
-            Failure::Refused(Refusal::Deadlock { cycle }) => {
-                error.cycle = cycle
-                    .iter()
-                    .map(|step| lockkeeper_api::v1::CycleStep {
-                        scope: step.scope.to_string(),
-                        owner: step.owner.to_string(),
-                        lock: step.lock.to_string(),
-                    })
-                    .collect();
+        match failure {
+            Failure::NotLeader { leader } => error.leader = Some(leader.clone()),
+            Failure::Unknown { .. } | Failure::Unavailable(_) => {
+                error.may_have_happened = Some(failure.may_have_happened());
             }
-            Failure::NotLeader { leader } => error.leader = leader.clone().unwrap_or_default(),
-            Failure::Overload { retry_after_ms, .. } => error.retry_after_ms = *retry_after_ms,
-            _ => {}
+            Failure::Overload { retry_after_ms, .. } => error.retry_after_ms = Some(*retry_after_ms),
+            Failure::Refused(_)
+            | Failure::Unsupported(_)
+            | Failure::Invalid(_)
+            | Failure::TooLarge(_)
+            | Failure::Unauthenticated(_)
+            | Failure::Forbidden(_) => {}
         }
         error
+    }
+}
+
+impl From<WrongAnswer> for Failure {
+    fn from(wrong: WrongAnswer) -> Failure {
+        Failure::unknown(wrong.to_string())
+    }
+}
+
+/// Requests that can be made of anything.
+impl From<Infallible> for Failure {
+    fn from(never: Infallible) -> Failure {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Acquire, Command, Locks, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_names_the_next_step() {
+        let acquire = Command::Acquire(Acquire::new(SessionId(1), Locks::One("a".into())));
+        let text = Failure::unknown("the leader has changed").in_doubt(acquire.retry_advice()).to_string();
+        assert!(text.contains("it may have happened") && text.contains("look who holds the lock"), "{text}");
     }
 }

@@ -12,7 +12,6 @@ use prost::Message;
 use crate::cell_secret::{CellSecret, Parties};
 use crate::raft::log::{FaultyDisk, fuzz as log_bytes};
 use crate::raft::network::fuzz as peer_bytes;
-use crate::wire;
 
 /// Takes bytes from anybody.
 pub type Decoder = fn(&[u8]);
@@ -61,20 +60,14 @@ fn same_again<M: Message + Default + PartialEq + std::fmt::Debug>(read: &M) {
 }
 
 fn command(kind: v1::operation::Kind) {
-    use v1::operation::Kind;
-    let command = match kind {
-        Kind::Acquire(request) => wire::acquire_command(request),
-        Kind::AcquireAll(request) => wire::acquire_all_command(request),
-        Kind::Release(request) => wire::release_command(request),
-        Kind::Cancel(request) => wire::cancel_command(request),
-        Kind::ForceRelease(request) => Ok(wire::force_release_command(request)),
-        Kind::PutValue(request) => Ok(wire::put_value_command(request)),
-        Kind::DeleteValue(request) => Ok(wire::delete_value_command(request)),
-        Kind::HandOver(request) => wire::hand_over_command(request),
-        Kind::TakeRate(request) => wire::take_rate_command(request),
+    use lockkeeper_api::{Operation, Request};
+    let command = match Operation::try_from(kind) {
+        Ok(
+            Operation::Request(Request::Command(command))
+            | Operation::BriefAcquire(Request::Command(command)),
+        ) => command,
         _ => return,
     };
-    let Ok(command) = command else { return };
     if limits::check_sizes(&command).is_ok() {
         apply(&mut LockTable::new(), command);
     }

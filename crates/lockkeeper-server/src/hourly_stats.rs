@@ -4,7 +4,9 @@
 //! them too. Counting one costs a few nanoseconds: there is no clock to read and nothing to allocate.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use lockkeeper_api::top::{Hour, Spread};
 use lockkeeper_core::CellTime;
 
 /// Minutes that are kept.
@@ -32,30 +34,6 @@ impl Minute {
 #[derive(Debug, Default)]
 pub struct HourlyStats {
     inner: Mutex<Vec<Minute>>,
-}
-
-/// A distribution in two figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Spread {
-    /// How many there were.
-    pub count: u64,
-    /// Half of them took no longer.
-    pub p50_ms: u64,
-    /// Of a hundred, ninety-nine took no longer.
-    pub p99_ms: u64,
-}
-
-/// The last hour, to be shown.
-#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
-pub struct Hour {
-    /// How long requests waited before they were granted.
-    pub waited: Spread,
-    /// How long locks were held until they were free.
-    pub held: Spread,
-    /// Grants of each minute, the oldest first.
-    pub granted: Vec<u32>,
-    /// Grants that were taken from their holders in each minute, the oldest first.
-    pub lost: Vec<u32>,
 }
 
 impl HourlyStats {
@@ -141,9 +119,9 @@ fn spread<'a>(minutes: impl Iterator<Item = &'a [u32; STEPS]>) -> Spread {
             seen += sum;
             seen >= wanted && count > 0
         });
-        found.map_or(0, longest)
+        Duration::from_millis(found.map_or(0, longest))
     };
-    Spread { count, p50_ms: at(50), p99_ms: at(99) }
+    Spread { count, p50: at(50), p99: at(99) }
 }
 
 #[cfg(test)]
@@ -178,8 +156,8 @@ mod tests {
         assert_eq!(hour.waited.count, 101);
         let hour = stats.hour(minutes(60));
         assert_eq!((hour.granted[58], hour.granted[59], hour.waited.count), (100, 0, 100));
-        assert!((49..=61).contains(&hour.waited.p50_ms), "{hour:?}");
-        assert!((98..=123).contains(&hour.waited.p99_ms), "{hour:?}");
+        assert!((49..=61).contains(&hour.waited.p50.as_millis()), "{hour:?}");
+        assert!((98..=123).contains(&hour.waited.p99.as_millis()), "{hour:?}");
         assert_eq!(stats.hour(minutes(500)).held, Spread::default());
     }
 }

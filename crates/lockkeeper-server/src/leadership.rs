@@ -225,7 +225,7 @@ fn resign(shared: &Shared, status: &RaftStatus) -> bool {
     if was_in_office {
         shared.expiry.stop();
         shared.no_tick_under_way();
-        shared.proposer.refuse_queued(&match leader {
+        shared.queue.refuse_queued(&match leader {
             Some(leader) => Failure::NotLeader { leader: Some(leader) },
             None => Failure::no_leader(),
         });

@@ -4,27 +4,25 @@
 //!
 //! ```text
 //! listen    gRPC and HTTP on one port
-//! session   one stream for each client; keep-alives end here and never enter the log
-//! proposer  drains all that is queued into one log entry, stamped with cell time
+//! session   one stream for each client
+//! api       one request type for every protocol: authorized here, it becomes a command or a read
+//! propose   drains all that is queued into one log entry, stamped with cell time
 //! raft      append, one fdatasync for the batch, replicate, commit
 //! core      the lock table (crate lockkeeper-core): apply(entry) -> answers and effects
-//! shared    replies to callers, grants to waiters, events to streams, session timers
+//! effects   replies to callers, grants to waiters, events to streams, session timers
 //! ```
 
-mod access;
 mod addresses;
-mod admin;
+pub mod api;
 pub mod backup;
 mod blocking;
 mod budget;
 pub mod callers;
-pub mod calls;
 mod cell_secret;
 pub mod config;
 pub mod console_seats;
 pub mod data_dir;
-mod doubt;
-pub mod election;
+mod effects;
 pub mod expiry;
 pub mod failure;
 pub mod formation;
@@ -39,15 +37,13 @@ pub mod node;
 pub mod observe;
 pub mod observers;
 pub mod orphans;
-mod pace;
 mod private_files;
-pub mod proposer;
+pub mod propose;
 pub mod raft;
 pub mod security;
 pub mod session;
 pub mod shared;
 pub mod slow;
-mod space;
 mod timers;
 pub mod token_floor;
 pub mod trace;
@@ -55,7 +51,6 @@ mod turns;
 mod undelivered;
 mod upgrade;
 pub mod versions;
-pub mod wire;
 
 // Cells in one process, for unit tests: the file is shared with the tests of other programs, which know this crate by its name.
 #[cfg(test)]
@@ -65,5 +60,6 @@ extern crate self as lockkeeper_server;
 mod test_cell;
 
 pub use config::NodeConfig;
+pub use listen::http::openapi_document;
 pub use node::{Node, StartError};
 pub use security::{KeyPair, Security};

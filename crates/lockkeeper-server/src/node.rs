@@ -14,14 +14,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::config::NodeConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::failure::Failure;
 use crate::formation::{Formation, Misfit};
 use crate::listen::{ListenError, Listener};
 use crate::metrics::Metrics;
-use crate::proposer::Proposer;
 use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
 use crate::raft::network::{Dialer, PeerService};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
@@ -31,7 +30,7 @@ use crate::security::{PortSecurity, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
 use crate::slow::Slow;
-use crate::{addresses, leadership, timers, upgrade};
+use crate::{addresses, leadership, propose, timers, upgrade};
 
 /// Frames between an embedded client and the node.
 const FRAMES_BUFFERED: usize = 64;
@@ -80,7 +79,7 @@ pub enum StartError {
 
 /// A running node. It stops when it is dropped.
 pub struct Node {
-    calls: Calls,
+    api: Api,
     consensus: Consensus,
     peers: PeerService,
     security: PortSecurity,
@@ -190,7 +189,8 @@ impl Node {
             snapshots: snapshots.clone(),
             entries_behind_snapshot: config.entries_behind_snapshot,
             snapshot_meta,
-            shared: shared.clone(),
+            host: shared.clone(),
+            counters: shared.metrics.members.clone(),
             own: own.clone(),
             given: given.iter().map(as_member).collect(),
             dialer: Dialer::new(security.dialing.clone()),
@@ -198,10 +198,10 @@ impl Node {
         })
         .await?;
         let guard = security.guard.clone();
-        let calls = Calls::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), guard);
+        let api = Api::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), guard);
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
-        tasks.spawn(Proposer::run(shared.clone(), consensus.clone(), log.clone()));
+        tasks.spawn(propose::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(timers::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(upgrade::run(shared.clone(), consensus.clone(), home.clone()));
         tasks.spawn(take_snapshots(consensus.clone(), snapshots));
@@ -215,10 +215,10 @@ impl Node {
         };
         tasks.spawn(lead);
         if let Some(listener) = listener {
-            tasks.spawn(listener.serve(calls.clone(), peers.clone(), security.clone()));
+            tasks.spawn(listener.serve(api.clone(), peers.clone(), security.clone()));
         }
         if let Some(listener) = peer_listener {
-            tasks.spawn(listener.serve_peers(peers.clone(), security.clone(), calls.clone()));
+            tasks.spawn(listener.serve_peers(peers.clone(), security.clone(), api.clone()));
         }
         let until_gone = {
             let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
@@ -241,14 +241,14 @@ impl Node {
             };
             end.send_replace(Some(why));
         });
-        Ok(Node { calls, consensus, peers, security, ended, tasks, address, _folder: folder })
+        Ok(Node { api, consensus, peers, security, ended, tasks, address, _folder: folder })
     }
 
     async fn until_ready(&self) -> Result<(), Failure> {
         let began = Instant::now();
         let mut said = false;
         loop {
-            if matches!(self.calls.ready(), Ok(()) | Err(Failure::NotLeader { leader: Some(_) })) {
+            if matches!(self.api.ready(), Ok(()) | Err(Failure::NotLeader { leader: Some(_) })) {
                 return Ok(());
             }
             if let Some(why) = self.ended.borrow().clone() {
@@ -273,8 +273,8 @@ impl Node {
     }
 
     /// The operations of this node.
-    pub fn calls(&self) -> &Calls {
-        &self.calls
+    pub fn api(&self) -> &Api {
+        &self.api
     }
 
     /// Opens one more port for clients.
@@ -288,7 +288,7 @@ impl Node {
     }
 
     fn serve(&mut self, listener: Listener) {
-        self.tasks.spawn(listener.serve(self.calls.clone(), self.peers.clone(), self.security.clone()));
+        self.tasks.spawn(listener.serve(self.api.clone(), self.peers.clone(), self.security.clone()));
     }
 
     /// The frames of a client in this process: what goes over the stream of the gRPC service, without a
@@ -297,7 +297,7 @@ impl Node {
         let (client, inbound) = mpsc::channel(FRAMES_BUFFERED);
         let (outbound, server) = mpsc::channel(FRAMES_BUFFERED);
         let inbound = ReceiverStream::new(inbound).map(Ok::<_, std::convert::Infallible>);
-        let mut stream = ClientStream::new(inbound, self.calls.clone());
+        let mut stream = ClientStream::new(inbound, self.api.clone());
         // Streams that have ended.
         while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(async move {
@@ -327,12 +327,12 @@ impl Node {
 
     async fn stop_now(mut self) {
         if self.consensus.successor().is_some()
-            && let Err(failure) = leadership::hand_over(self.calls.shared(), &self.consensus).await
+            && let Err(failure) = leadership::hand_over(self.api.shared(), &self.consensus).await
         {
             tracing::info!(%failure, "the leadership was not handed over");
         }
         self.tasks.shutdown().await;
-        self.calls.shared().leader_term.leave(None);
+        self.api.shared().leader_term.leave(None);
         self.consensus.say_goodbye().await;
         self.consensus.shutdown().await;
     }

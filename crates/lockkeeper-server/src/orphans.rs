@@ -4,9 +4,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lockkeeper_core::command::NODE_REQUEST_PREFIX;
 use lockkeeper_core::{Command, LockTable, Ticket, Waiting};
-
-use crate::calls::OWN_REQUEST_PREFIX;
 
 /// Which waiting requests a new leader still has to look at.
 #[derive(Debug, Default)]
@@ -39,7 +38,7 @@ impl Orphans {
         let mut waiting = table.waiting_requests_from(next).take_while(|(ticket, ..)| *ticket <= last);
         let mut commands = Vec::new();
         for (_, session, request) in waiting.by_ref().take(limit) {
-            if let Some(id) = request.filter(|id| id.starts_with(OWN_REQUEST_PREFIX)) {
+            if let Some(id) = request.filter(|id| id.starts_with(NODE_REQUEST_PREFIX)) {
                 commands.push(Command::Cancel { session, what: Waiting::Request(id.clone()) });
             }
         }

@@ -4,24 +4,24 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockkeeper_core::{Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
+use lockkeeper_core::{Command, Grant, LockTable, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::callers::{Caller, Callers, Told};
+use crate::callers::{Caller, Callers};
 use crate::console_seats::ConsoleSeats;
 use crate::expiry::Expiry;
-use crate::failure::Failure;
 use crate::hourly_stats::HourlyStats;
 use crate::leader_term::LeaderTerm;
 use crate::metrics::Metrics;
 use crate::observers::Observers;
 use crate::orphans::Orphans;
-use crate::proposer::Proposer;
+use crate::propose::CommandQueue;
 use crate::slow::Slow;
 use crate::trace;
 
-/// The heart of a node and everything around it.
+/// The state of a node: the lock table and what the tasks around it know. It starts no task; docs: ARCHITECTURE.md,
+/// "Who owns what".
 #[derive(Debug)]
 pub struct Shared {
     /// Drawn anew by each process: tells its own proposals from those of others and of former lives.
@@ -31,7 +31,7 @@ pub struct Shared {
     /// Who is waiting for what.
     pub callers: Callers,
     /// The queue in front of the log.
-    pub proposer: Proposer,
+    pub queue: CommandQueue,
     /// Whether this node leads.
     pub leader_term: LeaderTerm,
     /// Session timers.
@@ -62,7 +62,7 @@ impl Shared {
             proposer_id,
             started: Instant::now(),
             callers: Callers::default(),
-            proposer: Proposer::default(),
+            queue: CommandQueue::default(),
             leader_term: LeaderTerm::default(),
             expiry: Expiry::default(),
             orphans: Orphans::default(),
@@ -82,163 +82,37 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command, if this node leads.
+    /// Queues a command: the one way to the log. A client's is refused if this node does not lead.
     pub fn submit(&self, command: Command, caller: Caller) {
+        if matches!(caller, Caller::Nobody) {
+            return self.queue.push(command, caller);
+        }
         match self.leader_term.is_open() {
             Ok(()) => {
                 let caller = trace::follow(&command, caller);
-                self.proposer.submit(command, caller);
+                self.queue.push(command, caller);
             }
-            Err(failure) => {
-                caller.deliver(Err(failure));
-            }
+            Err(failure) => drop(caller.deliver(Err(failure))),
         }
     }
 
     /// Proposes a tick, unless one is under way.
     pub fn tick(&self) {
         if !self.ticking.swap(true, Ordering::Relaxed) {
-            self.proposer.submit(Command::Tick, Caller::Nobody);
+            self.submit(Command::Tick, Caller::Nobody);
         }
     }
 
-    /// After a change of leader nobody knows what became of a tick.
+    /// A tick was applied. After a change of leader nobody knows what became of one.
     pub fn no_tick_under_way(&self) {
         self.ticking.store(false, Ordering::Relaxed);
     }
 
-    /// Turns what follows from an entry into replies, pushes and timers. Runs inside the apply, so that a
-    /// caller is registered under its ticket before any later entry can grant it.
-    pub fn dispatch(
-        &self,
-        sequence: Option<u64>,
-        batch: &Batch,
-        applied: Applied,
-        wake_before: Option<CellTime>,
-    ) {
-        let callers = sequence.and_then(|sequence| self.callers.take(sequence)).unwrap_or_default();
-        let mut callers = callers.into_iter();
-        for (command, answer) in batch.commands.iter().zip(applied.answers) {
-            self.note(batch.now, command, &answer);
-            let mut caller = callers.next().unwrap_or(Caller::Nobody);
-            if let (Some((connection, session)), Ok(Reply::SessionOpened { .. })) = (caller.opens(), &answer)
-                && !connection.is_closed()
-            {
-                self.callers.attach(session, connection);
-                connection.speaks_for(session);
-            }
-            if let (Caller::Traced(traced), Command::Acquire(request), Ok(Reply::Queued { .. })) =
-                (&mut caller, command, &answer)
-            {
-                traced.waits(&self.table(), batch.now, request);
-            }
-            let undelivered = match (command, &answer) {
-                (Command::Acquire(request), Ok(Reply::Granted(grant))) if request.request.is_none() => {
-                    Some((request.session, grant.clone()))
-                }
-                _ => None,
-            };
-            if !self.callers.answer(caller, answer)
-                && let Some((session, grant)) = undelivered
-            {
-                self.give_back(session, &grant);
-            }
-        }
-        for effect in applied.effects {
-            self.carry_out(batch.now, effect);
-        }
-        let wake = self.table().next_entry_due();
-        // Only an earlier moment needs a new look; a later one is seen when the old moment comes.
-        if wake.is_some_and(|wake| wake <= batch.now || wake_before.is_none_or(|before| wake < before)) {
-            self.timers_changed.notify_one();
-        }
-    }
-
-    fn note(&self, now: CellTime, command: &Command, answer: &lockkeeper_core::Answer) {
-        match (command, answer) {
-            (command, Ok(Reply::SessionOpened { ttl_ms, .. })) if self.leader_term.term().is_some() => {
-                if let Some(session) = command.opens() {
-                    self.expiry.start(session, *ttl_ms);
-                    self.timers_changed.notify_one();
-                }
-            }
-            (Command::Tick, _) => self.ticking.store(false, Ordering::Relaxed),
-            (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
-                self.metrics.granted_at_once(grant.mode);
-                self.hourly_stats.granted(now, 0);
-                self.observers.changed(grant.locks.as_slice());
-            }
-            (Command::Acquire(request), Err(why)) => self.metrics.refused_at_once(request.mode, why),
-            (Command::TakeRate(_), Ok(Reply::Rate { allowed: false, .. })) => {
-                self.metrics.no_permit_of_a_rate();
-            }
-            (Command::PutValue { .. } | Command::DeleteValue { .. }, Err(Refusal::StaleToken { .. })) => {
-                self.metrics.stale_write_refused();
-            }
-            _ => {}
-        }
-    }
-
     /// A grant that nobody is there to take must not stay: it would be a ghost holder.
-    pub(crate) fn give_back(&self, session: lockkeeper_core::SessionId, grant: &lockkeeper_core::Grant) {
+    pub(crate) fn give_back(&self, session: SessionId, grant: &Grant) {
         for lock in grant.locks.as_slice() {
             let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
-            self.proposer.submit(command, Caller::Nobody);
-        }
-    }
-
-    fn carry_out(&self, now: CellTime, effect: Effect) {
-        match effect {
-            Effect::Granted { session, ticket, request, grant, waited_ms } => {
-                self.metrics.granted_after(grant.mode, waited_ms);
-                self.hourly_stats.granted(now, waited_ms);
-                if self.slow.is_slow(waited_ms) && self.leader_term.term().is_some() {
-                    self.metrics.slow_acquires.inc();
-                    let owner = self.table().session(session).map(|alive| alive.owner.clone());
-                    self.slow.say(now, session, &owner.unwrap_or_default(), &grant, waited_ms);
-                }
-                self.observers.changed(grant.locks.as_slice());
-                let given = grant.clone();
-                match self.callers.wait_over(ticket, Ok(Reply::Granted(grant))) {
-                    Told::Refused => self.give_back(session, &given),
-                    Told::Gone if request.is_none() => self.give_back(session, &given),
-                    Told::Gone | Told::Yes => {}
-                }
-            }
-            Effect::Ended { ticket, refusal, mode, waited_ms, .. } => {
-                self.metrics.refused_after(mode, &refusal, waited_ms);
-                self.callers.wait_over(ticket, Err(Failure::Refused(refusal)));
-            }
-            Effect::Freed { session, lock, token, why, held_ms } => {
-                self.metrics.freed(why, held_ms);
-                let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
-                self.hourly_stats.freed(now, held_ms, lost);
-                self.observers.changed(std::slice::from_ref(&lock));
-                let taken = match why {
-                    Freed::Forced => Some("forced"),
-                    Freed::Wounded => Some("wounded"),
-                    Freed::Released | Freed::SessionClosed | Freed::SessionExpired | Freed::Cancelled => None,
-                };
-                if let Some(why) = taken
-                    && let Some(connection) = self.callers.attached(session)
-                {
-                    connection.grant_lost(session, &lock, token, why);
-                }
-            }
-            Effect::SessionEnded { session, why } => {
-                self.expiry.forget(session);
-                self.metrics.session_ended(why);
-                if let Some(connection) = self.callers.detach(session) {
-                    connection.session_ended(session, why);
-                }
-            }
-            Effect::ExpiryStale { session } => {
-                let ttl_ms = self.table().session(session).map(|alive| alive.ttl_ms);
-                if let (Some(ttl_ms), Some(_)) = (ttl_ms, self.leader_term.term()) {
-                    self.expiry.start(session, ttl_ms);
-                    self.timers_changed.notify_one();
-                }
-            }
+            self.submit(command, Caller::Nobody);
         }
     }
 }

@@ -8,10 +8,10 @@ use lockkeeper_core::{Command, SessionId};
 use tokio::time::Instant;
 
 use crate::callers::Caller;
+use crate::propose::space;
 use crate::raft::Consensus;
 use crate::raft::log::LogStore;
 use crate::shared::Shared;
-use crate::space;
 
 /// Most sessions that are ended in one go.
 const EXPIRIES_PER_TURN: usize = 1_000;
@@ -35,7 +35,7 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
     let mut strain = Strain::default();
     loop {
         let wake = match shared.leader_term.now() {
-            Ok(now) => turn(&shared, now, strain.grace(shared.proposer.late())),
+            Ok(now) => turn(&shared, now, strain.grace(shared.queue.late())),
             Err(_) => LOOK_AT_LEAST,
         };
         space::check(&shared, &consensus, &log);
@@ -80,7 +80,7 @@ impl Strain {
 fn turn(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Duration {
     let more = take_over_more(shared);
     let clock = Instant::now();
-    let room = QUEUED_MAX.saturating_sub(shared.proposer.queued()).min(EXPIRIES_PER_TURN);
+    let room = QUEUED_MAX.saturating_sub(shared.queue.queued()).min(EXPIRIES_PER_TURN);
     let (expired, next) = shared.expiry.take_due(clock, grace, room);
     let mut wake = next.map_or(LOOK_AT_LEAST, |next| next.saturating_duration_since(clock));
     if room == 0 {
@@ -113,7 +113,7 @@ fn expire(shared: &Shared, expired: Vec<SessionId>) {
         // through the log makes the expiry stale (S3).
         match table.session(session).map(|alive| alive.version) {
             Some(version) => {
-                shared.proposer.submit(Command::ExpireSession { session, version }, Caller::Nobody);
+                shared.submit(Command::ExpireSession { session, version }, Caller::Nobody);
             }
             None => shared.expiry.forget(session),
         }
@@ -128,7 +128,7 @@ fn take_over_more(shared: &Shared) -> bool {
         (more_sessions, shared.orphans.look_at_more(&table, TAKEN_OVER_PER_TURN))
     };
     for command in commands {
-        shared.proposer.submit(command, Caller::Nobody);
+        shared.submit(command, Caller::Nobody);
     }
     more_sessions || more_requests
 }

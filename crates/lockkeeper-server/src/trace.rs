@@ -125,7 +125,7 @@ impl Traced {
                 }
             }
             Err(failure) => {
-                self.span.record("outcome", failure.code());
+                self.span.record("outcome", failure.code().as_str());
             }
         }
         self.caller.deliver(outcome)

@@ -110,7 +110,7 @@ pub(crate) mod tests {
 
     /// Whether a grant was given back, of one at most.
     pub(crate) fn given_back(shared: &Shared) -> bool {
-        let queued = shared.proposer.queued();
+        let queued = shared.queue.queued();
         assert!(queued <= 1);
         queued == 1
     }

@@ -40,12 +40,12 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, home: Arc<Dat
             && to > current
         {
             tracing::info!(%to, "every member supports it: raising the cell version");
-            shared.proposer.submit(Command::RaiseCellVersion { to }, Caller::Nobody);
+            shared.submit(Command::RaiseCellVersion { to }, Caller::Nobody);
         }
         #[cfg(feature = "next-version")]
         if current >= CellVersion::NEXT && !std::mem::replace(&mut noted, true) {
             let text = "a command of the next version".into();
-            shared.proposer.submit(Command::NextVersionNote { text }, Caller::Nobody);
+            shared.submit(Command::NextVersionNote { text }, Caller::Nobody);
         }
     }
 }

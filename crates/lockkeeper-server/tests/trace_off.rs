@@ -4,6 +4,10 @@ use lockkeeper_core::{Command, LockName, SessionId, Token};
 use lockkeeper_server::callers::Caller;
 use lockkeeper_server::trace;
 use tokio::sync::oneshot;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn release() -> Command {
     Command::Release { session: SessionId(7), lock: LockName::from("job"), token: Token(3), forget: false }
@@ -12,8 +16,8 @@ fn release() -> Command {
 #[test]
 fn nothing_is_allocated_for_spans_that_nobody_wants() {
     // As `serve` logs, unless it is told otherwise.
-    let filter = tracing_subscriber::EnvFilter::new("info,openraft=error");
-    tracing_subscriber::fmt().with_env_filter(filter).init();
+    let filter: Targets = "info,openraft=error".parse().expect("a filter");
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer().with_filter(filter)).init();
     let (command, mut callers) = (release(), Vec::with_capacity(1));
     let mut caller = Some(Caller::Call(oneshot::channel().0));
     let mut round = || {

@@ -1,10 +1,10 @@
-//! Addresses that nobody else uses.
+//! Unused loopback addresses.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A host of its own on the loopback for each server: while it is down, no outgoing connection of anybody can take its
-/// port. Which host follows from our process id, so that two labs do not meet.
+/// Returns an address with a loopback host of its own. While the server is down, no outgoing connection of another process
+/// can take its port. The host is derived from our process id, so that concurrent test runs use different hosts.
 pub fn free_address(port: u16) -> SocketAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

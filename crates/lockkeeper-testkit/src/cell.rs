@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use tempfile::TempDir;
 
@@ -29,7 +30,7 @@ impl Cell {
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If a node does not start.
     pub fn start(binary: &Path, count: usize) -> Result<Cell, ServerError> {
         let nodes = (0..count).map(|_| Node { address: free_address(7420), process: None }).collect();
         let mut cell = Cell { folder: folder()?, binary: binary.to_owned(), nodes };
@@ -37,7 +38,7 @@ impl Cell {
         Ok(cell)
     }
 
-    /// Where clients go.
+    /// The addresses for clients.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.address).collect()
     }
@@ -47,11 +48,11 @@ impl Cell {
         self.nodes.iter_mut().for_each(|node| node.process = None);
     }
 
-    /// Starts all nodes that do not run, with what they kept on disk, and waits until they are ready.
+    /// Starts the nodes that do not run, with their data, and waits until they are ready.
     ///
     /// # Errors
     ///
-    /// If one cannot be started.
+    /// If a node does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let members: Vec<String> = self
             .nodes
@@ -76,12 +77,17 @@ impl Cell {
         for node in &mut self.nodes {
             let address = node.address;
             if let Some(process) = &mut node.process {
-                process.until(&format!("the node at {address}"), || {
+                process.wait_until(&format!("the node at {address}"), || {
                     get(address, "/readyz?verbose").contains("\"status\":\"ok\"")
                 })?;
             }
         }
         Ok(())
+    }
+
+    /// The ids of the running processes.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id())).collect()
     }
 
     fn leader(&self) -> Option<usize> {
@@ -90,16 +96,15 @@ impl Cell {
         })
     }
 
-    /// Ends the leader with SIGKILL; false if there is none.
-    pub fn kill_leader(&mut self) -> bool {
-        let leader = self.leader();
-        if let Some(number) = leader {
-            self.nodes[number].process = None;
-        }
-        leader.is_some()
+    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    pub fn kill_leader(&mut self) -> Option<Instant> {
+        let leader = self.leader()?;
+        let killed_at = Instant::now();
+        self.nodes[leader].process = None;
+        Some(killed_at)
     }
 
-    /// How many commands and renewals of clients it has worked on.
+    /// Number of commands and renewals that it has processed.
     pub fn requests(&self) -> Option<u64> {
         let running = self.nodes.iter().filter(|node| node.process.is_some());
         let text: String = running.map(|node| get(node.address, "/metrics")).collect();

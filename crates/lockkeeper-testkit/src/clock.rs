@@ -1,11 +1,11 @@
-//! A clock that can be moved while a process runs: libfaketime.
+//! The wall clock of a process, moved by libfaketime.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::ServerError;
 
-/// Where Debian has the library.
+/// Paths of the library on Debian.
 const PLACES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -21,7 +21,7 @@ fn library() -> Result<PathBuf, ServerError> {
     })
 }
 
-/// What a process needs in its environment for a wall clock that is this far ahead of the machine's from the beginning.
+/// Environment variables of a process whose wall clock is ahead of the machine's from the start.
 pub(crate) fn ahead(by: Duration) -> Result<Vec<(String, String)>, ServerError> {
     let library = library()?.to_string_lossy().into_owned();
     let by = format!("+{}s", by.as_secs());
@@ -30,7 +30,7 @@ pub(crate) fn ahead(by: Duration) -> Result<Vec<(String, String)>, ServerError> 
     Ok(variables.map(|(name, value)| (name.to_owned(), value)).to_vec())
 }
 
-/// The wall clock of one process. Its monotonic clock is left alone.
+/// The wall clock of one process. Its monotonic clock is not changed.
 #[derive(Debug, Clone)]
 pub struct MovedClock {
     library: PathBuf,
@@ -38,35 +38,35 @@ pub struct MovedClock {
 }
 
 impl MovedClock {
-    /// A clock that is right, and can be moved through a file in this folder.
+    /// A clock that shows the machine's time until it is moved, through a file in this folder.
     ///
     /// # Errors
     ///
     /// If libfaketime is not installed.
     pub fn new(folder: &Path) -> Result<MovedClock, ServerError> {
         let clock = MovedClock { library: library()?, file: folder.join("clock") };
-        clock.forward(Duration::ZERO)?;
+        clock.set_ahead(Duration::ZERO)?;
         Ok(clock)
     }
 
-    /// Sets it this far ahead of the machine's.
+    /// Sets it ahead of the machine's clock.
     ///
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub fn forward(&self, by: Duration) -> Result<(), ServerError> {
-        // Replaced as a whole: the process reads it at every look at the clock.
+    pub fn set_ahead(&self, by: Duration) -> Result<(), ServerError> {
+        // Replaced atomically: the process reads it whenever it reads the clock.
         let new = self.file.with_extension("new");
         std::fs::write(&new, format!("+{}\n", by.as_secs()))
             .and_then(|()| std::fs::rename(&new, &self.file))
-            .map_err(ServerError::io("the file of the moved clock cannot be written"))
+            .map_err(ServerError::io("failed to write the file of the moved clock"))
     }
 
-    /// What the process needs in its environment.
+    /// Environment variables of the process.
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        // Redis is linked with jemalloc, which looks at the clock before libfaketime is ready, and neither gets out of
-        // that. The allocator of glibc, put before it, does not.
+        // Redis is linked with jemalloc, which reads the clock before libfaketime is ready: both deadlock. The allocator
+        // of glibc, preloaded before it, does not read the clock.
         let places = self.library.ancestors().skip(1).take(3);
         let allocator = places.map(|place| place.join("libc_malloc_debug.so.0")).find(|path| path.exists());
         let preload: Vec<String> = allocator.iter().chain([&self.library]).map(|path| text(path)).collect();

@@ -1,4 +1,4 @@
-//! One Consul server that keeps everything on disk.
+//! A durable Consul server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use crate::free_address;
 use crate::http::get;
 use crate::process::{Process, Program, first_line, folder};
 
-const ADVICE: &str = "it is no package of Debian: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
+const ADVICE: &str = "Debian has no package of it: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
 
-/// One Consul server.
+/// A Consul server.
 #[derive(Debug)]
 pub struct Consul {
     folder: TempDir,
-    /// Where clients go.
+    /// The address for clients.
     pub address: SocketAddr,
     settings: String,
     process: Option<Process>,
 }
 
-/// On the PATH, or where `scripts/consul` has put it.
+/// Finds the program on the PATH, or where `scripts/consul` put it.
 fn program() -> Result<PathBuf, ServerError> {
     let cache = std::env::var_os("LOCKKEEPER_CACHE").map(PathBuf::from).or_else(|| {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -40,20 +40,20 @@ fn program() -> Result<PathBuf, ServerError> {
 }
 
 impl Consul {
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn start() -> Result<Consul, ServerError> {
         Consul::with("")
     }
 
-    /// With more settings: JSON that goes before the closing brace, so it begins with a comma.
+    /// Starts a server with additional settings: JSON for the end of the configuration object, with a leading comma.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn with(settings: &str) -> Result<Consul, ServerError> {
         let (folder, address) = (folder()?, free_address(8500));
         let mut consul = Consul { folder, address, settings: settings.to_owned(), process: None };
@@ -61,7 +61,7 @@ impl Consul {
         Ok(consul)
     }
 
-    /// Its version, in its own words.
+    /// Name and version, as the program prints it.
     pub fn version() -> Option<String> {
         let line = first_line(&program().ok()?, &["version"]);
         (!line.is_empty()).then(|| line.replace(" v", " "))
@@ -72,11 +72,11 @@ impl Consul {
         self.process = None;
     }
 
-    /// Starts it, with what it kept on disk.
+    /// Starts it with its data.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let (host, port) = (self.address.ip(), self.address.port());
         let config = format!(
@@ -92,13 +92,14 @@ impl Consul {
             self.settings,
         );
         let file = self.folder.path().join("config.json");
-        std::fs::write(&file, config).map_err(ServerError::io("the settings of Consul cannot be written"))?;
+        std::fs::write(&file, config)
+            .map_err(ServerError::io("failed to write the configuration of Consul"))?;
         let arguments = ["agent", "-config-file", &file.to_string_lossy()];
         let mut process = Program::new(program()?, &arguments, self.folder.path().join("log")).start()?;
         let address = self.address;
-        // Sessions hang on a node: it must be in the catalogue. With access rules that is closed to us.
+        // Sessions belong to a node, which must be in the catalogue. With access rules the catalogue is not readable.
         let is_open = self.settings.is_empty();
-        process.until(&format!("Consul at {address}"), || {
+        process.wait_until(&format!("Consul at {address}"), || {
             get(address, "/v1/status/leader").contains(':')
                 && (!is_open || get(address, "/v1/catalog/node/one").contains("\"Address\""))
         })?;
@@ -106,7 +107,7 @@ impl Consul {
         Ok(())
     }
 
-    /// How many requests of clients it has worked on.
+    /// Number of requests that it has processed.
     pub fn requests(&self) -> Option<u64> {
         let text = get(self.address, "/v1/agent/metrics?format=prometheus");
         let counts = text.lines().filter(|line| line.starts_with("consul_api_http_count"));

@@ -1,68 +1,68 @@
-//! Why a server could not be had.
+//! Why a server could not be started or asked.
 
 use std::path::PathBuf;
 
 /// Why a server could not be started or asked, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// A program is not on this machine.
+    /// A program is not installed.
     #[error("{program} is not installed: {advice}")]
     Missing {
-        /// Which.
+        /// Its name.
         program: &'static str,
-        /// How to get it.
+        /// How to install it.
         advice: &'static str,
     },
-    /// The process ended by itself.
-    #[error("{program} ended by itself with {status}; its last words:\n{words}")]
+    /// The process exited.
+    #[error("{program} exited with {status}; the end of its log:\n{words}")]
     Ended {
-        /// Which.
+        /// Its name.
         program: String,
         /// Its exit status.
         status: String,
         /// The end of its log.
         words: String,
     },
-    /// It did not get ready in time.
+    /// The process did not become ready in time.
     #[error(
-        "{what} was not ready within {seconds} s: look for what else keeps the machine busy, and try again; its last words:\n{words}"
+        "{what} was not ready within {seconds} s: check the load of this machine and try again; the end of its log:\n{words}"
     )]
     Late {
         /// What was waited for.
         what: String,
-        /// How long.
+        /// The time limit.
         seconds: u64,
         /// The end of its log.
         words: String,
     },
-    /// A command that had to succeed did not.
+    /// A command failed.
     #[error("{command} failed: {words}")]
     Command {
-        /// Which.
+        /// Its name.
         command: String,
-        /// What it said.
+        /// Its output on stderr.
         words: String,
     },
-    /// The machine did not let us.
+    /// The system refused an operation.
     #[error("{what}: {error}")]
     Io {
         /// What was tried.
         what: String,
-        /// What came of it.
+        /// The error of the system.
         error: std::io::Error,
     },
 }
 
 impl ServerError {
-    /// Gives an I/O error the words that say what was tried.
+    /// Adds to an I/O error what was tried.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ServerError {
         let what = what.into();
         move |error| ServerError::Io { what, error }
     }
 }
 
-/// The end of a log, for people.
-pub(crate) fn last_words(log: &PathBuf) -> String {
+/// The last lines of a log.
+pub(crate) fn log_tail(log: &PathBuf) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n")

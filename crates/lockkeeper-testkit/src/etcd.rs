@@ -1,13 +1,14 @@
-//! A cluster of etcd members that keep everything on disk.
+//! A durable etcd cluster.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
 use crate::error::ServerError;
 use crate::http::{get, post};
 use crate::process::{Process, Program, find_program, first_line, folder};
-use crate::{Signal, free_address};
+use crate::{Signal, Tuning, free_address};
 
 const ADVICE: &str = "apt-get install etcd-server";
 
@@ -18,11 +19,12 @@ struct Member {
     process: Option<Process>,
 }
 
-/// One, three or five members.
+/// A cluster of one, three or five members.
 #[derive(Debug)]
 pub struct Etcd {
     folder: TempDir,
     members: Vec<Member>,
+    tuning: Tuning,
 }
 
 impl Etcd {
@@ -30,23 +32,32 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If a member does not start.
     pub fn start(count: usize) -> Result<Etcd, ServerError> {
+        Etcd::start_tuned(count, Tuning::Tests)
+    }
+
+    /// Starts a cluster that is tuned for a purpose.
+    ///
+    /// # Errors
+    ///
+    /// If a member does not start.
+    pub fn start_tuned(count: usize, tuning: Tuning) -> Result<Etcd, ServerError> {
         let members = (0..count)
             .map(|_| Member { client: free_address(2379), peer: free_address(2380), process: None })
             .collect();
-        let mut etcd = Etcd { folder: folder()?, members };
+        let mut etcd = Etcd { folder: folder()?, members, tuning };
         etcd.restart()?;
         Ok(etcd)
     }
 
-    /// Its version, in its own words.
+    /// Name and version, as the program prints it.
     pub fn version() -> Option<String> {
         let line = first_line(&find_program("etcd", &[], ADVICE).ok()?, &["--version"]);
         line.strip_prefix("etcd Version: ").map(|version| format!("etcd {version}"))
     }
 
-    /// Where clients go.
+    /// The addresses for clients.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.client).collect()
     }
@@ -56,11 +67,11 @@ impl Etcd {
         self.members.iter_mut().for_each(|member| member.process = None);
     }
 
-    /// Starts all members that do not run, with what they kept on disk, and waits for a leader.
+    /// Starts the members that do not run, with their data, and waits for a leader.
     ///
     /// # Errors
     ///
-    /// If one cannot be started.
+    /// If a member does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let path = find_program("etcd", &[], ADVICE)?;
         let cluster: Vec<String> = self
@@ -80,8 +91,7 @@ impl Etcd {
                 format!("http://{}", member.client),
                 format!("http://{}", member.peer),
             );
-            // An election time-out of 500 ms instead of 1 s: leases of one second instead of two.
-            let arguments = [
+            let mut arguments = vec![
                 ["--name", &name],
                 ["--data-dir", &data],
                 ["--log-level", "warn"],
@@ -90,21 +100,28 @@ impl Etcd {
                 ["--listen-peer-urls", &peer],
                 ["--initial-advertise-peer-urls", &peer],
                 ["--initial-cluster", &cluster],
-                ["--heartbeat-interval", "50"],
-                ["--election-timeout", "500"],
             ];
+            if self.tuning == Tuning::Tests {
+                // An election timeout of 500 ms instead of 1 s: leases of one second instead of two.
+                arguments.extend([["--heartbeat-interval", "50"], ["--election-timeout", "500"]]);
+            }
             let log = self.folder.path().join(format!("log-{number}"));
             member.process = Some(Program::new(&path, arguments.as_flattened(), log).start()?);
         }
         for member in &mut self.members {
             let address = member.client;
             if let Some(process) = &mut member.process {
-                process.until(&format!("etcd at {address}"), || {
+                process.wait_until(&format!("etcd at {address}"), || {
                     post(address, "/v3/kv/range", r#"{"key": "YQ=="}"#).contains("revision")
                 })?;
             }
         }
         Ok(())
+    }
+
+    /// The ids of the running processes.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.members.iter().filter_map(|member| Some(member.process.as_ref()?.id())).collect()
     }
 
     fn leader(&self) -> Option<usize> {
@@ -113,13 +130,12 @@ impl Etcd {
         })
     }
 
-    /// Ends the leader with SIGKILL; false if there is none.
-    pub fn kill_leader(&mut self) -> bool {
-        let leader = self.leader();
-        if let Some(number) = leader {
-            self.members[number].process = None;
-        }
-        leader.is_some()
+    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    pub fn kill_leader(&mut self) -> Option<Instant> {
+        let leader = self.leader()?;
+        let killed_at = Instant::now();
+        self.members[leader].process = None;
+        Some(killed_at)
     }
 
     /// Sends the leader a signal.
@@ -129,7 +145,7 @@ impl Etcd {
         }
     }
 
-    /// How many messages of clients it has worked on: calls, and what came and went on streams.
+    /// Number of messages that it received from clients, on calls and on streams.
     pub fn requests(&self) -> Option<u64> {
         let mut sum = 0.0;
         for member in &self.members {

@@ -1,26 +1,26 @@
-//! The little HTTP that is needed to ask a server how it is.
+//! A minimal HTTP client for the status pages of servers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The body of an answer; empty if there is none. One connection for each question.
+/// Sends GET on a connection of its own and returns the body of the answer, empty if there is none.
 pub fn get(address: SocketAddr, path: &str) -> String {
     ask(address, "GET", path, "")
 }
 
-/// The same for a question with a body.
+/// Sends POST with a body and returns the body of the answer.
 pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
     ask(address, "POST", path, body)
 }
 
-/// The same by any method.
+/// Sends a request and returns the body of the answer.
 pub fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
         return String::new();
     };
-    // One that is just starting may take the question and never answer it.
+    // A server that is starting may accept the connection and never answer.
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

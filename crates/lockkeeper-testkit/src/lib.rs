@@ -1,7 +1,16 @@
-//! Real servers, each on an address of its own and in a temporary folder, gone when their value is dropped whatever
-//! happens. They can be killed, stopped, started again, and cut off from their clients.
+//! Real servers as child processes, for tests, the lab and comparisons.
 //!
-//! This crate knows nothing of the library: whatever tests the library can use it without a circle.
+//! - [`cell`], [`redis`], [`etcd`], [`zookeeper`], [`consul`], [`postgres`] and [`pgbouncer`] start servers on loopback addresses of
+//!   their own, with data in a temporary folder. They can be killed, started again with what they kept on disk, asked for their
+//!   leader and for the number of requests that they handled. A server ends when its value is dropped, and also when the
+//!   thread that started it ends in any way.
+//! - [`wire`] is a TCP proxy between clients and a server that can be cut, healed and redirected.
+//! - [`MovedClock`] moves the wall clock of one process.
+//! - [`Tuning`] chooses between short timeouts for tests and the defaults of the server's package for measurements.
+//! - [`http`] and [`connections_to`] ask a server, or the kernel, how things are.
+//!
+//! A server that is not installed is a [`ServerError::Missing`], which names the package that contains it. The crate does not
+//! depend on the library, so that tests of the library can use it.
 
 mod address;
 pub mod cell;
@@ -15,12 +24,14 @@ pub mod postgres;
 mod process;
 pub mod redis;
 mod sockets;
+mod tuning;
 pub mod wire;
 pub mod zookeeper;
 
 pub use address::free_address;
 pub use clock::MovedClock;
 pub use error::ServerError;
-pub use process::{Process, Program, bound_to_us, find_program};
+pub use process::{Process, Program, child_command, find_program, set_data_folder};
 pub use rustix::process::Signal;
 pub use sockets::connections_to;
+pub use tuning::Tuning;

@@ -1,4 +1,4 @@
-//! A PgBouncer in front of a PostgreSQL.
+//! PgBouncer in front of PostgreSQL.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,21 +10,21 @@ use crate::free_address;
 use crate::postgres::{Postgres, user};
 use crate::process::{Process, Program, find_program, folder};
 
-/// One PgBouncer.
+/// A PgBouncer.
 #[derive(Debug)]
 pub struct PgBouncer {
     _folder: TempDir,
-    /// Where clients go.
+    /// The address for clients.
     pub address: SocketAddr,
     _process: Process,
 }
 
 impl PgBouncer {
-    /// Starts one in a mode of pooling, with so many connections to the server.
+    /// Starts one with a pool mode and a number of connections to the server.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn start(postgres: &Postgres, pool_mode: &str, connections: u16) -> Result<PgBouncer, ServerError> {
         let program = find_program("pgbouncer", &["/usr/sbin"], "apt-get install pgbouncer")?;
         let folder = folder()?;
@@ -49,11 +49,11 @@ impl PgBouncer {
             }
             Ok(())
         };
-        write().map_err(ServerError::io("the settings of PgBouncer cannot be written"))?;
+        write().map_err(ServerError::io("failed to write the configuration of PgBouncer"))?;
         let mut program = Program::new(program, &[settings.to_string_lossy()], folder.path().join("log"));
         program.user = user();
         let mut process = program.start()?;
-        process.until_it_listens(address)?;
+        process.wait_until_listening(address)?;
         Ok(PgBouncer { _folder: folder, address, _process: process })
     }
 }

@@ -1,4 +1,4 @@
-//! A PostgreSQL of its own.
+//! A PostgreSQL server.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 use crate::error::ServerError;
-use crate::process::{Process, Program, find_program, first_line, folder, succeed};
+use crate::process::{Process, Program, find_program, first_line, folder, run_checked};
 use crate::{Signal, free_address};
 
 const ADVICE: &str = "apt-get install postgresql";
@@ -21,27 +21,27 @@ const ELSEWHERE: &[&str] = &[
     "/usr/lib/postgresql/14/bin",
 ];
 
-/// One PostgreSQL.
+/// A PostgreSQL server.
 #[derive(Debug)]
 pub struct Postgres {
     folder: TempDir,
-    /// Where clients go, as user `postgres` and without a password.
+    /// The address for clients, who log in as `postgres` without a password.
     pub address: SocketAddr,
     settings: Vec<String>,
     process: Option<Process>,
 }
 
-/// PostgreSQL does not run as root: the package brings a user of its own.
+/// The user that runs the server. PostgreSQL refuses to run as root; its package creates a user.
 pub(crate) fn user() -> Option<&'static str> {
     rustix::process::geteuid().is_root().then_some("postgres")
 }
 
-/// Makes a folder the property of whoever runs the server.
+/// Changes the owner of a folder to the user that runs the server.
 pub(crate) fn give_to_user(folder: &Path) -> Result<(), ServerError> {
     if let Some(user) = user() {
         let mut command = Command::new("chown");
         command.args(["-R", user]).arg(folder);
-        succeed(command)?;
+        run_checked(command)?;
     }
     Ok(())
 }
@@ -50,7 +50,7 @@ fn program(name: &'static str) -> Result<PathBuf, ServerError> {
     find_program(name, ELSEWHERE, ADVICE)
 }
 
-/// A new data folder.
+/// Creates a data folder.
 fn initialise(data: &Path) -> Result<(), ServerError> {
     let initdb = program("initdb")?;
     let mut command = match user() {
@@ -65,16 +65,16 @@ fn initialise(data: &Path) -> Result<(), ServerError> {
         .args(["--no-sync", "--auth", "trust", "--username", "postgres", "--encoding", "UTF8", "-D"])
         .arg(data)
         .current_dir("/");
-    succeed(command).map(drop)
+    run_checked(command).map(drop)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), ServerError> {
     let mut command = Command::new("cp");
     command.arg("-r").arg(from).arg(to);
-    succeed(command).map(drop)
+    run_checked(command).map(drop)
 }
 
-/// Makes a data folder to be copied.
+/// Creates a data folder for copies.
 fn keep(kept: &Path) -> Result<(), ServerError> {
     let folder = folder()?;
     give_to_user(folder.path())?;
@@ -82,7 +82,7 @@ fn keep(kept: &Path) -> Result<(), ServerError> {
     initialise(&data)?;
     let new = kept.with_extension(std::process::id().to_string());
     copy(&data, &new)?;
-    // Whoever comes second at the same time has the same.
+    // A concurrent process may have created the same folder first.
     if std::fs::rename(&new, kept).is_err() {
         let _ = std::fs::remove_dir_all(&new);
     }
@@ -90,28 +90,38 @@ fn keep(kept: &Path) -> Result<(), ServerError> {
 }
 
 impl Postgres {
-    /// Makes a data folder and starts a server in it.
+    /// Creates a data folder and starts a server in it.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn start() -> Result<Postgres, ServerError> {
+        Postgres::with(&[])
+    }
+
+    /// Starts a server with settings such as `fsync=off`.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub fn with(settings: &[&str]) -> Result<Postgres, ServerError> {
         let folder = folder()?;
         give_to_user(folder.path())?;
         initialise(&folder.path().join("data"))?;
-        Postgres::in_folder(folder, &[])
+        Postgres::in_folder(folder, settings)
     }
 
-    /// The same with a copy of a data folder that is kept here: to make one takes seconds. Settings are like `fsync=off`.
+    /// Starts a server in a copy of the data folder at `kept`, which is created if it does not exist: creating one takes
+    /// seconds.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn start_from(kept: &Path, settings: &[&str]) -> Result<Postgres, ServerError> {
         {
-            // One at a time in this process: they would copy into each other's folder. Other processes have other names.
-            static TURN: Mutex<()> = Mutex::new(());
-            let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+            // One thread of this process at a time: the name of the new folder is unique per process only.
+            static COPYING: Mutex<()> = Mutex::new(());
+            let _guard = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
             if !kept.join("PG_VERSION").exists() {
                 keep(kept)?;
             }
@@ -121,7 +131,7 @@ impl Postgres {
         copy(kept, &data)?;
         give_to_user(folder.path())?;
         std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))
-            .map_err(ServerError::io("the data folder of PostgreSQL cannot be closed to others"))?;
+            .map_err(ServerError::io("failed to restrict access to the data folder of PostgreSQL"))?;
         Postgres::in_folder(folder, settings)
     }
 
@@ -132,7 +142,7 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Its version, in its own words.
+    /// Name and version, as the program prints it.
     pub fn version() -> Option<String> {
         let line = first_line(&program("postgres").ok()?, &["--version"]);
         line.strip_prefix("postgres (PostgreSQL) ")
@@ -141,18 +151,18 @@ impl Postgres {
 
     /// Ends it at once, without a clean shutdown.
     pub fn kill(&mut self) {
-        // Its children follow it by themselves, and must be gone before the folder is used again.
+        // Its children end with it, and must have ended before the folder is used again.
         if let Some(process) = self.process.take() {
             process.signal(Signal::QUIT);
-            process.until_it_ended();
+            process.wait_for_exit();
         }
     }
 
-    /// Starts it, with what it kept on disk.
+    /// Starts it with its data.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let data = self.folder.path().join("data").to_string_lossy().into_owned();
         let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
@@ -177,7 +187,7 @@ impl Postgres {
         server.user = user();
         let mut process = server.start()?;
         let ready = program("pg_isready")?;
-        process.until(&format!("PostgreSQL at {}", self.address), || {
+        process.wait_until(&format!("PostgreSQL at {}", self.address), || {
             let mut command = Command::new(&ready);
             command.args(["-q", "-h", &host, "-p", &port]).status().is_ok_and(|status| status.success())
         })?;
@@ -185,38 +195,38 @@ impl Postgres {
         Ok(())
     }
 
-    /// Starts it again with other rules of who may log in and how (`pg_hba.conf`).
+    /// Restarts it with other rules for logins (`pg_hba.conf`).
     ///
     /// # Errors
     ///
-    /// If they cannot be written, or it cannot be started.
+    /// If they cannot be written, or it does not start.
     pub fn admit(&mut self, rules: &str) -> Result<(), ServerError> {
         std::fs::write(self.folder.path().join("data/pg_hba.conf"), rules)
-            .map_err(ServerError::io("the rules of PostgreSQL cannot be written"))?;
+            .map_err(ServerError::io("failed to write pg_hba.conf"))?;
         self.kill();
         self.restart()
     }
 
-    /// How many statements of clients its log tells of, if it was started with `log_statement=all`.
+    /// Number of statements in its log, if it was started with `log_statement=all`.
     pub fn statements(&self) -> u64 {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let is_one = |line: &&str| line.contains("LOG:  execute ") || line.contains("LOG:  statement: ");
         log.lines().filter(is_one).count() as u64
     }
 
-    /// The answer of a query, one line for each row.
+    /// Runs a query and returns one line for each row.
     ///
     /// # Errors
     ///
-    /// With the words of PostgreSQL.
+    /// If psql fails.
     pub fn query(&self, sql: &str) -> Result<String, ServerError> {
         let mut command = Command::new(program("psql")?);
         command.args(["-h", &self.address.ip().to_string(), "-p", &self.address.port().to_string()]);
         command.args(["-U", "postgres", "-tAc", sql]);
-        Ok(succeed(command)?.trim().to_owned())
+        Ok(run_checked(command)?.trim().to_owned())
     }
 
-    /// How many transactions it has worked on. Those of the last second may be missing.
+    /// Number of transactions. Those of the last second may be missing.
     pub fn requests(&self) -> Option<u64> {
         self.query("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database").ok()?.parse().ok()
     }

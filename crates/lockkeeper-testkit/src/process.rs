@@ -1,35 +1,36 @@
-//! A server's process.
+//! Child processes.
 
 use std::fs::OpenOptions;
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::error::{ServerError, last_words};
+use crate::error::{ServerError, log_tail};
 
-/// Longer than any server takes on a busy machine.
-const LONG: Duration = Duration::from_secs(90);
+/// Time limit for a server to become ready on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(90);
 
-/// How to start a process.
+/// A program with its arguments and environment.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The program.
+    /// Its path.
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Environment variables in addition to ours.
+    /// Environment variables in addition to our own.
     pub environment: Vec<(String, String)>,
-    /// As which user, if not as ourselves.
+    /// The user to run as, if not our own.
     pub user: Option<&'static str>,
-    /// Where its output goes; it is appended to.
+    /// The file that its output is appended to.
     pub log: PathBuf,
 }
 
 impl Program {
-    /// A program with its arguments.
+    /// A program with arguments.
     pub fn new<A: ToString>(path: impl Into<PathBuf>, arguments: &[A], log: impl Into<PathBuf>) -> Program {
         Program {
             path: path.into(),
@@ -54,9 +55,9 @@ impl Program {
             .create(true)
             .append(true)
             .open(&self.log)
-            .map_err(ServerError::io(format!("the log {} cannot be written", self.log.display())))?;
-        let again = log.try_clone().map_err(ServerError::io("the log cannot be shared"))?;
-        let mut command = bound_to_us(self.user);
+            .map_err(ServerError::io(format!("failed to open the log {}", self.log.display())))?;
+        let again = log.try_clone().map_err(ServerError::io("failed to duplicate the log"))?;
+        let mut command = child_command(self.user);
         command.arg(&self.path).args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let child = command
@@ -64,13 +65,13 @@ impl Program {
             .stdout(log)
             .stderr(again)
             .spawn()
-            .map_err(ServerError::io("setpriv (package util-linux) cannot be started"))?;
+            .map_err(ServerError::io("failed to start setpriv (package util-linux)"))?;
         Ok(Process { child, name: self.name(), log: self.log.clone() })
     }
 }
 
-/// A command that the kernel ends when the thread that started it ends, in whatever way.
-pub fn bound_to_us(user: Option<&str>) -> Command {
+/// A command whose process the kernel kills when the thread that started it ends in any way.
+pub fn child_command(user: Option<&str>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
     if let Some(user) = user {
@@ -79,7 +80,7 @@ pub fn bound_to_us(user: Option<&str>) -> Command {
     command
 }
 
-/// A process that ends with this value, and with the thread that started it.
+/// A child process. It is killed when this value is dropped, or when the thread that started it ends.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -88,42 +89,46 @@ pub struct Process {
 }
 
 impl Process {
-    /// Waits until it listens.
+    /// Waits until it accepts connections.
     ///
     /// # Errors
     ///
-    /// With its own words if it ended, or does not listen in time.
-    pub fn until_it_listens(&mut self, address: SocketAddr) -> Result<(), ServerError> {
-        self.until(&format!("{} at {address}", self.name), || TcpStream::connect(address).is_ok())
+    /// If it exits, or does not listen in time; with the end of its log.
+    pub fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), ServerError> {
+        self.wait_until(&format!("{} at {address}", self.name), || TcpStream::connect(address).is_ok())
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition is true.
     ///
     /// # Errors
     ///
-    /// With its own words if it ended, or it is not so in time.
-    pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), ServerError> {
-        let until = Instant::now() + LONG;
-        while !is_so() {
-            let ended = self.child.try_wait().map_err(ServerError::io("a process cannot be waited for"))?;
+    /// If it exits, or the condition is not true in time; with the end of its log.
+    pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut() -> bool) -> Result<(), ServerError> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !condition() {
+            let ended = self.child.try_wait().map_err(ServerError::io("failed to wait for a process"))?;
             if let Some(status) = ended {
-                let words = last_words(&self.log);
+                let words = log_tail(&self.log);
                 return Err(ServerError::Ended {
                     program: self.name.clone(),
                     status: status.to_string(),
                     words,
                 });
             }
-            if Instant::now() > until {
-                let words = last_words(&self.log);
-                return Err(ServerError::Late { what: what.to_owned(), seconds: LONG.as_secs(), words });
+            if Instant::now() > deadline {
+                let words = log_tail(&self.log);
+                return Err(ServerError::Late {
+                    what: what.to_owned(),
+                    seconds: READY_WITHIN.as_secs(),
+                    words,
+                });
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    /// Sends it a signal. One that has ended gets none.
+    /// Sends a signal, unless the process has ended.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
@@ -133,10 +138,10 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for its end, for a while.
-    pub fn until_it_ended(mut self) {
-        let until = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+    /// Waits for its end, for at most ten seconds.
+    pub fn wait_for_exit(mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -149,11 +154,11 @@ impl Drop for Process {
     }
 }
 
-/// Where a program is: Debian has some outside the usual path.
+/// Finds a program on the PATH, or in other folders: Debian keeps some outside the PATH.
 ///
 /// # Errors
 ///
-/// If it is not there; with the words that say how to get it.
+/// If it is not installed.
 pub fn find_program(
     program: &'static str,
     elsewhere: &[&str],
@@ -169,17 +174,17 @@ pub fn find_program(
         .ok_or(ServerError::Missing { program, advice })
 }
 
-/// What a program says about itself, first line.
-pub(crate) fn first_line(path: &std::path::Path, arguments: &[&str]) -> String {
+/// The first line that a program prints.
+pub(crate) fn first_line(path: &Path, arguments: &[&str]) -> String {
     let output = Command::new(path).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Runs a command that has to succeed.
-pub(crate) fn succeed(mut command: Command) -> Result<String, ServerError> {
+/// Runs a command and returns its output.
+pub(crate) fn run_checked(mut command: Command) -> Result<String, ServerError> {
     let name = format!("{:?}", command.get_program());
-    let output = command.output().map_err(ServerError::io(format!("{name} cannot be started")))?;
+    let output = command.output().map_err(ServerError::io(format!("failed to start {name}")))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(ServerError::Command { command: name, words });
@@ -187,8 +192,22 @@ pub(crate) fn succeed(mut command: Command) -> Result<String, ServerError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A temporary folder.
+/// Where servers keep their data, if not in the temporary folder of the system.
+static DATA_FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes all servers that are started from now on keep their data below this folder, such as one on the disk to be
+/// measured. Only the first call has an effect.
+pub fn set_data_folder(folder: &Path) {
+    let _ = DATA_FOLDER.set(folder.to_owned());
+}
+
+/// Creates a temporary folder.
 pub(crate) fn folder() -> Result<tempfile::TempDir, ServerError> {
-    let folder = tempfile::Builder::new().prefix("lockkeeper-").tempdir();
-    folder.map_err(ServerError::io("no temporary folder can be made"))
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("lockkeeper-");
+    let folder = match DATA_FOLDER.get() {
+        Some(parent) => builder.tempdir_in(parent),
+        None => builder.tempdir(),
+    };
+    folder.map_err(ServerError::io("failed to create a temporary folder"))
 }

@@ -1,4 +1,4 @@
-//! One Redis.
+//! A Redis server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,14 +13,14 @@ use crate::{Signal, free_address};
 
 const ADVICE: &str = "apt-get install redis-server";
 
-/// Settings with which nothing acknowledged is lost by a crash.
+/// Settings with which a crash loses nothing that was acknowledged.
 pub const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
-/// One Redis.
+/// A Redis server.
 #[derive(Debug)]
 pub struct Redis {
     folder: TempDir,
-    /// Where it listens.
+    /// The address for clients.
     pub address: SocketAddr,
     settings: Vec<String>,
     clock: Option<MovedClock>,
@@ -28,16 +28,16 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one with these settings; it keeps nothing on disk unless they say so.
+    /// Starts a server with settings. It persists nothing unless they say so.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn with(settings: &[&str]) -> Result<Redis, ServerError> {
         Redis::build(settings, false)
     }
 
-    /// The same with a wall clock that can be moved.
+    /// Starts a server whose wall clock can be moved.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Its version, in its own words.
+    /// Name and version, as the program prints it.
     pub fn version() -> Option<String> {
         let line = first_line(&find_program("redis-server", &[], ADVICE).ok()?, &["--version"]);
         line.split_whitespace()
@@ -68,11 +68,11 @@ impl Redis {
         self.process = None;
     }
 
-    /// Starts it, with what it kept on disk.
+    /// Starts it with its data.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If it does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let path = find_program("redis-server", &[], ADVICE)?;
         let (port, host) = (self.address.port().to_string(), self.address.ip().to_string());
@@ -83,15 +83,15 @@ impl Redis {
         program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
         let mut process = program.start()?;
         let address = self.address;
-        // With a password it says that it wants one: it is ready all the same.
-        process.until(&format!("Redis at {address}"), || {
+        // A server with a password answers NOAUTH: it is ready as well.
+        process.wait_until(&format!("Redis at {address}"), || {
             command(address, &["PING"]).is_ok_and(|it| it == "PONG" || it.starts_with("NOAUTH"))
         })?;
         self.process = Some(process);
         Ok(())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         if let Some(process) = &self.process {
             process.signal(signal);
@@ -105,32 +105,31 @@ impl Redis {
     /// If it was started without a clock that can be moved.
     pub fn move_clock(&self, by: Duration) -> Result<(), ServerError> {
         match &self.clock {
-            Some(clock) => clock.forward(by),
+            Some(clock) => clock.set_ahead(by),
             None => Err(ServerError::Command {
                 command: "moving the clock".to_owned(),
-                words: "this Redis has the machine's own clock: start it with one that can be moved"
-                    .to_owned(),
+                words: "this Redis was started without a clock that can be moved".to_owned(),
             }),
         }
     }
 
-    /// One command.
+    /// Sends a command.
     ///
     /// # Errors
     ///
     /// If there is no answer.
     pub fn command(&self, words: &[&str]) -> Result<String, ServerError> {
-        command(self.address, words).map_err(ServerError::io("Redis does not answer"))
+        command(self.address, words).map_err(ServerError::io("Redis did not answer"))
     }
 
-    /// How many commands it has worked on.
+    /// Number of commands that it has processed.
     pub fn requests(&self) -> Option<u64> {
         let info = self.command(&["INFO", "stats"]).ok()?;
         info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"))?.trim().parse().ok()
     }
 }
 
-/// One command on a connection of its own, straight on the protocol; the answer as text, an array as its parts in lines.
+/// Sends a command on a connection of its own and returns the answer as text, the parts of an array as lines.
 ///
 /// # Errors
 ///
@@ -148,20 +147,20 @@ pub fn command(address: SocketAddr, words: &[&str]) -> std::io::Result<String> {
 }
 
 fn answer(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
-    let nonsense = || std::io::Error::other("Redis answered with something that is not its protocol");
+    let invalid = || std::io::Error::other("Redis sent an invalid answer");
     let mut line = String::new();
     stream.read_line(&mut line)?;
-    let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(nonsense)?;
+    let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(invalid)?;
     match (kind, rest) {
         ("$", "-1") => Ok(String::new()),
         ("$", length) => {
-            let length: usize = length.parse().ok().filter(|it| *it < 64 << 20).ok_or_else(nonsense)?;
+            let length: usize = length.parse().ok().filter(|it| *it < 64 << 20).ok_or_else(invalid)?;
             let mut text = vec![0; length + 2];
             stream.read_exact(&mut text)?;
             Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
         }
         ("*", count) => {
-            let count: usize = count.parse().map_err(|_| nonsense())?;
+            let count: usize = count.parse().map_err(|_| invalid())?;
             let parts: Result<Vec<String>, _> = (0..count).map(|_| answer(stream)).collect();
             Ok(parts?.join("\n"))
         }

@@ -1,13 +1,13 @@
-//! The connections that this process has, as the kernel tells them.
+//! The TCP connections of this process, from /proc.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// How many open connections this process has to an address; `None` if the kernel does not tell.
+/// Number of open connections of this process to an address; `None` if /proc cannot be read.
 pub fn connections_to(address: SocketAddr) -> Option<usize> {
-    let ours = inodes_of_ours()?;
+    let ours = own_sockets()?;
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    let wanted = as_in_table(address)?;
+    let wanted = table_entry(address)?;
     let to_it = table.lines().skip(1).filter(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         words.get(2) == Some(&wanted.as_str()) && words.get(9).is_some_and(|inode| ours.contains(*inode))
@@ -15,7 +15,7 @@ pub fn connections_to(address: SocketAddr) -> Option<usize> {
     Some(to_it.count())
 }
 
-fn inodes_of_ours() -> Option<HashSet<String>> {
+fn own_sockets() -> Option<HashSet<String>> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?;
     let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
     let inodes =
@@ -23,8 +23,8 @@ fn inodes_of_ours() -> Option<HashSet<String>> {
     Some(inodes.collect())
 }
 
-/// The bytes of the host from the last to the first, as the kernel of a little-endian machine prints them.
-fn as_in_table(address: SocketAddr) -> Option<String> {
+/// The address as /proc/net/tcp prints it: the bytes of the host in native order.
+fn table_entry(address: SocketAddr) -> Option<String> {
     let IpAddr::V4(host) = address.ip() else { return None };
     Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(host.octets()), address.port()))
 }

@@ -1,18 +1,18 @@
-//! An ensemble of ZooKeeper servers that keep everything on disk.
+//! A ZooKeeper ensemble.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::clock;
 use crate::error::ServerError;
-use crate::free_address;
 use crate::process::{Process, Program, find_program, folder};
+use crate::{Tuning, free_address};
 
-/// Where the packages of Debian put the parts of the server.
+/// Class path of the Debian packages.
 const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const ADVICE: &str = "apt-get install zookeeper";
@@ -24,12 +24,13 @@ struct Member {
     process: Option<Process>,
 }
 
-/// One or three servers.
+/// An ensemble of one or three members.
 #[derive(Debug)]
 pub struct Zookeeper {
     folder: TempDir,
     members: Vec<Member>,
     environment: Vec<(String, String)>,
+    tuning: Tuning,
 }
 
 impl Zookeeper {
@@ -37,21 +38,34 @@ impl Zookeeper {
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If a member does not start.
     pub fn start(count: usize) -> Result<Zookeeper, ServerError> {
-        Zookeeper::build(count, Vec::new())
+        Zookeeper::start_tuned(count, Tuning::Tests)
     }
 
-    /// One server whose wall clock is ahead of the machine's.
+    /// Starts an ensemble that is tuned for a purpose.
+    ///
+    /// # Errors
+    ///
+    /// If a member does not start.
+    pub fn start_tuned(count: usize, tuning: Tuning) -> Result<Zookeeper, ServerError> {
+        Zookeeper::build(count, tuning, Vec::new())
+    }
+
+    /// Starts one server whose wall clock is ahead of the machine's.
     ///
     /// # Errors
     ///
     /// If it cannot be started, or libfaketime is missing.
     pub fn start_ahead(by: Duration) -> Result<Zookeeper, ServerError> {
-        Zookeeper::build(1, clock::ahead(by)?)
+        Zookeeper::build(1, Tuning::Tests, clock::ahead(by)?)
     }
 
-    fn build(count: usize, environment: Vec<(String, String)>) -> Result<Zookeeper, ServerError> {
+    fn build(
+        count: usize,
+        tuning: Tuning,
+        environment: Vec<(String, String)>,
+    ) -> Result<Zookeeper, ServerError> {
         if !Path::new(JAR).exists() {
             return Err(ServerError::Missing { program: "ZooKeeper", advice: ADVICE });
         }
@@ -70,8 +84,12 @@ impl Zookeeper {
         for (number, member) in members.iter().enumerate() {
             let data = folder.path().join(format!("data-{number}"));
             let config = format!(
-                "tickTime=500\ninitLimit=20\nsyncLimit=10\ndataDir={}\nclientPort={}\nclientPortAddress={}\n\
+                "{}\ndataDir={}\nclientPort={}\nclientPortAddress={}\n\
                  maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{}",
+                match tuning {
+                    Tuning::Tests => "tickTime=500\ninitLimit=20\nsyncLimit=10",
+                    Tuning::Defaults => "tickTime=2000\ninitLimit=10\nsyncLimit=5",
+                },
                 data.display(),
                 member.client.port(),
                 member.client.ip(),
@@ -82,12 +100,12 @@ impl Zookeeper {
                 .and_then(|()| std::fs::write(folder.path().join(format!("{number}.cfg")), config))
                 .map_err(ServerError::io("the settings of ZooKeeper cannot be written"))?;
         }
-        let mut zookeeper = Zookeeper { folder, members, environment };
+        let mut zookeeper = Zookeeper { folder, members, environment, tuning };
         zookeeper.restart()?;
         Ok(zookeeper)
     }
 
-    /// Its version, by the name of the archive that lies beside the one without a version.
+    /// Name and version, from the name of the versioned archive beside the unversioned one.
     pub fn version() -> Option<String> {
         let names = std::fs::read_dir(Path::new(JAR).parent()?)
             .ok()?
@@ -95,21 +113,21 @@ impl Zookeeper {
         names.filter_map(|name| version_of(&name.to_string_lossy())).max()
     }
 
-    /// Where clients go.
+    /// The addresses for clients.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.client).collect()
     }
 
-    /// Ends all servers with SIGKILL.
+    /// Ends all members with SIGKILL.
     pub fn kill(&mut self) {
         self.members.iter_mut().for_each(|member| member.process = None);
     }
 
-    /// Starts all servers that do not run, with what they kept on disk.
+    /// Starts the members that do not run, with their data, and waits for a leader.
     ///
     /// # Errors
     ///
-    /// If one cannot be started.
+    /// If a member does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         let java = find_program("java", &[], "apt-get install zookeeper, which brings a Java")?;
         for (number, member) in self.members.iter_mut().enumerate() {
@@ -117,17 +135,17 @@ impl Zookeeper {
                 continue;
             }
             let config = self.folder.path().join(format!("{number}.cfg")).to_string_lossy().into_owned();
-            let arguments = [
-                "-Xmx128m",
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                "-Dzookeeper.forceSync=no",
-                "-Dznode.container.checkIntervalMs=1000",
-                "-cp",
-                CLASSES,
-                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-                &config,
-            ];
+            let mut arguments = match self.tuning {
+                Tuning::Tests => vec![
+                    "-Xmx128m",
+                    "-XX:TieredStopAtLevel=1",
+                    "-XX:+UseSerialGC",
+                    "-Dzookeeper.forceSync=no",
+                    "-Dznode.container.checkIntervalMs=1000",
+                ],
+                Tuning::Defaults => vec!["-Xmx512m"],
+            };
+            arguments.extend(["-cp", CLASSES, "org.apache.zookeeper.server.quorum.QuorumPeerMain", &config]);
             let log = self.folder.path().join(format!("log-{number}"));
             let mut program = Program::new(&java, &arguments, log);
             program.environment.clone_from(&self.environment);
@@ -136,7 +154,7 @@ impl Zookeeper {
         for member in &mut self.members {
             let address = member.client;
             if let Some(process) = &mut member.process {
-                process.until(&format!("ZooKeeper at {address}"), || {
+                process.wait_until(&format!("ZooKeeper at {address}"), || {
                     command(address, "srvr").contains("Mode:")
                 })?;
             }
@@ -150,16 +168,15 @@ impl Zookeeper {
         })
     }
 
-    /// Ends the leader with SIGKILL; false if there is none.
-    pub fn kill_leader(&mut self) -> bool {
-        let leader = self.leader();
-        if let Some(number) = leader {
-            self.members[number].process = None;
-        }
-        leader.is_some()
+    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    pub fn kill_leader(&mut self) -> Option<Instant> {
+        let leader = self.leader()?;
+        let killed_at = Instant::now();
+        self.members[leader].process = None;
+        Some(killed_at)
     }
 
-    /// How many packets of clients it has worked on.
+    /// Number of packets that it received from clients.
     pub fn requests(&self) -> Option<u64> {
         let mut sum = 0;
         for member in &self.members {
@@ -171,11 +188,11 @@ impl Zookeeper {
     }
 }
 
-/// One of the commands of four letters.
+/// Sends a four-letter command and returns the answer.
 pub fn command(address: SocketAddr, word: &str) -> String {
     let mut text = String::new();
     if let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
-        // One that is just starting may take the question and never answer it.
+        // A member that is starting may accept the connection and never answer.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
         let _ = stream.write_all(word.as_bytes());
         let _ = stream.read_to_string(&mut text);
@@ -193,7 +210,7 @@ mod tests {
     use super::version_of;
 
     #[test]
-    fn the_archive_names_its_version() {
+    fn archive_name_contains_the_version() {
         assert_eq!(version_of("zookeeper-3.8.0.jar").as_deref(), Some("ZooKeeper 3.8.0"));
         assert_eq!(version_of("zookeeper-jute-3.8.0.jar"), None);
         assert_eq!(version_of("zookeeper.jar"), None);

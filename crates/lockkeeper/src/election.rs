@@ -3,8 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
+pub use lockkeeper_api::election::Leader;
 use lockkeeper_core::Token;
-use serde::Serialize;
+use lockkeeper_core::access::ELECTION_PREFIX;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::error::{Error, Loss};
@@ -12,10 +13,6 @@ use crate::guard::{Guard, GuardState};
 use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::run::{self, Lease};
-use crate::view::LockState;
-
-/// Elections are locks whose names begin like this.
-const PREFIX: &str = "election/";
 
 /// An election by its name. Its leader is whoever holds the lock `election/NAME`, so there is one leader for the same
 /// reasons as there is one holder, and the epoch is a fencing token.
@@ -36,29 +33,9 @@ pub struct Election {
     lock: Lock,
 }
 
-/// Who leads.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Leader {
-    /// What it announced when it stood for election.
-    pub value: String,
-    /// Greater than that of every leader before it: a fencing token.
-    pub epoch: u64,
-    /// Who it is, for people.
-    pub owner: String,
-}
-
-impl Leader {
-    /// The one who leads, if the lock of an election is held.
-    pub(crate) fn of(state: LockState) -> Option<Leader> {
-        let holder = state.holders.into_iter().next()?;
-        Some(Leader { value: holder.value, epoch: holder.token, owner: holder.owner })
-    }
-}
-
 impl Election {
     pub(crate) fn new(keeper: Keeper, name: SmolStr) -> Election {
-        let lock = Lock::new(keeper.clone(), format_smolstr!("{PREFIX}{name}")).announce("");
+        let lock = Lock::new(keeper.clone(), format_smolstr!("{ELECTION_PREFIX}{name}")).announce("");
         Election { keeper, name, lock }
     }
 
@@ -132,7 +109,7 @@ impl Election {
 
 /// The lock of an election.
 pub(crate) fn lock_of(election: &str) -> String {
-    format!("{PREFIX}{election}")
+    format!("{ELECTION_PREFIX}{election}")
 }
 
 /// An office that is held. Dropping it resigns in the background.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lockkeeper_api::Code;
 use lockkeeper_core::Token;
 use smol_str::SmolStr;
 
@@ -115,31 +116,41 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code: that of the HTTP contract where there is one.
+    /// The code of the HTTP contract; `None` for errors that only a client has.
+    pub fn contract_code(&self) -> Option<Code> {
+        Some(match self {
+            Error::Contended { .. } => Code::Busy,
+            Error::Timeout { .. } => Code::Timeout,
+            Error::NotHeld { .. } => Code::NotHeld,
+            Error::SessionLost => Code::SessionLost,
+            Error::StaleToken { .. } => Code::StaleToken,
+            Error::VersionMismatch { .. } => Code::VersionMismatch,
+            Error::NotLeader { .. } => Code::NotLeader,
+            Error::Unavailable(_) => Code::Unavailable,
+            Error::Invalid(_) => Code::Invalid,
+            Error::TooLarge(_) => Code::TooLarge,
+            Error::Limit(_) => Code::Limit,
+            Error::Unsupported(_) => Code::Unsupported,
+            Error::Unauthenticated(_) => Code::Unauthenticated,
+            Error::Forbidden(_) => Code::Forbidden,
+            Error::Deadlock(_) => Code::Deadlock,
+            Error::Wounded(_) => Code::Wounded,
+            Error::Died(_) => Code::Died,
+            Error::Lost { .. } | Error::Unknown(_) | Error::Cancelled | Error::Closed | Error::Fatal(_) => {
+                return None;
+            }
+        })
+    }
+
+    /// The stable code as text: that of the HTTP contract where there is one.
     pub fn code(&self) -> &'static str {
         match self {
-            Error::Contended { .. } => "busy",
-            Error::Timeout { .. } => "timeout",
             Error::Lost { .. } => "lost",
-            Error::NotHeld { .. } => "not_held",
-            Error::SessionLost => "session_lost",
-            Error::StaleToken { .. } => "stale_token",
-            Error::VersionMismatch { .. } => "version_mismatch",
-            Error::NotLeader { .. } => "not_leader",
-            Error::Unavailable(_) => "unavailable",
             Error::Unknown(_) => "unknown",
             Error::Cancelled => "cancelled",
             Error::Closed => "closed",
-            Error::Invalid(_) => "invalid",
-            Error::TooLarge(_) => "too_large",
-            Error::Limit(_) => "limit",
-            Error::Unsupported(_) => "unsupported",
-            Error::Unauthenticated(_) => "unauthenticated",
-            Error::Forbidden(_) => "forbidden",
-            Error::Deadlock(_) => "deadlock",
-            Error::Wounded(_) => "wounded",
-            Error::Died(_) => "died",
-            Error::Fatal(_) => "fatal",
+            // `Fatal` has no code of the contract, and neither have those above.
+            other => other.contract_code().map_or("fatal", Code::as_str),
         }
     }
 

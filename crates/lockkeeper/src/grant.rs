@@ -47,7 +47,7 @@ impl Grant {
     pub(crate) fn sequencer(&self) -> &str {
         self.sequencer.get_or_init(|| match (&self.locks, self.token) {
             (Locks::One(lock), Some(token)) => {
-                Sequencer { lock: lock.clone(), token, mode: self.mode.into() }.to_string()
+                Sequencer { lock: lock.clone(), token, mode: self.mode }.to_string()
             }
             _ => String::new(),
         })

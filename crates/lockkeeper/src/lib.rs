@@ -91,11 +91,14 @@ pub use error::{Error, Loss};
 pub use events::{Event, Events};
 pub use fencing::{Fenced, Fencing, Unfenced};
 pub use guard::{Guard, GuardChanges, GuardState};
-pub use history::{AuditAct, Blocked, Contended, LockEvent, LongHeld, Spread, Top};
+pub use history::{
+    Audit, AuditAct, Blocked, Contended, Hour, LeaderChange, LockEvent, LongHeld, Spread, Top,
+};
 pub use keeper::Keeper;
 pub use limiter::Limiter;
 pub use lock::Lock;
 pub use lock_all::LockAll;
+pub use lockkeeper_api::Code;
 pub use lockkeeper_core::Token;
 pub use mode::Mode;
 pub use once::Once;
@@ -104,7 +107,9 @@ pub use run::Lease;
 pub use scope::{Policy, Scope};
 pub use ttl::Ttl;
 pub use value::{Value, ValueHandle};
-pub use view::{ForcedRelease, Holder, LockPage, LockState, Member, Status, TokenCheck, Waiter};
+pub use view::{
+    Disagreement, ForcedRelease, Holder, LockPage, LockState, Member, Status, TableHash, TokenCheck, Waiter,
+};
 
 /// What nearly every user needs: `use lockkeeper::prelude::*`.
 pub mod prelude {

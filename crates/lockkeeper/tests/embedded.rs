@@ -121,7 +121,7 @@ async fn what_happened_can_be_asked() {
     assert_eq!(words, ["released", "granted", "released", "granted"]);
     assert!(events.iter().all(|event| event.owner == "anna"));
     keeper.force_release("job", "to see").await.expect("an answer");
-    let acts = keeper.audit(1).await.expect("an answer");
+    let acts = keeper.audit(1).await.expect("an answer").acts;
     assert_eq!((acts[0].what.as_str(), acts[0].reason.as_deref()), ("force_release", Some("to see")));
     keeper.close().await.expect("it closes");
 }

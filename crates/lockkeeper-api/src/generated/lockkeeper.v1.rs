@@ -4106,3 +4106,46 @@ pub mod lockkeeper_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Hands all unary calls to another macro, as `name(Request) -> Answer;`.
+#[cfg(feature = "grpc")]
+#[macro_export]
+macro_rules! unary_calls {
+    ($with:ident) => {
+        $with! {
+            open_session(OpenSessionRequest) -> OpenSessionResponse;
+            keep_alive(KeepAliveRequest) -> KeepAliveResponse;
+            close_session(CloseSessionRequest) -> CloseSessionResponse;
+            acquire(AcquireRequest) -> Grant;
+            acquire_all(AcquireAllRequest) -> Grant;
+            release(ReleaseRequest) -> ReleaseResponse;
+            cancel(CancelRequest) -> CancelResponse;
+            get_lock(GetLockRequest) -> LockState;
+            list_locks(ListLocksRequest) -> ListLocksResponse;
+            check_token(CheckTokenRequest) -> CheckTokenResponse;
+            force_release(ForceReleaseRequest) -> ForceReleaseResponse;
+            get_history(GetHistoryRequest) -> LockHistory;
+            get_audit(GetAuditRequest) -> Audit;
+            get_top(GetTopRequest) -> Top;
+            get_wait_graph(GetWaitGraphRequest) -> WaitGraph;
+            put_value(PutValueRequest) -> PutValueResponse;
+            get_value(GetValueRequest) -> Value;
+            delete_value(DeleteValueRequest) -> DeleteValueResponse;
+            campaign(CampaignRequest) -> CampaignResponse;
+            resign(ResignRequest) -> ResignResponse;
+            hand_over(HandOverRequest) -> HandOverResponse;
+            get_election(GetElectionRequest) -> Election;
+            take_rate(TakeRateRequest) -> TakeRateResponse;
+            status(StatusRequest) -> StatusResponse;
+            list_members(ListMembersRequest) -> MembersResponse;
+            add_member(AddMemberRequest) -> MembersResponse;
+            remove_member(RemoveMemberRequest) -> MembersResponse;
+            get_access(GetAccessRequest) -> AccessState;
+            enable_access(EnableAccessRequest) -> NewAccessToken;
+            grant_access(GrantAccessRequest) -> AccessDone;
+            revoke_access(RevokeAccessRequest) -> AccessDone;
+            create_access_token(CreateAccessTokenRequest) -> NewAccessToken;
+            revoke_access_token(RevokeAccessTokenRequest) -> AccessDone;
+            set_quota(SetQuotaRequest) -> AccessDone;
+        }
+    };
+}

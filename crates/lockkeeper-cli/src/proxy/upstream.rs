@@ -16,6 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use lockkeeper::gates::http::FencedBody;
+use lockkeeper_api::{Code, ErrorBody};
 use tower_service::Service;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -152,7 +153,7 @@ impl Service<Request<FencedBody<Incoming>>> for Upstream {
 
 fn odd_request() -> Response<Body> {
     let message = "this proxy forwards requests for a path of the upstream only: CONNECT and absolute URIs are not supported";
-    refusal(StatusCode::NOT_IMPLEMENTED, &serde_json::json!({"code": "unsupported", "message": message}))
+    refusal(StatusCode::NOT_IMPLEMENTED, lockkeeper_api::Error::new(Code::Unsupported, message))
 }
 
 fn no_answer(upstream: &Authority, error: &Error) -> Response<Body> {
@@ -174,13 +175,13 @@ fn no_answer(upstream: &Authority, error: &Error) -> Response<Body> {
             "failed to connect to the upstream {upstream} ({why}): nothing was sent, try again when it is up"
         )
     };
-    let details =
-        serde_json::json!({"code": "unavailable", "message": message, "may_have_happened": reached});
-    refusal(StatusCode::BAD_GATEWAY, &details)
+    let mut error = lockkeeper_api::Error::new(Code::Unavailable, message);
+    error.may_have_happened = Some(reached);
+    refusal(StatusCode::BAD_GATEWAY, error)
 }
 
-fn refusal(status: StatusCode, details: &serde_json::Value) -> Response<Body> {
-    let body = serde_json::json!({ "error": details }).to_string();
+fn refusal(status: StatusCode, error: lockkeeper_api::Error) -> Response<Body> {
+    let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
     let mut response = Response::new(Either::Right(Full::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -41,7 +41,7 @@ mod differing_tables {
         let status = async || turn.cli_at(&url, &["status"]).await;
         until("a healthy cell", async || (status().await.status.code()? == 0).then_some(())).await;
 
-        nodes[damaged].calls().make_table_different();
+        nodes[damaged].api().make_table_different();
         let output = until("the difference to be shown", async || {
             if let Some(leader) = find_leader(&nodes) {
                 put(&nodes[leader], "k", 1).await;

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bench;
-mod compare;
 mod election;
 mod engines;
 mod exit_codes;

@@ -1,5 +1,5 @@
 //! What operators meet: settings, the service manager, completions, manual, deployment files, clients in other
-//! languages, traces.
+//! languages, traces, packages.
 //!
 //! One test program, because each costs a link of the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -15,6 +15,7 @@ mod deployed;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod notify;
+mod packages;
 #[path = "../security/stage.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of security")]
 mod stage;

@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_lab::simulation::{Mutation, Outcome, Setting, proof, run};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 const USAGE: &str = "usage: simulate [--seeds COUNT] [--first SEED] [--seconds EACH]
        simulate --seed SEED [--seconds EACH]    one seed, with everything that happens in it
@@ -55,9 +59,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(64);
     };
-    if std::env::var_os("RUST_LOG").is_some() {
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
+    if let Some(filter) = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok()) {
+        let lines = tracing_subscriber::fmt::layer().without_time().with_ansi(false);
+        tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     }
     if asked.mutations {
         return prove(&asked);

@@ -1,4 +1,4 @@
-//! One clock for all processes of the machine.
+//! A clock that all processes of the machine share.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,11 +1,11 @@
-//! The engines that are examined.
+//! The engines under test.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// What decides who holds.
+/// An engine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
@@ -40,7 +40,7 @@ impl EngineName {
         EngineName::Naive,
     ];
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             EngineName::Cell => "cell",
@@ -54,13 +54,13 @@ impl EngineName {
         }
     }
 
-    /// By its name.
+    /// Finds an engine by its name.
     pub fn parse(text: &str) -> Option<EngineName> {
         EngineName::ALL.into_iter().find(|engine| engine.name() == text)
     }
 
-    /// Why its grants cannot be checked by a gate, if they cannot.
-    pub fn why_not_fenced(self) -> Option<&'static str> {
+    /// Why a gate cannot check its grants, if it cannot.
+    pub fn not_fenced_reason(self) -> Option<&'static str> {
         match self {
             EngineName::Redlock => Some(
                 "Redlock has no token: there is no number that its instances agree on, so a gate has nothing to check",
@@ -70,10 +70,10 @@ impl EngineName {
         }
     }
 
-    /// The shortest lease that it is fit for, at least this long.
+    /// The shortest supported time to live that is not below `wanted`.
     pub(crate) fn ttl(self, wanted: Duration) -> Duration {
         match self {
-            // Consul takes no shorter one, and lets it live for up to twice as long.
+            // Consul accepts no shorter one, and may keep a session for twice as long.
             EngineName::Consul => wanted.max(Duration::from_secs(10)),
             _ => wanted,
         }

@@ -1,36 +1,36 @@
-//! Why a scenario could not be played.
+//! Why a scenario failed.
 
 use lockkeeper_testkit::ServerError;
 
-/// Why a scenario could not be played to its end.
+/// Why a scenario did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A server could not be had.
+    /// A server could not be started or asked.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// A client process did not do what it was told.
+    /// A client process failed.
     #[error("client {client}: {why}")]
     Client {
-        /// Which.
+        /// Its name.
         client: String,
-        /// In words.
+        /// The error.
         why: String,
     },
-    /// It makes no sense for this engine.
+    /// The scenario does not apply to this engine.
     #[error("{0}")]
     NotApplicable(&'static str),
-    /// The machine did not let us.
+    /// The system refused an operation.
     #[error("{what}: {error}")]
     Io {
         /// What was tried.
         what: String,
-        /// What came of it.
+        /// The error of the system.
         error: std::io::Error,
     },
 }
 
 impl LabError {
-    /// Whether something has to be installed first.
+    /// Whether a server is not installed.
     pub fn is_missing(&self) -> bool {
         matches!(self, LabError::Server(ServerError::Missing { .. }))
     }

@@ -1,136 +1,136 @@
-//! What happened, as the clients, the resource and the lab saw it.
+//! The events of a run, as the clients, the resource and the lab saw them.
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    /// When, on the machine's monotonic clock.
+    /// Time on the machine's monotonic clock.
     pub at_ns: u64,
-    /// Who says so: a client by its name, or `lab`.
+    /// The source: the name of a client, or `lab`.
     pub who: String,
-    /// Which lock it is about.
+    /// The lock it concerns.
     pub lock: String,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// The client is connected to its engine and to the resource.
     Ready,
-    /// It asks for the lock.
+    /// The client requests the lock.
     Asks,
-    /// It was let in.
+    /// The lock was granted.
     Granted {
         /// The token, if the engine has any.
         token: Option<u64>,
     },
-    /// It was not let in.
+    /// The lock was not granted.
     NotGranted {
-        /// The error, in words.
+        /// The error.
         why: String,
     },
-    /// Its guard says that the lock is no longer surely its own.
+    /// The guard reports that the lock may be lost.
     Lost {
-        /// Up to when it had been.
+        /// Until when it was held for certain.
         until_ns: u64,
-        /// What the guard says.
+        /// The reason by the guard.
         why: String,
     },
-    /// It has given the lock back.
+    /// The lock was released.
     Released {
-        /// Up to when it relied on it.
+        /// Until when the client relied on it.
         until_ns: u64,
     },
-    /// It wanted to give the lock back, which was not its own any more, or nobody answered.
+    /// The release failed: the lock was no longer held, or there was no answer.
     NotReleased {
-        /// Up to when it relied on it.
+        /// Until when the client relied on it.
         until_ns: u64,
-        /// The error, in words.
+        /// The error.
         why: String,
     },
-    /// It has read the resource.
+    /// The client read the resource.
     Read {
-        /// How many updates it saw there.
+        /// Number of updates that it saw.
         updates: u64,
     },
-    /// The resource has taken its write.
+    /// The resource accepted a write.
     Wrote {
-        /// Updates of others that this write has wiped out.
+        /// Number of updates of others that this write overwrote.
         wiped: u64,
     },
-    /// The gate has refused it: the token is stale.
+    /// The gate refused a request: the token is stale.
     Refused {
-        /// What it wanted to do.
+        /// `read` or `write`.
         act: String,
-        /// What the gate says.
+        /// The reason by the gate.
         why: String,
     },
-    /// The lab made a fault, or ended one.
+    /// The lab injected a fault, or ended one.
     Fault {
-        /// In words.
+        /// Its description.
         text: String,
-        /// Whom it struck, if it was a client.
+        /// The client that it affects, if it is one client.
         victim: Option<String>,
-        /// Whether it begins, ends, or is over at once.
+        /// Whether it begins, ends, or has no duration.
         phase: Phase,
     },
-    /// A piece of work is done.
+    /// A series of rounds is complete.
     Worked {
-        /// How often the lock was taken.
+        /// Number of grants.
         rounds: u64,
-        /// How long it took.
+        /// Its duration.
         took_ns: u64,
     },
-    /// The client cannot go on.
+    /// The client failed.
     Failed {
-        /// In words.
+        /// The error.
         why: String,
     },
 }
 
-/// When a fault is.
+/// The phase of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// From now on.
+    /// It begins.
     Begins,
-    /// Until now.
+    /// It ends.
     Ends,
-    /// Now.
+    /// It has no duration.
     Once,
 }
 
-impl What {
-    /// Whether it answers a step that the client was told to take.
+impl EventKind {
+    /// Whether it answers a step that the client was sent.
     pub(crate) fn is_answer(&self) -> bool {
-        !matches!(self, What::Ready | What::Asks | What::Lost { .. } | What::Fault { .. })
+        !matches!(self, EventKind::Ready | EventKind::Asks | EventKind::Lost { .. } | EventKind::Fault { .. })
     }
 
-    /// In words, for people.
+    /// A description for people.
     pub fn words(&self) -> String {
         match self {
-            What::Ready => "is ready".to_owned(),
-            What::Asks => "asks for the lock".to_owned(),
-            What::Granted { token: Some(token) } => format!("holds, token {token}"),
-            What::Granted { token: None } => "holds, no token".to_owned(),
-            What::NotGranted { why } => format!("is not let in: {why}"),
-            What::Lost { why, .. } => format!("its guard says: {why}"),
-            What::Released { .. } => "releases".to_owned(),
-            What::NotReleased { why, .. } => format!("release refused: {why}"),
-            What::Read { updates } => format!("reads {updates} updates"),
-            What::Wrote { wiped: 0 } => "writes: accepted".to_owned(),
-            What::Wrote { wiped } => format!("writes: accepted, wipes out {wiped} of others"),
-            What::Refused { act, why } => format!("{act} refused by the gate: {why}"),
-            What::Fault { text, .. } => text.clone(),
-            What::Worked { rounds, took_ns } => {
+            EventKind::Ready => "is ready".to_owned(),
+            EventKind::Asks => "asks for the lock".to_owned(),
+            EventKind::Granted { token: Some(token) } => format!("holds, token {token}"),
+            EventKind::Granted { token: None } => "holds, no token".to_owned(),
+            EventKind::NotGranted { why } => format!("is not granted: {why}"),
+            EventKind::Lost { why, .. } => format!("its guard says: {why}"),
+            EventKind::Released { .. } => "releases".to_owned(),
+            EventKind::NotReleased { why, .. } => format!("release refused: {why}"),
+            EventKind::Read { updates } => format!("reads {updates} updates"),
+            EventKind::Wrote { wiped: 0 } => "writes: accepted".to_owned(),
+            EventKind::Wrote { wiped } => format!("writes: accepted, wipes out {wiped} of others"),
+            EventKind::Refused { act, why } => format!("{act} refused by the gate: {why}"),
+            EventKind::Fault { text, .. } => text.clone(),
+            EventKind::Worked { rounds, took_ns } => {
                 format!("took it {rounds} times in {} ms", took_ns / 1_000_000)
             }
-            What::Failed { why } => format!("cannot go on: {why}"),
+            EventKind::Failed { why } => format!("failed: {why}"),
         }
     }
 }

@@ -1,91 +1,94 @@
 //! The lab: real servers, real client processes, real faults, and an exact count of what was lost.
 //!
 //! ```text
-//! yard        the servers that run; kept from one scenario to the next
-//! stage       what one run is played with: servers, clients, the resource
-//! scenarios/  one file each: who does what, and which fault is made
-//! client/     the client process: does what it is told, says what happens to it
-//! actor       a client process, seen from the lab
-//! resource    what the lock protects, with a gate or without; counts what was lost
-//! record      everything that happened; outcome judges it with the checkers
-//! report/     text, JSON, HTML with drawn timelines, the matrix of docs/lab.md
+//! server_pool     the servers that run; kept from one scenario to the next
+//! scenario_run    one run of a scenario: its servers, clients and resource
+//! scenarios/      one file each: who does what, and which fault is made
+//! client/         the client process: runs the steps it is sent, reports events
+//! client_process  a client process as the lab controls it
+//! resource        what the lock protects, with a gate or without; counts lost updates
+//! event_log       everything that happened; outcome evaluates it with the checkers
+//! report/         text, JSON, HTML with drawn timelines, the matrix of docs/lab.md
 //! ```
 
-mod actor;
 mod client;
+mod client_process;
 mod clock;
 mod engine;
 mod error;
 mod event;
+mod event_log;
 mod outcome;
 mod random;
-mod record;
 pub mod report;
 mod resource;
 mod scenario;
+mod scenario_run;
 mod scenarios;
-mod stage;
-mod yard;
+mod server_pool;
 
 use std::path::PathBuf;
 
-pub use self::client::{ClientOptions, play};
+pub use self::client::{ClientOptions, run_client};
 pub use self::engine::EngineName;
 pub use self::error::LabError;
-pub use self::event::{Event, Phase, What};
-pub use self::outcome::{Case, Cell, Figure, Mode, Outcome};
+pub use self::event::{Event, EventKind, Phase};
+pub use self::outcome::{Case, CaseResult, Figure, Mode, Outcome};
 pub use self::scenario::Scenario;
+use crate::lockkeeper_binary::LockkeeperBinary;
 
-use self::stage::Stage;
-use self::yard::Yard;
+use self::scenario_run::ScenarioRun;
+use self::server_pool::ServerPool;
 
 /// Runs scenarios, one after the other.
 pub struct Lab {
-    yard: Yard,
+    pool: ServerPool,
+    /// This program, which is also the client process.
+    program: PathBuf,
     seed: u64,
     count: u64,
 }
 
 impl Lab {
-    /// A lab that starts its nodes and clients with this binary.
-    pub fn new(binary: PathBuf, seed: u64) -> Lab {
-        Lab { yard: Yard::new(binary), seed, count: 0 }
+    /// A lab that starts client processes with its own program, and nodes with the binary `lockkeeper`.
+    pub fn new(program: PathBuf, binary: LockkeeperBinary, seed: u64) -> Lab {
+        Lab { pool: ServerPool::new(binary), program, seed, count: 0 }
     }
 
-    /// Plays one case; `progress` hears how far it is.
-    pub fn run(&mut self, case: Case, progress: &dyn Fn(&str)) -> Cell {
-        let why = case.scenario.why_not(case.engine);
-        let why = why.or_else(|| case.engine.why_not_fenced().filter(|_| case.mode == Mode::Fenced));
+    /// Runs one case. `progress` receives status messages.
+    pub fn run(&mut self, case: Case, progress: &dyn Fn(&str)) -> CaseResult {
+        let why = case.scenario.not_applicable_reason(case.engine);
+        let why = why.or_else(|| case.engine.not_fenced_reason().filter(|_| case.mode == Mode::Fenced));
         if let Some(why) = why {
-            return Cell::NotApplicable { case, why: why.to_owned() };
+            return CaseResult::NotApplicable { case, why: why.to_owned() };
         }
-        match self.play(case, progress) {
-            Ok(outcome) => Cell::Ran(Box::new(outcome)),
+        match self.run_case(case, progress) {
+            Ok(outcome) => CaseResult::Ran(Box::new(outcome)),
             Err(error) => {
-                // Whatever state its servers are in, the next run begins with new ones.
-                self.yard.end_all(case.engine);
-                Cell::NotRun { case, missing: error.is_missing(), why: error.to_string() }
+                // The state of its servers is unknown: the next run starts new ones.
+                self.pool.end_all(case.engine);
+                CaseResult::NotRun { case, missing: error.is_missing(), why: error.to_string() }
             }
         }
     }
 
-    fn play(&mut self, case: Case, progress: &dyn Fn(&str)) -> Result<Outcome, LabError> {
+    fn run_case(&mut self, case: Case, progress: &dyn Fn(&str)) -> Result<Outcome, LabError> {
         self.count += 1;
-        // No two runs share a name: what one leaves behind must not touch the next.
+        // Every run has its own lock names, so that leftovers of one do not affect the next.
         let lock = format!("{}-{}-{}", case.scenario, case.mode.name(), self.count);
-        let mut stage = Stage::new((case.engine, case.mode, self.seed), lock, &mut self.yard, progress)?;
-        scenarios::play(case.scenario, &mut stage)?;
-        let (tally, timeline) = (stage.resource.tally(), stage.record.events());
-        Ok(outcome::judge(case, self.seed, stage.findings, tally, timeline))
+        let mut run = ScenarioRun::new(case, self.seed, lock, &self.program, &mut self.pool, progress)?;
+        scenarios::run(case.scenario, &mut run)?;
+        let (counts, timeline) = (run.resource.counts(), run.events.sorted());
+        Ok(outcome::evaluate(case, self.seed, run.findings, counts, timeline))
     }
 
-    /// Ends the servers of an engine that is not needed any more.
+    /// Stops the servers of an engine.
     pub fn end(&mut self, engine: EngineName) {
-        self.yard.end_all(engine);
+        self.pool.end_all(engine);
     }
 }
 
-/// All cases of some scenarios and engines, engine by engine, so that few servers run at a time.
+/// All cases of some scenarios and engines, grouped by engine, so that few servers run at a time.
 pub fn cases(scenarios: &[Scenario], engines: &[EngineName]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &engine in engines {
@@ -98,7 +101,7 @@ pub fn cases(scenarios: &[Scenario], engines: &[EngineName]) -> Vec<Case> {
     cases
 }
 
-/// The versions of everything that is installed.
+/// Names and versions of all servers that are installed.
 pub fn versions() -> Vec<String> {
-    yard::versions()
+    server_pool::versions()
 }

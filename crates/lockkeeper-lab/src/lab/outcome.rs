@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The outcome of a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::engine::EngineName;
-use super::event::{Event, What};
-use super::resource::Tally;
+use super::event::{Event, EventKind};
+use super::resource::WriteCounts;
 use super::scenario::Scenario;
 use crate::checkers::history::{Grant, History, Hold};
 use crate::checkers::{one_holder, tokens_rise};
@@ -18,14 +18,14 @@ use crate::checkers::{one_holder, tokens_rise};
 pub enum Mode {
     /// The resource checks the token.
     Fenced,
-    /// It takes everything.
+    /// The resource accepts everything.
     Unfenced,
     /// The scenario has nothing to check.
     Either,
 }
 
 impl Mode {
-    /// In words.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Fenced => "fenced",
@@ -38,95 +38,95 @@ impl Mode {
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Case {
-    /// What happens.
+    /// The scenario.
     pub scenario: Scenario,
-    /// To whom.
+    /// The engine.
     pub engine: EngineName,
     /// With a gate or without.
     pub mode: Mode,
 }
 
-/// A figure that a scenario has measured.
+/// A figure that a scenario measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What.
+    /// Its name.
     pub name: String,
-    /// How much.
+    /// Its value.
     pub value: f64,
-    /// Of what.
+    /// Its unit.
     pub unit: String,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Which run.
+    /// The case.
     #[serde(flatten)]
     pub case: Case,
-    /// Where its chance began.
+    /// Seed of its random choices.
     pub seed: u64,
     /// Updates that were acknowledged.
     pub acknowledged: u64,
-    /// Of these, the ones that are gone.
+    /// Acknowledged updates that are missing at the end.
     pub lost_updates: u64,
-    /// How often two were sure to hold the same lock at the same moment.
+    /// Number of times that two clients were certain to hold the same lock at the same time.
     pub double_holders: u64,
-    /// What the gate has refused.
+    /// Requests that the gate refused.
     pub refused: u64,
-    /// What was measured.
+    /// Measured figures.
     pub figures: Vec<Figure>,
-    /// What else is to be known.
+    /// Remarks.
     pub notes: Vec<String>,
-    /// A claim that was broken.
+    /// The claim that was broken, if one was.
     pub broken: Option<String>,
-    /// How long it took.
+    /// Its duration.
     pub took_ms: u64,
-    /// Everything that happened.
+    /// All events.
     pub timeline: Vec<Event>,
 }
 
-/// A run, or why there was none.
+/// The result of a case: an outcome, or why there is none.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
-pub enum Cell {
-    /// It was run.
+pub enum CaseResult {
+    /// It ran.
     Ran(Box<Outcome>),
-    /// It makes no sense for this engine.
+    /// The scenario does not apply to this engine.
     NotApplicable {
-        /// Which run.
+        /// The case.
         #[serde(flatten)]
         case: Case,
-        /// In words.
+        /// The reason.
         why: String,
     },
-    /// It could not be run here.
+    /// It could not run on this machine.
     NotRun {
-        /// Which run.
+        /// The case.
         #[serde(flatten)]
         case: Case,
-        /// Something has to be installed first.
+        /// Whether a server is not installed.
         missing: bool,
-        /// In words.
+        /// The reason.
         why: String,
     },
 }
 
-impl Cell {
-    /// Which run.
+impl CaseResult {
+    /// The case.
     pub fn case(&self) -> Case {
         match self {
-            Cell::Ran(outcome) => outcome.case,
-            Cell::NotApplicable { case, .. } | Cell::NotRun { case, .. } => *case,
+            CaseResult::Ran(outcome) => outcome.case,
+            CaseResult::NotApplicable { case, .. } | CaseResult::NotRun { case, .. } => *case,
         }
     }
 }
 
-/// What a scenario hands back beside what was written down.
+/// What a scenario reports besides its events.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) figures: Vec<Figure>,
     pub(crate) notes: Vec<String>,
-    /// Something that must not be, seen by the scenario itself.
+    /// A broken claim that the scenario itself found.
     pub(crate) broken: Option<String>,
 }
 
@@ -140,12 +140,12 @@ impl Findings {
     }
 }
 
-/// Counts, and looks for broken claims.
-pub(crate) fn judge(
+/// Counts violations and looks for broken claims.
+pub(crate) fn evaluate(
     case: Case,
     seed: u64,
     findings: Findings,
-    tally: Tally,
+    counts: WriteCounts,
     timeline: Vec<Event>,
 ) -> Outcome {
     let history = history(&timeline);
@@ -160,10 +160,10 @@ pub(crate) fn judge(
     let mut outcome = Outcome {
         case,
         seed,
-        acknowledged: tally.acknowledged,
-        lost_updates: tally.lost,
+        acknowledged: counts.acknowledged,
+        lost_updates: counts.lost,
         double_holders,
-        refused: tally.refused,
+        refused: counts.refused,
         figures: findings.figures,
         notes,
         broken: None,
@@ -202,10 +202,10 @@ fn history(timeline: &[Event]) -> History {
         let count = clients.len() as u32;
         let client = *clients.entry(&event.who).or_insert(count);
         match &event.what {
-            What::Asks => {
+            EventKind::Asks => {
                 asked.insert(&event.who, event.at_ns);
             }
-            What::Granted { token } => {
+            EventKind::Granted { token } => {
                 let (lock, answered) = (event.lock.clone(), at(event.at_ns));
                 if let Some(token) = *token {
                     let asked = at(asked.get(event.who.as_str()).copied().unwrap_or(event.at_ns));
@@ -214,14 +214,14 @@ fn history(timeline: &[Event]) -> History {
                 let token = token.unwrap_or(number as u64 + 1);
                 open.insert(&event.who, Hold { client, lock, token, from: answered, until: answered });
             }
-            What::Lost { until_ns, .. }
-            | What::Released { until_ns }
-            | What::NotReleased { until_ns, .. } => {
+            EventKind::Lost { until_ns, .. }
+            | EventKind::Released { until_ns }
+            | EventKind::NotReleased { until_ns, .. } => {
                 if let Some(hold) = open.remove(event.who.as_str()) {
                     history.holds.push(Hold { until: at(*until_ns).max(hold.from), ..hold });
                 }
             }
-            What::Fault { text, victim: Some(victim), .. } if text == "SIGKILL" => {
+            EventKind::Fault { text, victim: Some(victim), .. } if text == "SIGKILL" => {
                 if let Some(hold) = open.remove(victim.as_str()) {
                     history.holds.push(Hold { until: at(event.at_ns), ..hold });
                 }
@@ -239,36 +239,36 @@ fn history(timeline: &[Event]) -> History {
 mod tests {
     use super::*;
 
-    fn event(ms: u64, who: &str, what: What) -> Event {
+    fn event(ms: u64, who: &str, what: EventKind) -> Event {
         Event { at_ns: ms * 1_000_000, who: who.to_owned(), lock: "l".to_owned(), what }
     }
 
-    fn judged(mode: Mode, tally: Tally, timeline: Vec<Event>) -> Outcome {
+    fn judged(mode: Mode, counts: WriteCounts, timeline: Vec<Event>) -> Outcome {
         let case = Case { scenario: Scenario::Pause, engine: EngineName::Cell, mode };
-        judge(case, 1, Findings::default(), tally, timeline)
+        evaluate(case, 1, Findings::default(), counts, timeline)
     }
 
     #[test]
     fn two_who_are_sure_at_once_are_counted() {
         let until_ns = 30_000_000;
         let timeline = vec![
-            event(1, "A", What::Granted { token: Some(1) }),
-            event(20, "B", What::Granted { token: Some(2) }),
-            event(40, "A", What::Lost { until_ns, why: String::new() }),
-            event(50, "B", What::Released { until_ns: 50_000_000 }),
+            event(1, "A", EventKind::Granted { token: Some(1) }),
+            event(20, "B", EventKind::Granted { token: Some(2) }),
+            event(40, "A", EventKind::Lost { until_ns, why: String::new() }),
+            event(50, "B", EventKind::Released { until_ns: 50_000_000 }),
         ];
-        assert_eq!(judged(Mode::Fenced, Tally::default(), timeline.clone()).double_holders, 1);
+        assert_eq!(judged(Mode::Fenced, WriteCounts::default(), timeline.clone()).double_holders, 1);
         let mut in_time = timeline;
-        in_time[2].what = What::Lost { until_ns: 19_000_000, why: String::new() };
-        assert_eq!(judged(Mode::Fenced, Tally::default(), in_time).double_holders, 0);
+        in_time[2].what = EventKind::Lost { until_ns: 19_000_000, why: String::new() };
+        assert_eq!(judged(Mode::Fenced, WriteCounts::default(), in_time).double_holders, 0);
     }
 
     #[test]
     fn a_loss_behind_a_gate_breaks_the_claim_and_none_without_shows_nothing() {
-        let lost = Tally { acknowledged: 2, lost: 1, refused: 0 };
+        let lost = WriteCounts { acknowledged: 2, lost: 1, refused: 0 };
         assert!(judged(Mode::Fenced, lost, Vec::new()).broken.is_some());
         assert!(judged(Mode::Unfenced, lost, Vec::new()).broken.is_none());
-        let kept = Tally { lost: 0, ..lost };
+        let kept = WriteCounts { lost: 0, ..lost };
         assert!(judged(Mode::Fenced, kept, Vec::new()).broken.is_none());
         assert!(judged(Mode::Unfenced, kept, Vec::new()).broken.is_some());
     }

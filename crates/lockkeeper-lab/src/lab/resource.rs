@@ -1,6 +1,6 @@
 //! The resource that the lock protects: a set of updates that is read, changed and written back as a whole, as a row or a
-//! file is. Behind a gate it refuses a token below the highest that it has seen; without one it takes everything. It
-//! counts exactly what was lost: an update that was acknowledged and is not there at the end.
+//! file is. Behind a gate it refuses a token below the highest that it has seen; without one it accepts everything. It
+//! counts lost updates exactly: updates that were acknowledged and are missing at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,20 +11,20 @@ use lockkeeper::Token;
 use lockkeeper::gates::Gate;
 use serde::{Deserialize, Serialize};
 
-/// A set is written as a whole, so a line can be long; but no longer than this.
+/// Limit on a line, which holds a whole set.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// What clients ask.
+/// A request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub(crate) enum Ask {
-    /// All of it.
+pub(crate) enum Request {
+    /// Reads the whole set.
     Read { key: String, token: Option<u64> },
-    /// All of it anew.
+    /// Replaces the whole set.
     Write { key: String, token: Option<u64>, updates: BTreeSet<String>, added: String },
 }
 
-/// What they hear.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -41,14 +41,14 @@ struct Register {
     refused: u64,
 }
 
-/// What became of all writes.
+/// Counts of writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tally {
+pub(crate) struct WriteCounts {
     /// Writes that were accepted.
     pub acknowledged: u64,
-    /// Of these, the ones that are not there any more.
+    /// Accepted writes that are missing at the end.
     pub lost: u64,
-    /// Reads and writes that the gate has refused.
+    /// Reads and writes that the gate refused.
     pub refused: u64,
 }
 
@@ -63,31 +63,31 @@ pub(crate) struct Resource {
 struct Shared {
     has_gate: bool,
     registers: Mutex<BTreeMap<String, Register>>,
-    has_ended: Mutex<bool>,
+    is_closed: Mutex<bool>,
 }
 
 impl Resource {
     pub(crate) fn serve(has_gate: bool) -> std::io::Result<Resource> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { has_gate, registers: Mutex::default(), has_ended: Mutex::new(false) });
-        let of_thread = Arc::clone(&shared);
+        let shared = Arc::new(Shared { has_gate, registers: Mutex::default(), is_closed: Mutex::new(false) });
+        let for_thread = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if *lock(&of_thread.has_ended) {
+                if *lock(&for_thread.is_closed) {
                     return;
                 }
-                let shared = Arc::clone(&of_thread);
-                // A client that goes away ends its thread.
+                let shared = Arc::clone(&for_thread);
+                // The thread ends when the client disconnects.
                 std::thread::spawn(move || shared.answer_all(stream));
             }
         });
         Ok(Resource { address, shared })
     }
 
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn counts(&self) -> WriteCounts {
         let registers = lock(&self.shared.registers);
-        registers.values().fold(Tally::default(), |sum, register| Tally {
+        registers.values().fold(WriteCounts::default(), |sum, register| WriteCounts {
             acknowledged: sum.acknowledged + register.acknowledged.len() as u64,
             lost: sum.lost + register.acknowledged.difference(&register.updates).count() as u64,
             refused: sum.refused + register.refused,
@@ -97,7 +97,7 @@ impl Resource {
 
 impl Drop for Resource {
     fn drop(&mut self) {
-        *lock(&self.shared.has_ended) = true;
+        *lock(&self.shared.is_closed) = true;
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -117,8 +117,8 @@ impl Shared {
                 Ok(1..) => {}
                 _ => return,
             }
-            let Ok(ask) = serde_json::from_str(&line) else { return };
-            let Ok(mut answer) = serde_json::to_string(&self.answer(ask)) else { return };
+            let Ok(request) = serde_json::from_str(&line) else { return };
+            let Ok(mut answer) = serde_json::to_string(&self.answer(request)) else { return };
             answer.push('\n');
             if writer.write_all(answer.as_bytes()).is_err() {
                 return;
@@ -126,10 +126,10 @@ impl Shared {
         }
     }
 
-    fn answer(&self, ask: Ask) -> Answer {
+    fn answer(&self, request: Request) -> Answer {
         let mut registers = lock(&self.registers);
-        let (key, token) = match &ask {
-            Ask::Read { key, token } | Ask::Write { key, token, .. } => (key.clone(), *token),
+        let (key, token) = match &request {
+            Request::Read { key, token } | Request::Write { key, token, .. } => (key.clone(), *token),
         };
         let register = registers.entry(key).or_default();
         if self.has_gate
@@ -138,9 +138,9 @@ impl Shared {
             register.refused += 1;
             return Answer::Refused { why: error.to_string() };
         }
-        match ask {
-            Ask::Read { .. } => Answer::Value { updates: register.updates.clone() },
-            Ask::Write { updates, added, .. } => {
+        match request {
+            Request::Read { .. } => Answer::Value { updates: register.updates.clone() },
+            Request::Write { updates, added, .. } => {
                 let wiped = register.updates.difference(&updates).count() as u64;
                 register.updates = updates;
                 register.acknowledged.insert(added);
@@ -155,13 +155,13 @@ mod tests {
     use super::*;
 
     fn shared(has_gate: bool) -> Shared {
-        Shared { has_gate, registers: Mutex::default(), has_ended: Mutex::new(false) }
+        Shared { has_gate, registers: Mutex::default(), is_closed: Mutex::new(false) }
     }
 
     fn write(shared: &Shared, token: u64, updates: &[&str], added: &str) -> Answer {
         let mut updates: BTreeSet<String> = updates.iter().map(|&update| update.to_owned()).collect();
         updates.insert(added.to_owned());
-        shared.answer(Ask::Write {
+        shared.answer(Request::Write {
             key: "k".to_owned(),
             token: Some(token),
             updates,
@@ -169,31 +169,31 @@ mod tests {
         })
     }
 
-    fn tally(shared: Shared) -> Tally {
-        Resource { address: "127.0.0.1:1".parse().expect("an address"), shared: Arc::new(shared) }.tally()
+    fn counts(shared: Shared) -> WriteCounts {
+        Resource { address: "127.0.0.1:1".parse().expect("an address"), shared: Arc::new(shared) }.counts()
     }
 
     #[test]
-    fn without_a_gate_a_stale_write_wipes_out_what_came_since() {
+    fn stale_write_without_a_gate_overwrites_later_updates() {
         let shared = shared(false);
         write(&shared, 2, &[], "b");
         assert!(matches!(write(&shared, 1, &[], "a"), Answer::Written { wiped: 1 }));
-        assert_eq!(tally(shared), Tally { acknowledged: 2, lost: 1, refused: 0 });
+        assert_eq!(counts(shared), WriteCounts { acknowledged: 2, lost: 1, refused: 0 });
     }
 
     #[test]
-    fn with_a_gate_it_is_refused_and_nothing_is_lost() {
+    fn stale_write_behind_a_gate_is_refused() {
         let shared = shared(true);
         write(&shared, 2, &[], "b");
         assert!(matches!(write(&shared, 1, &[], "a"), Answer::Refused { .. }));
         assert!(matches!(write(&shared, 2, &["b"], "c"), Answer::Written { wiped: 0 }));
-        assert_eq!(tally(shared), Tally { acknowledged: 2, lost: 0, refused: 1 });
+        assert_eq!(counts(shared), WriteCounts { acknowledged: 2, lost: 0, refused: 1 });
     }
 
     #[test]
-    fn a_read_under_a_newer_token_already_closes_the_gate() {
+    fn read_with_a_newer_token_closes_the_gate() {
         let shared = shared(true);
-        shared.answer(Ask::Read { key: "k".to_owned(), token: Some(5) });
+        shared.answer(Request::Read { key: "k".to_owned(), token: Some(5) });
         assert!(matches!(write(&shared, 4, &[], "a"), Answer::Refused { .. }));
     }
 }

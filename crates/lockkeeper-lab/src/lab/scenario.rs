@@ -1,4 +1,4 @@
-//! The scenarios, and which engine each of them makes sense for.
+//! The scenarios, and the engines to which each applies.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::engine::EngineName;
 
-/// What happens to the holders of a lock.
+/// A scenario: what happens to the holders of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
@@ -53,7 +53,7 @@ impl Scenario {
         Scenario::Granularity,
     ];
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Pause => "pause",
@@ -71,13 +71,13 @@ impl Scenario {
         }
     }
 
-    /// By its name.
+    /// Finds a scenario by its name.
     pub fn parse(text: &str) -> Option<Scenario> {
         Scenario::ALL.into_iter().find(|scenario| scenario.name() == text)
     }
 
-    /// What is done, in a sentence or two.
-    pub fn story(self) -> &'static str {
+    /// Describes it in a few sentences.
+    pub fn description(self) -> &'static str {
         match self {
             Scenario::Pause => {
                 "A takes the lock, reads, and is stopped by SIGSTOP. Its lease ends, B is let in, reads and writes. A goes on \
@@ -129,8 +129,8 @@ impl Scenario {
         }
     }
 
-    /// Why it makes no sense for this engine, if it does not.
-    pub fn why_not(self, engine: EngineName) -> Option<&'static str> {
+    /// Why it does not apply to this engine, if it does not.
+    pub fn not_applicable_reason(self, engine: EngineName) -> Option<&'static str> {
         use EngineName::{Cell, Consul, Etcd, Naive, Postgres, Redis, Redlock, Zookeeper};
         match (self, engine) {
             (Scenario::ClockJump, Redlock) => None,
@@ -149,19 +149,19 @@ impl Scenario {
         }
     }
 
-    /// Whether a gate makes a difference: others count and measure, and are run once.
+    /// Whether a gate makes a difference. Scenarios that only count or measure run once.
     pub fn has_gate(self) -> bool {
         !matches!(self, Scenario::Herd | Scenario::DeadWaiter | Scenario::LongHold | Scenario::Granularity)
     }
 
-    /// Whether a fenced run must not lose anything, by what the engine promises.
+    /// Whether a fenced run must not lose updates, by the promises of the engine.
     pub fn must_not_lose(self, engine: EngineName) -> bool {
-        // The tokens of Redis do not survive its loss: what happens then is reported, not promised.
+        // The tokens of Redis do not survive the loss of the server: the result is reported, not promised.
         let is_volatile = engine == EngineName::Redis;
         !(is_volatile && matches!(self, Scenario::ServerCrash | Scenario::Failover))
     }
 
-    /// Whether an unfenced run must lose something: else it has shown nothing.
+    /// Whether an unfenced run must lose updates: otherwise it proves nothing.
     pub fn must_lose(self) -> bool {
         matches!(self, Scenario::Pause | Scenario::Partition)
     }

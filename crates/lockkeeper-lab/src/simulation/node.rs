@@ -145,11 +145,11 @@ impl Node {
                     match order {
                         // Only the leader can; the others say so.
                         Some(Order::Add(node)) => {
-                            let added = server.calls().add_member(u64::from(node), &address_of(node)).await;
+                            let added = server.api().add_member(u64::from(node), &address_of(node)).await;
                             recorder.count(if added.is_ok() { "members added" } else { "members not added" });
                         }
                         Some(Order::Remove(node)) => {
-                            let removed = server.calls().remove_member(u64::from(node)).await;
+                            let removed = server.api().remove_member(u64::from(node)).await;
                             recorder.count(if removed.is_ok() {
                                 "members removed"
                             } else {
@@ -157,13 +157,13 @@ impl Node {
                             });
                         }
                         Some(Order::Damage) => {
-                            server.calls().make_table_different();
+                            server.api().make_table_different();
                             recorder.count("tables damaged");
                             damaged = true;
                         }
                         None => {}
                     }
-                    leads.store(server.calls().may_answer().is_ok(), Ordering::Relaxed);
+                    leads.store(server.api().may_answer().is_ok(), Ordering::Relaxed);
                     if damaged {
                         // Its next life makes the table anew from the log: there are no snapshots in such a run.
                         let serves = leads.load(Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl Node {
                             );
                             serves_since = None;
                         }
-                    } else if let Some(difference) = digests.compare(id, server.calls().digest()) {
+                    } else if let Some(difference) = digests.compare(id, server.api().digest()) {
                         recorder.trouble(true_now(), difference);
                     }
                     tokio::time::sleep(LOOK).await;

@@ -1,4 +1,4 @@
-//! The side that connects.
+//! TLS of the side that connects.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::files::{self, KeyPair, TlsError};
-use super::reload::Reloading;
+use super::reload::Reloadable;
 use crate::net::Stream;
 
-/// How connections are made under TLS. Cheap to clone.
+/// TLS settings for outgoing connections. Cheap to clone.
 #[derive(Clone)]
 pub struct ClientTls {
-    config: Arc<Reloading<Arc<ClientConfig>>>,
+    config: Arc<Reloadable<Arc<ClientConfig>>>,
 }
 
 impl std::fmt::Debug for ClientTls {
@@ -26,14 +26,14 @@ impl std::fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// Trusts nodes whose certificate an authority in `ca` has signed for the name or address that is called, and shows
+    /// Trusts nodes whose certificate was signed by an authority in `ca` for the name or address that is called, and presents
     /// `own`, if there is one.
     pub fn new(ca: impl Into<PathBuf>, own: Option<KeyPair>) -> Result<ClientTls, TlsError> {
         let ca = ca.into();
         let watched = std::iter::once(ca.clone())
             .chain(own.iter().flat_map(|pair| [pair.certificate.clone(), pair.key.clone()]))
             .collect();
-        let config = Reloading::new(watched, move || {
+        let config = Reloadable::new(watched, move || {
             let builder = ClientConfig::builder_with_provider(super::provider())
                 .with_safe_default_protocol_versions()
                 .map_err(|error| TlsError::new(error.to_string()))?
@@ -56,7 +56,7 @@ impl ClientTls {
         Ok(ClientTls { config: Arc::new(config) })
     }
 
-    /// Puts TLS over a connection to `host:port`. `protocol` is what is spoken inside, if the node has to know.
+    /// Performs the handshake on a connection to `host:port`. `protocol` is the ALPN protocol, if the node has to know.
     pub async fn wrap(&self, address: &str, stream: Stream, protocol: Option<&str>) -> io::Result<Stream> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');

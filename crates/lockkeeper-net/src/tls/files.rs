@@ -1,4 +1,4 @@
-//! Certificates, keys and authorities on the disk.
+//! Files with certificates, keys and authorities.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// A certificate with its chain, and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPair {
-    /// PEM: the certificate first, then those that lead to the authority.
+    /// PEM file: the certificate first, then the chain to the authority.
     pub certificate: PathBuf,
-    /// PEM.
+    /// PEM file.
     pub key: PathBuf,
 }
 
-/// TLS cannot be set up with these files. Each text says what to do.
+/// Why TLS cannot be set up with these files. The message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsError {
     what: String,

@@ -1,9 +1,8 @@
 //! TLS for clients, nodes and members: rustls with ring.
 //!
-//! Certificates, keys and authorities are files. They are looked at again when a connection is made, at most once a
-//! second: whoever renews a certificate puts the new files in place of the old ones, and nothing is restarted.
-//! Sessions are not resumed and no data is taken before the handshake is over, so that every connection has shown its
-//! certificate, and no recorded frame can be played again.
+//! Certificates, keys and authorities are files. New connections reload them, at most once a second: to renew a certificate,
+//! replace the files; no restart is needed. Sessions are not resumed and early data is not accepted, so that every
+//! connection presents its certificate, and no recorded frame can be replayed.
 
 mod client;
 mod files;

@@ -1,4 +1,4 @@
-//! Something that is made from files, and made again when they have changed.
+//! A value that is built from files, and rebuilt when they change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::TlsError;
 
-/// The files are looked at no more often than this.
+/// Shortest interval between two checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) struct Reloading<T> {
+pub(super) struct Reloadable<T> {
     files: Vec<PathBuf>,
     make: Box<dyn Fn() -> Result<T, TlsError> + Send + Sync>,
     state: Mutex<State<T>>,
@@ -21,7 +21,7 @@ struct State<T> {
     looked: Instant,
 }
 
-/// Tells a file from the one that takes its place.
+/// Identifies the version of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp(Option<(SystemTime, u64, u64)>);
 
@@ -33,19 +33,20 @@ impl Stamp {
     }
 }
 
-impl<T> Reloading<T> {
+impl<T> Reloadable<T> {
     pub(super) fn new(
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, TlsError> + Send + Sync + 'static,
-    ) -> Result<Reloading<T>, TlsError> {
-        // Before they are read: what changes meanwhile is noticed at the next look.
+    ) -> Result<Reloadable<T>, TlsError> {
+        // Taken before the files are read: a change during the read is noticed at the next check.
         let stamps = files.iter().map(|path| Stamp::of(path)).collect();
         let current = Arc::new(make()?);
         let state = Mutex::new(State { current, stamps, looked: Instant::now() });
-        Ok(Reloading { files, make: Box::new(make), state })
+        Ok(Reloadable { files, make: Box::new(make), state })
     }
 
-    /// What the files say. If they cannot be used, what they said before: half a renewal must not end the service.
+    /// The value of the current files. If they cannot be used, the value of the files before: an incomplete renewal must not
+    /// end the service.
     pub(super) fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() < LOOK_EVERY {
@@ -62,7 +63,7 @@ impl<T> Reloading<T> {
                 state.current = Arc::new(made);
                 state.stamps = stamps;
             }
-            // A certificate and its key are two files: the other one may be on its way. Tried again at the next look.
+            // A certificate and its key are two files, and one may not be replaced yet. The next check tries again.
             Err(error) => tracing::warn!(%error, "changed certificates cannot be used; the former ones are"),
         }
         state.current.clone()

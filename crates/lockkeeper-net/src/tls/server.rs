@@ -1,4 +1,4 @@
-//! The side that is called.
+//! TLS of the side that accepts connections.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,41 +12,41 @@ use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier}
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::files::{self, KeyPair, TlsError};
-use super::reload::Reloading;
+use super::reload::Reloadable;
 use crate::net::Stream;
 
-/// What a port needs.
+/// TLS files of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTlsFiles {
-    /// Who we are.
+    /// Our own certificate and key.
     pub own: KeyPair,
-    /// Whose certificates tell who a client is.
+    /// Authority of the certificates that identify clients.
     pub client_ca: Option<PathBuf>,
-    /// Whose certificates make a member.
+    /// Authority of the certificates of members.
     pub peer_ca: Option<PathBuf>,
-    /// Whether everybody has to show a certificate.
+    /// Whether every connection has to present a certificate.
     pub required: bool,
 }
 
-/// How connections are accepted under TLS. Cheap to clone.
+/// TLS settings for incoming connections. Cheap to clone.
 #[derive(Clone)]
 pub struct ServerTls {
-    side: Arc<Reloading<Side>>,
+    loaded: Arc<Reloadable<LoadedConfig>>,
 }
 
-struct Side {
+struct LoadedConfig {
     config: Arc<ServerConfig>,
     names: Vec<String>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     members: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// Who is at the other end of a connection, as far as its certificate tells.
+/// The identity of the other end of a connection, by its certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Visitor {
-    /// The name in a certificate that the authority of the clients has signed.
+    /// The name in a certificate of the authority of clients.
     pub name: Option<String>,
-    /// Whether the authority of the members has signed its certificate.
+    /// Whether its certificate was signed by the authority of members.
     pub member: bool,
 }
 
@@ -65,29 +65,29 @@ impl ServerTls {
             .flatten()
             .cloned()
             .collect();
-        let side = Reloading::new(watched, move || Side::new(&from))?;
-        Ok(ServerTls { side: Arc::new(side) })
+        let loaded = Reloadable::new(watched, move || LoadedConfig::new(&from))?;
+        Ok(ServerTls { loaded: Arc::new(loaded) })
     }
 
     /// The DNS names in our own certificate.
     pub fn names(&self) -> Vec<String> {
-        self.side.current().names.clone()
+        self.loaded.current().names.clone()
     }
 
-    /// Puts TLS over a connection that was accepted. It may take as long as the other end likes: give it a limit.
+    /// Performs the handshake on an accepted connection. The other end decides how long it takes: give it a time limit.
     pub async fn accept(&self, stream: Stream) -> io::Result<(Stream, Visitor)> {
-        let side = self.side.current();
-        let stream = TlsAcceptor::from(side.config.clone()).accept(stream).await?;
+        let loaded = self.loaded.current();
+        let stream = TlsAcceptor::from(loaded.config.clone()).accept(stream).await?;
         let visitor = match stream.get_ref().1.peer_certificates() {
-            Some([shown, chain @ ..]) => side.visitor(shown, chain)?,
+            Some([shown, chain @ ..]) => loaded.visitor(shown, chain)?,
             _ => Visitor::default(),
         };
         Ok((Stream::Other(Box::new(stream)), visitor))
     }
 }
 
-impl Side {
-    fn new(from: &ServerTlsFiles) -> Result<Side, TlsError> {
+impl LoadedConfig {
+    fn new(from: &ServerTlsFiles) -> Result<LoadedConfig, TlsError> {
         let verifier = |paths: &[&Path], required: bool| {
             let roots = Arc::new(files::authorities(paths)?);
             let builder = WebPkiClientVerifier::builder_with_provider(roots, super::provider());
@@ -116,7 +116,7 @@ impl Side {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Side {
+        Ok(LoadedConfig {
             config: Arc::new(config),
             names,
             clients: one(&from.client_ca)?,
@@ -124,7 +124,7 @@ impl Side {
         })
     }
 
-    /// The handshake has shown that one of the authorities signed it; this tells which.
+    /// Finds which of the authorities signed a certificate that the handshake accepted.
     fn visitor(&self, shown: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> io::Result<Visitor> {
         let signed = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
             let verified = verifier.as_ref().map(|by| by.verify_client_cert(shown, chain, UnixTime::now()));
@@ -144,7 +144,7 @@ impl Side {
     }
 }
 
-/// The DNS names for which a certificate was issued.
+/// The DNS names in a certificate.
 fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
@@ -155,7 +155,7 @@ fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     dns.collect()
 }
 
-/// The common name; otherwise the first DNS or URI name.
+/// The common name of a certificate; otherwise its first DNS or URI name.
 fn name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let common = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok());

@@ -23,8 +23,8 @@ use super::requests::{ConnectionState, MemberProof};
 use super::{LogThrottle, grpc, http};
 use lockkeeper_core::Right;
 
+use crate::api::Api;
 use crate::budget::{ByteBudget, ConnectionBudget};
-use crate::calls::Calls;
 use crate::failure::Failure;
 use crate::security::hosts::AllowedHosts;
 use crate::security::port_security::Members;
@@ -59,7 +59,7 @@ const FULL_RETRY_MS: u64 = 1_000;
 #[derive(Clone)]
 pub(super) struct AuthLayer {
     pub(super) router: axum::Router,
-    pub(super) calls: Calls,
+    pub(super) api: Api,
     pub(super) visitor: Arc<Visitor>,
     pub(super) members: Members,
     pub(super) hosts: Arc<AllowedHosts>,
@@ -74,7 +74,7 @@ impl AuthLayer {
             return match self.members.include(&self.visitor) {
                 true => Ok(Who::Nobody),
                 false => {
-                    turn_away_stranger(&self.calls);
+                    turn_away_stranger(&self.api);
                     Err(Failure::Forbidden(
                         "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
                          names"
@@ -83,21 +83,21 @@ impl AuthLayer {
                 }
             };
         }
-        let by_certificate = || self.calls.guard().by_certificate(&self.visitor);
+        let by_certificate = || self.api.guard().by_certificate(&self.visitor);
         let who = match parts.headers.get(AUTHORIZATION) {
             None => by_certificate(),
             Some(header) => match header.to_str().ok().and_then(guard::bearer) {
-                Some(token) => self.calls.with_token(token)?.who().clone(),
+                Some(token) => self.api.with_token(token)?.who().clone(),
                 // Somebody's own scheme, meant for a proxy perhaps.
                 None => match by_certificate() {
-                    Who::Nobody if self.calls.is_enforced() => return Err(admission::not_known()),
+                    Who::Nobody if self.api.is_enforced() => return Err(admission::not_known()),
                     who => who,
                 },
             },
         };
         // Before the message is read: it may be large, and on a stream there is no end of them.
         if who == Who::Nobody && parts.uri.path().starts_with(CLIENTS_PATH) {
-            self.calls.must_be_known()?;
+            self.api.must_be_known()?;
         }
         Ok(who)
     }
@@ -119,12 +119,12 @@ impl AuthLayer {
         if !is_overflow || HEALTH_PATHS.contains(&path) || path.starts_with(MEMBERS_PATH) {
             return Ok(());
         }
-        let calls = self.calls.on_behalf_of(who.clone());
-        let moved = match calls.is_enforced() && calls.may_all(Right::Admin, "").is_ok() {
+        let api = self.api.on_behalf_of(who.clone());
+        let moved = match api.is_enforced() && api.may_all(Right::Admin, "").is_ok() {
             true => permit.move_to(Kind::Administrator),
             false => Err("connections"),
         };
-        moved.inspect_err(|&why| self.calls.shared().metrics.turned_away(why)).map_err(full)
+        moved.inspect_err(|&why| self.api.shared().metrics.turned_away(why)).map_err(full)
     }
 }
 
@@ -240,9 +240,9 @@ where
 }
 
 /// Somebody who is no member wants to be heard as one.
-pub(super) fn turn_away_stranger(calls: &Calls) {
+pub(super) fn turn_away_stranger(api: &Api) {
     static THROTTLE: LogThrottle = LogThrottle::new();
-    calls.shared().metrics.turned_away("not_a_member");
+    api.shared().metrics.turned_away("not_a_member");
     if let Some(suppressed) = THROTTLE.allow() {
         tracing::warn!(suppressed, "refused a member's request from a caller that is not a member");
     }
@@ -263,14 +263,14 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let protocol = match gate::check(&parts, &self.hosts, &self.calls) {
+        let protocol = match gate::check(&parts, &self.hosts, &self.api) {
             Ok(protocol) => protocol,
-            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.calls)))),
+            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.api)))),
         };
         let authenticated = self.authenticate(&parts);
         match authenticated.and_then(|who| self.assign_kind(parts.uri.path(), &who).map(|()| who)) {
             Ok(who) => {
-                let budget = self.calls.on_behalf_of(who.clone()).budget(&self.budget);
+                let budget = self.api.on_behalf_of(who.clone()).budget(&self.budget);
                 parts.extensions.insert(who);
                 parts.extensions.insert(self.budget.clone());
                 let (path, router, unsent) = (parts.uri.path(), self.router.clone(), self.unsent.clone());

@@ -10,15 +10,15 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use lockkeeper_api::v1;
-use lockkeeper_net::frame::{self, GREETING, NotAFrame};
+use lockkeeper_net::frame::{self, FrameError, GREETING};
 use lockkeeper_net::net::{Duplex, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
 use super::{FIRST_BYTES_WITHIN, LogThrottle};
+use crate::api::Api;
 use crate::budget::{Charge, ConnectionBudget, SMALL_BYTES};
-use crate::calls::Calls;
 use crate::session::connection::Connection;
 use crate::session::decode_limits::check_frame;
 use crate::session::stream::ClientStream;
@@ -31,17 +31,17 @@ const UNKNOWN_FRAME_BYTES_MAX: usize = 64 * 1024;
 const READ_BYTES: usize = 8 * 1024;
 
 /// Serves a client until one side ends.
-pub(super) async fn serve(stream: Stream, calls: Calls) {
+pub(super) async fn serve(stream: Stream, api: Api) {
     let budget = ConnectionBudget::default();
     let serving = async {
         match stream {
             Stream::Tcp(stream) => {
                 let (reader, writer) = stream.into_split();
-                exchange(reader, writer, calls, &budget).await
+                exchange(reader, writer, api, &budget).await
             }
             Stream::Other(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
-                exchange(reader, writer, calls, &budget).await
+                exchange(reader, writer, api, &budget).await
             }
         }
     };
@@ -56,7 +56,7 @@ pub(super) async fn serve(stream: Stream, calls: Calls) {
 async fn exchange(
     mut reader: impl Readable,
     mut writer: impl AsyncWrite + Unpin,
-    calls: Calls,
+    api: Api,
     budget: &ConnectionBudget,
 ) -> io::Result<()> {
     let mut greeting = [0; GREETING.len()];
@@ -67,7 +67,7 @@ async fn exchange(
     let buffer = BytesMut::with_capacity(READ_BYTES);
     let inbound =
         Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None, charge: None };
-    let mut frames = ClientStream::on(connection.clone(), budget, inbound, calls);
+    let mut frames = ClientStream::on(connection.clone(), budget, inbound, api);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
         frame::encode(&frame, &mut out);
@@ -205,7 +205,7 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
     }
 }
 
-fn not_a_frame(error: NotAFrame) -> io::Error {
+fn not_a_frame(error: FrameError) -> io::Error {
     static THROTTLE: LogThrottle = LogThrottle::new();
     if let Some(suppressed) = THROTTLE.allow() {
         tracing::warn!(%error, suppressed, "closed a connection: malformed frame");

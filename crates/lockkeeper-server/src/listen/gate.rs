@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode, Version, request};
 use axum::response::Response;
 
 use super::{grpc, http};
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::failure::Failure;
 use crate::security::hosts::{AllowedHosts, host_of, normalize};
 
@@ -40,8 +40,8 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn answer(self, calls: &Calls) -> Response {
-        calls.shared().metrics.turned_away(self.reason);
+    pub(super) fn answer(self, api: &Api) -> Response {
+        api.shared().metrics.turned_away(self.reason);
         match self.protocol {
             Protocol::Grpc => grpc::status(self.failure).into_http(),
             Protocol::Http => http::refuse_with(self.failure, self.status),
@@ -50,7 +50,7 @@ impl Refusal {
 }
 
 /// Checks the head of a request.
-pub(super) fn check(head: &request::Parts, hosts: &AllowedHosts, calls: &Calls) -> Result<Protocol, Refusal> {
+pub(super) fn check(head: &request::Parts, hosts: &AllowedHosts, api: &Api) -> Result<Protocol, Refusal> {
     let protocol = protocol_of(head)?;
     let refuse = |failure, status, reason| Err(Refusal { protocol, failure, status, reason });
     let host = match named_host(head) {
@@ -61,7 +61,7 @@ pub(super) fn check(head: &request::Parts, hosts: &AllowedHosts, calls: &Calls) 
     };
     if let Some(host) = &host
         && !hosts.allow(host)
-        && !is_a_members(host, calls)
+        && !is_a_members(host, api)
     {
         let text = format!(
             "this node does not serve requests for the host \"{}\": use its IP address or a name in --cell, or start \
@@ -159,9 +159,9 @@ pub(super) fn fuzz(data: &[u8]) {
 }
 
 /// Members may have joined after this node was started.
-fn is_a_members(host: &str, calls: &Calls) -> bool {
+fn is_a_members(host: &str, api: &Api) -> bool {
     let host = normalize(host_of(host));
-    calls.status().members.iter().any(|member| {
+    api.status().members.iter().any(|member| {
         [&member.address, &member.peer_address].iter().any(|address| normalize(host_of(address)) == host)
     })
 }

@@ -11,24 +11,24 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::calls::Calls;
+use crate::api::Api;
 
 /// How often the node is looked at for somebody who watches.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Asked anew each time: whether a node can serve is nothing to remember.
 pub(super) struct Service {
-    calls: Calls,
+    api: Api,
 }
 
 impl Service {
-    pub(super) fn server(calls: Calls) -> HealthServer<Service> {
-        HealthServer::new(Service { calls })
+    pub(super) fn server(api: Api) -> HealthServer<Service> {
+        HealthServer::new(Service { api })
     }
 }
 
-fn status_now(calls: &Calls) -> ServingStatus {
-    match calls.role() {
+fn status_now(api: &Api) -> ServingStatus {
+    match api.role() {
         Ok(_) => ServingStatus::Serving,
         Err(_) => ServingStatus::NotServing,
     }
@@ -50,7 +50,7 @@ impl Health for Service {
                 format!("ask for \"\" or \"{SERVICE_NAME}\": this node has no other service to ask for");
             return Err(Status::not_found(known));
         }
-        Ok(Response::new(HealthCheckResponse { status: status_now(&self.calls).into() }))
+        Ok(Response::new(HealthCheckResponse { status: status_now(&self.api).into() }))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
@@ -61,8 +61,8 @@ impl Health for Service {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let mut ticker = tokio::time::interval(LOOK_EVERY);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let calls = is_known(&request.get_ref().service).then(|| self.calls.clone());
-        let watch = Watch { calls, ticker, said: None };
+        let api = is_known(&request.get_ref().service).then(|| self.api.clone());
+        let watch = Watch { api, ticker, said: None };
         Ok(Response::new(Box::pin(futures_util::stream::unfold(watch, |mut watch| async move {
             let status = watch.changed().await;
             Some((Ok(HealthCheckResponse { status: status.into() }), watch))
@@ -73,7 +73,7 @@ impl Health for Service {
 /// Somebody who wants to know when it changes.
 struct Watch {
     /// None for a service that is not here.
-    calls: Option<Calls>,
+    api: Option<Api>,
     ticker: Interval,
     said: Option<ServingStatus>,
 }
@@ -82,7 +82,7 @@ impl Watch {
     async fn changed(&mut self) -> ServingStatus {
         loop {
             self.ticker.tick().await;
-            let status = self.calls.as_ref().map_or(ServingStatus::ServiceUnknown, status_now);
+            let status = self.api.as_ref().map_or(ServingStatus::ServiceUnknown, status_now);
             if self.said != Some(status) {
                 self.said = Some(status);
                 return status;

@@ -215,8 +215,8 @@ mod tests {
         assert!(small.is_ok());
         drop(small);
         let larger = collect_message(Full::new(Bytes::from(vec![0; 11])), &budget, 100).await;
-        assert_eq!(larger.err().map(|failure| failure.code()), Some("limit"));
+        assert_eq!(larger.err().map(|failure| failure.code()), Some(lockkeeper_api::Code::Limit));
         let largest = collect_message(Full::new(Bytes::from(vec![0; 101])), &budget, 100).await;
-        assert_eq!(largest.err().map(|failure| failure.code()), Some("too_large"));
+        assert_eq!(largest.err().map(|failure| failure.code()), Some(lockkeeper_api::Code::TooLarge));
     }
 }

@@ -31,7 +31,7 @@ use self::connection_limiter::{ConnectionLimiter, ConnectionPermit, Kind};
 pub(crate) use self::log_throttle::LogThrottle;
 pub(crate) use self::requests::MemberProof;
 use self::wire_protocol::{WireProtocol, detect};
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::raft::network::PeerService;
 use crate::security::hosts::AllowedHosts;
 use crate::security::port_security::Members;
@@ -104,18 +104,18 @@ impl Listener {
     }
 
     /// Serves clients and members until the node stops; then their connections end with it.
-    pub(crate) async fn serve(self, calls: Calls, peers: PeerService, security: PortSecurity) {
+    pub(crate) async fn serve(self, api: Api, peers: PeerService, security: PortSecurity) {
         // What comes in by a port is in nobody's name, until it is known who it is.
-        let calls = calls.on_behalf_of(Who::Nobody);
-        let router = grpc::router(calls.clone(), &peers).merge(http::router(calls.clone()));
-        self.accept(Port::new(router, calls, peers, &security, true), &security).await;
+        let api = api.on_behalf_of(Who::Nobody);
+        let router = grpc::router(api.clone(), &peers).merge(http::router(api.clone()));
+        self.accept(Port::new(router, api, peers, &security, true), &security).await;
     }
 
     /// Serves members alone.
-    pub(crate) async fn serve_peers(self, peers: PeerService, security: PortSecurity, calls: Calls) {
-        let calls = calls.on_behalf_of(Who::Nobody);
+    pub(crate) async fn serve_peers(self, peers: PeerService, security: PortSecurity, api: Api) {
+        let api = api.on_behalf_of(Who::Nobody);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
-        self.accept(Port::new(router, calls, peers, &security, false), &security).await;
+        self.accept(Port::new(router, api, peers, &security, false), &security).await;
     }
 
     async fn accept(mut self, port: Port, security: &PortSecurity) {
@@ -149,7 +149,7 @@ impl Listener {
 #[derive(Clone)]
 struct Port {
     router: axum::Router,
-    calls: Calls,
+    api: Api,
     peers: PeerService,
     tls: Option<ServerTls>,
     members: Members,
@@ -161,7 +161,7 @@ struct Port {
 impl Port {
     fn new(
         router: axum::Router,
-        calls: Calls,
+        api: Api,
         peers: PeerService,
         security: &PortSecurity,
         for_clients: bool,
@@ -172,7 +172,7 @@ impl Port {
         hosts.add_addresses(&tls.as_ref().map(ServerTls::names).unwrap_or_default());
         Port {
             router,
-            calls,
+            api,
             peers,
             tls: tls.clone(),
             members: security.members,
@@ -195,12 +195,12 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
         prepare(stream);
     }
     let Some((stream, visitor, protocol)) = first_bytes(stream, &port, &mut permit).await else { return };
-    let turned_away = |why| port.calls.shared().metrics.turned_away(why);
+    let turned_away = |why| port.api.shared().metrics.turned_away(why);
     match protocol {
         WireProtocol::Frames if port.frames => match permit.move_to(Kind::Client) {
             Ok(()) => {
-                let who = port.calls.guard().by_certificate(&visitor);
-                direct::serve(stream, port.calls.on_behalf_of(who)).await;
+                let who = port.api.guard().by_certificate(&visitor);
+                direct::serve(stream, port.api.on_behalf_of(who)).await;
             }
             // Closed without a word: whoever is in is served, and a word to each would be work as well.
             Err(why) => turned_away(why),
@@ -218,7 +218,7 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
                 Err(why) => turned_away(why),
             }
         }
-        WireProtocol::Members => auth_layer::turn_away_stranger(&port.calls),
+        WireProtocol::Members => auth_layer::turn_away_stranger(&port.api),
         WireProtocol::Http1 | WireProtocol::Http2 => {
             requests::serve(stream, port, visitor, permit, protocol).await
         }
@@ -244,7 +244,7 @@ async fn first_bytes(
             Ok(Ok(first)) => return Some(first),
             // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                port.calls.shared().metrics.turned_away("handshake");
+                port.api.shared().metrics.turned_away("handshake");
                 static THROTTLE: LogThrottle = LogThrottle::new();
                 if let Some(suppressed) = THROTTLE.allow() {
                     tracing::warn!(%error, suppressed, "TLS handshake failed");
@@ -253,7 +253,7 @@ async fn first_bytes(
             Ok(Err(error)) => tracing::debug!(%error, "a connection ended before its first message"),
             Err(_) => tracing::debug!("closed a connection that sent nothing"),
         },
-        _ = &mut permit.evicted => port.calls.shared().metrics.turned_away("silent"),
+        _ = &mut permit.evicted => port.api.shared().metrics.turned_away("silent"),
     }
     None
 }

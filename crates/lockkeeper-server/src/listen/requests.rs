@@ -15,8 +15,8 @@ use super::connection_limiter::{ConnectionPermit, Kind};
 use super::delivery::{Sending, Unsent};
 use super::wire_protocol::WireProtocol;
 use super::{FIRST_BYTES_WITHIN, Port};
+use crate::api::Api;
 use crate::budget::ConnectionBudget;
-use crate::calls::Calls;
 use crate::security::port_security::Members;
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
@@ -106,7 +106,7 @@ impl ConnectionState {
 
     /// Ends when the connection has had its time: without a request, without a place of its own, or without an identity
     /// where callers must be authenticated.
-    async fn until_late(&self, calls: &Calls) -> Late {
+    async fn until_late(&self, api: &Api) -> Late {
         if self.permit().kind() == Kind::Overflow {
             tokio::time::sleep(OVERFLOW_FOR).await;
             if self.permit().kind() == Kind::Overflow {
@@ -118,7 +118,7 @@ impl ConnectionState {
             return Late::Now;
         }
         while !self.authenticated.load(Ordering::Relaxed) {
-            if calls.is_enforced() {
+            if api.is_enforced() {
                 return Late::Unauthenticated;
             }
             tokio::time::sleep(ENFORCEMENT_CHECKED_EVERY).await;
@@ -138,7 +138,7 @@ pub(super) async fn serve(
     if let Err(why) = permit.move_to(Kind::Client)
         && permit.move_to(Kind::Overflow).is_err()
     {
-        return port.calls.shared().metrics.turned_away(why);
+        return port.api.shared().metrics.turned_away(why);
     }
     let is_members = !port.frames || port.members == Members::Certified && visitor.member;
     let window = if is_members { MEMBERS_WINDOW_BYTES } else { WINDOW_BYTES };
@@ -162,7 +162,7 @@ pub(super) async fn serve(
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(window)
         .initial_connection_window_size(window);
-    let Port { router, calls, members, hosts, .. } = port;
+    let Port { router, api, members, hosts, .. } = port;
     let state = Arc::new(ConnectionState::new(permit));
     let visitor = Arc::new(visitor);
     let unsent = Unsent::default();
@@ -170,7 +170,7 @@ pub(super) async fn serve(
     let stream = Sending::new(stream, unsent.clone());
     let auth_layer = AuthLayer {
         router,
-        calls: calls.clone(),
+        api: api.clone(),
         visitor,
         members,
         hosts,
@@ -191,7 +191,7 @@ pub(super) async fn serve(
         () = budget.stalled() => {
             return tracing::debug!("closed a connection: the client does not read its answers");
         }
-        late = state.until_late(&calls) => late,
+        late = state.until_late(&api) => late,
     };
     tracing::debug!(?late, "closing a connection that has had its time");
     if late == Late::Unauthenticated {

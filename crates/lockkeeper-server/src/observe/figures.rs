@@ -1,31 +1,31 @@
 //! The figures that are read off the node when somebody asks for the metrics.
 
 use super::disk::Disk;
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::metrics::Reading;
 
-impl Calls {
+impl Api {
     /// The metrics as text.
     pub fn metrics(&self) -> String {
         let shared = self.shared();
         let reading = {
-            let look = self.look_here();
-            let now = shared.leader_term.now().unwrap_or(look.now);
+            let view = self.local_view();
+            let now = shared.leader_term.now().unwrap_or(view.now);
             Reading {
-                counts: look.table.counts(),
-                last_token: look.table.last_token(),
-                oldest_wait_ms: look.table.oldest_wait_ms(now),
-                oldest_hold_ms: look.table.longest_held(now, 1).0.first().map_or(0, |held| held.held_ms),
-                history_events: look.table.history_len() as u64,
-                state_bytes: look.table.state_bytes(),
-                state_bytes_max: look.table.state_bytes_max(),
+                counts: view.table.counts(),
+                last_token: view.table.last_token(),
+                oldest_wait_ms: view.table.oldest_wait_ms(now),
+                oldest_hold_ms: view.table.longest_held(now, 1).0.first().map_or(0, |held| held.held_ms),
+                history_events: view.table.history_len() as u64,
+                state_bytes: view.table.state_bytes(),
+                state_bytes_max: view.table.state_bytes_max(),
                 ..Reading::default()
             }
         };
         let folder = self.home().log().and_then(|log| Some(log.parent()?.to_owned()));
         shared.metrics.text(&Reading {
-            queued: shared.proposer.queued() as u64,
-            refuses_new: shared.proposer.trouble().is_some(),
+            queued: shared.queue.queued() as u64,
+            refuses_new: shared.queue.trouble().is_some(),
             watchers: shared.console_seats.taken() as u64,
             leads: shared.leader_term.term().is_some(),
             raft: self.consensus().status(),

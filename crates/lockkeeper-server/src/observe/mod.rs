@@ -1,75 +1,105 @@
-//! What people look at: the history of a lock, what operators did, where it is crowded, who waits for whom, the
-//! sessions and the health of the cell. Each file makes one picture out of the lock table; HTTP, gRPC, the console and
-//! the CLI show the same ones.
+//! What people look at: the history of a lock, what operators did, contention, who waits for whom, and the sessions. Each
+//! is made out of the lock table; HTTP, gRPC, the console and the CLI show the same types.
 //!
-//! A picture has a bound of its own, so that a million locks cost no more than a hundred.
+//! Each has a bound of its own, so that a million locks cost no more than a hundred.
 
-pub mod audit;
-pub mod cell;
+pub mod console;
 pub mod disk;
-pub mod elections;
 pub mod figures;
-pub mod graph;
-pub mod history;
-pub mod locks;
-pub mod sessions;
 #[cfg(test)]
 mod tests;
-pub mod top;
 
-use std::sync::MutexGuard;
+use std::time::Duration;
 
-use lockkeeper_api::v1;
-use lockkeeper_core::{CellTime, LockTable, Right};
+use lockkeeper_api::graph::WaitGraph;
+use lockkeeper_api::history::{Audit, AuditAct, LeaderChange, LockEvent, LockHistory};
+use lockkeeper_api::session::{SessionFilter, SessionPage, SessionState};
+use lockkeeper_api::top::Top;
+use lockkeeper_core::history::{EVENTS_PER_LOCK_MAX, ShortSession};
+use lockkeeper_core::{LockName, SessionId};
 
-use crate::calls::Calls;
-use crate::failure::Failure;
+use crate::api::View;
+use crate::expiry::Expiry;
+use crate::hourly_stats::HourlyStats;
 
-/// The table as of one moment, and how that moment is called in cell time.
-pub struct Look<'a> {
-    /// The table.
-    pub table: MutexGuard<'a, LockTable>,
-    /// The moment: durations are counted up to it.
-    pub now: CellTime,
-}
+/// Acts and changes of the leader shown, if the request names no number.
+const ACTS_DEFAULT: usize = 100;
+/// Locks shown in each list, if the request names no number.
+const TOP_DEFAULT: usize = 10;
+/// Most locks shown in each list.
+const TOP_MAX: usize = 100;
+/// Sessions in a page, if the request names no number.
+const SESSIONS_DEFAULT: usize = 100;
+/// Most sessions in a page.
+const SESSIONS_MAX: usize = 1_000;
+/// Most sessions that are looked at for one page, which takes about a millisecond. The next page continues there.
+const SESSIONS_LOOKED_AT_MAX: usize = 10_000;
 
-impl Calls {
-    /// A look that is true for the whole cell: only the leader has it.
-    pub fn look(&self) -> Result<Look<'_>, Failure> {
-        let now = self.now()?;
-        Ok(Look { table: self.shared().table(), now })
+impl View<'_> {
+    /// The history of a lock, at most `limit` events; 0 means all there are.
+    pub fn history(&self, lock: &LockName, limit: usize) -> LockHistory {
+        let limit = if limit == 0 { EVENTS_PER_LOCK_MAX } else { limit };
+        let events = self.table.history(lock).take(limit);
+        let events = events.map(|event| LockEvent::new(event, self.now)).collect();
+        LockHistory { lock: lock.to_string(), events }
     }
 
-    /// The last events of a lock, on the wire.
-    pub fn history(&self, request: &v1::GetHistoryRequest) -> Result<v1::LockHistory, Failure> {
-        self.may(Right::Read, &request.lock)?;
-        Ok(self.look()?.history(&request.lock, request.limit as usize)?.into())
+    /// At most `limit` acts and as many changes of the leader; 0 means a hundred.
+    pub fn audit(&self, limit: usize) -> Audit {
+        let limit = if limit == 0 { ACTS_DEFAULT } else { limit };
+        let acts = self.table.acts().take(limit).map(|act| AuditAct::new(act, self.now));
+        let leaders = self.table.leaders().take(limit).map(|leader| LeaderChange::new(leader, self.now));
+        Audit { acts: acts.collect(), leaders: leaders.collect() }
     }
 
-    /// What operators did, on the wire.
-    pub fn audit(&self, request: &v1::GetAuditRequest) -> Result<v1::Audit, Failure> {
-        self.may_all(Right::Read, "")?;
-        Ok(self.look()?.audit(request.limit as usize).into())
+    /// At most `limit` locks in each list; 0 means ten.
+    pub fn top(&self, hourly_stats: &HourlyStats, limit: usize) -> Top {
+        let limit = if limit == 0 { TOP_DEFAULT } else { limit.min(TOP_MAX) };
+        let (contended, many_locks) = self.table.most_contended(self.now, limit);
+        let (longest_held, many_sessions) = self.table.longest_held(self.now, limit);
+        Top {
+            contended: contended.into_iter().map(Into::into).collect(),
+            longest_held: longest_held.into_iter().map(Into::into).collect(),
+            sampled: many_locks || many_sessions,
+            hour: hourly_stats.hour(self.now),
+        }
     }
 
-    /// Where to look first, on the wire.
-    pub fn top(&self, request: &v1::GetTopRequest) -> Result<v1::Top, Failure> {
-        self.may_all(Right::Read, "")?;
-        Ok(self.look()?.top(&self.shared().hourly_stats, request.limit as usize).into())
+    /// For one lock and what its holders wait for in turn, or for the whole cell.
+    pub fn graph(&self, lock: Option<&LockName>) -> WaitGraph {
+        WaitGraph::new(self.table.wait_graph(lock, self.now), self.table.counts().waiting)
     }
 
-    /// Who waits for whom, on the wire.
-    pub fn wait_graph(&self, request: &v1::GetWaitGraphRequest) -> Result<v1::WaitGraph, Failure> {
-        self.may_all(Right::Read, "")?;
-        let lock = (!request.lock.is_empty()).then_some(request.lock.as_str());
-        Ok(self.look()?.graph(lock)?.into())
-    }
-
-    /// What this node has applied, whoever leads: on a follower it may be a moment old. Durations are counted up to
-    /// the last entry, so that nothing changes in it as long as nothing happens.
-    pub fn look_here(&self) -> Look<'_> {
-        let table = self.shared().table();
-        let now = table.now();
-        Look { table, now }
+    /// A page of sessions.
+    pub fn sessions(&self, expiry: &Expiry, filter: &SessionFilter) -> SessionPage {
+        let limit = if filter.limit == 0 { SESSIONS_DEFAULT } else { filter.limit.min(SESSIONS_MAX) };
+        let mut found: Vec<(SessionId, _)> = Vec::new();
+        let (mut last, mut next) = (filter.after, None);
+        for (looked_at, (id, session)) in self.table.sessions_after(filter.after).enumerate() {
+            let fits = filter.owner.is_empty() || session.owner.contains(&filter.owner);
+            if looked_at == SESSIONS_LOOKED_AT_MAX || (fits && found.len() == limit) {
+                next = last;
+                break;
+            }
+            last = Some(ShortSession::from(id));
+            if fits {
+                found.push((id, session));
+            }
+        }
+        let shown = found.into_iter().map(|(id, session)| SessionState {
+            session: ShortSession::from(id).to_string(),
+            owner: session.owner.to_string(),
+            ttl: Duration::from_millis(session.ttl_ms),
+            remaining: expiry.remaining_ms(id).map(Duration::from_millis),
+            age: Duration::from_millis(self.now.ms_since(session.opened)),
+            grants: session.grants(),
+            waits: session.waits(),
+        });
+        SessionPage {
+            sessions: shown.collect(),
+            more: next.is_some(),
+            next: next.map(|next| next.to_string()),
+            total: self.table.counts().sessions,
+        }
     }
 }

@@ -8,8 +8,10 @@ use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Sessi
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Look;
-use super::sessions::Wanted;
+use lockkeeper_api::session::SessionFilter;
+
+use super::SESSIONS_LOOKED_AT_MAX;
+use crate::api::View;
 use crate::expiry::Expiry;
 use crate::hourly_stats::HourlyStats;
 
@@ -44,8 +46,8 @@ fn table(count: u64) -> Mutex<LockTable> {
     Mutex::new(table)
 }
 
-fn look(table: &Mutex<LockTable>) -> Look<'_> {
-    Look { table: table.lock().unwrap(), now: CellTime(1_000_000) }
+fn view(table: &Mutex<LockTable>) -> View<'_> {
+    View { table: table.lock().unwrap(), now: CellTime(1_000_000) }
 }
 
 /// How many numbers, texts and so on there are in a view.
@@ -60,39 +62,41 @@ fn elements(view: &impl Serialize) -> usize {
     count(&serde_json::to_value(view).unwrap())
 }
 
-type Measure = fn(&Look<'_>) -> usize;
+type Measure = fn(&View<'_>) -> usize;
 
 /// Views of one page.
 const VIEWS: [(&str, Measure, usize); 9] = [
-    ("history", |look| elements(&look.history("busy", 0).unwrap()), 2_000),
-    ("audit", |look| elements(&look.audit(0)), 3_000),
-    ("top", |look| elements(&look.top(&HourlyStats::default(), usize::MAX)), 2_000),
-    ("graph", |look| elements(&look.graph(None).unwrap()), 12_000),
-    ("graph of a lock", |look| elements(&look.graph(Some("crowded")).unwrap()), 12_000),
-    ("sessions", |look| elements(&look.sessions(&Expiry::default(), &Wanted::default())), 1_000),
-    ("locks", |look| elements(&look.locks("", "")), 3_000),
-    ("a lock", |look| elements(&look.lock_in_full("crowded").unwrap()), 5_000),
-    ("elections", |look| elements(&look.elections("")), 2_000),
+    ("history", |view| elements(&view.history(&"busy".into(), 0)), 2_000),
+    ("audit", |view| elements(&view.audit(0)), 3_000),
+    ("top", |view| elements(&view.top(&HourlyStats::default(), usize::MAX)), 2_000),
+    ("graph", |view| elements(&view.graph(None)), 12_000),
+    ("graph of a lock", |view| elements(&view.graph(Some(&"crowded".into()))), 12_000),
+    ("sessions", |view| elements(&view.sessions(&Expiry::default(), &SessionFilter::default())), 1_000),
+    ("locks", |view| elements(&view.lock_list("", "")), 3_000),
+    ("a lock", |view| elements(&view.lock_in_full(&"crowded".into())), 5_000),
+    ("elections", |view| elements(&view.elections("")), 2_000),
 ];
 
 /// Lists, page by page to their end.
 const LISTS: [(&str, Measure); 3] = [
-    ("sessions", |look| {
-        let (mut sum, mut wanted) = (0, Wanted::default());
+    ("sessions", |view| {
+        let (mut sum, mut wanted) = (0, SessionFilter::default());
         loop {
-            let page = serde_json::to_value(look.sessions(&Expiry::default(), &wanted)).unwrap();
+            let page = serde_json::to_value(view.sessions(&Expiry::default(), &wanted)).unwrap();
             sum += elements(&page);
             let last = page["sessions"].as_array().unwrap().last().map(|session| session["session"].clone());
             match (last, page["more"] == true) {
-                (Some(last), true) => wanted.after = Wanted::behind(last.as_str().unwrap()).unwrap(),
+                (Some(last), true) => {
+                    wanted = SessionFilter::new(last.as_str().unwrap(), String::new(), 0).unwrap()
+                }
                 _ => return sum,
             }
         }
     }),
-    ("locks", |look| {
+    ("locks", |view| {
         let (mut sum, mut after) = (0, String::new());
         loop {
-            let page = serde_json::to_value(look.locks("", &after)).unwrap();
+            let page = serde_json::to_value(view.lock_list("", &after)).unwrap();
             sum += elements(&page);
             match page["more"] == true {
                 true => {
@@ -102,10 +106,10 @@ const LISTS: [(&str, Measure); 3] = [
             }
         }
     }),
-    ("elections", |look| {
+    ("elections", |view| {
         let (mut sum, mut after) = (0, String::new());
         loop {
-            let page = serde_json::to_value(look.elections(&after)).unwrap();
+            let page = serde_json::to_value(view.elections(&after)).unwrap();
             sum += elements(&page);
             let elections = page["elections"].as_array().unwrap();
             match page["more"] == true {
@@ -120,17 +124,42 @@ const LISTS: [(&str, Measure); 3] = [
 fn views_and_lists_cost_no_more_than_they_show() {
     let (few, many) = (table(FEW), table(10 * FEW));
     for (name, measure, bound) in VIEWS {
-        let (one, other) = (measure(&look(&few)), measure(&look(&many)));
+        let (one, other) = (measure(&view(&few)), measure(&view(&many)));
         println!("{name}: {one} and {other} elements");
         assert!(one > 20, "{name}: {one} elements");
         assert!(other <= bound && other <= 12 * one, "{name}: {one} elements, {other} for ten times as much");
     }
     for (name, measure) in LISTS {
-        let (one, other) = (measure(&look(&few)), measure(&look(&many)));
+        let (one, other) = (measure(&view(&few)), measure(&view(&many)));
         println!("all {name}: {one} and {other} elements");
         assert!(
             other >= 5 * one && other <= 12 * one,
             "{name}: {one} elements, {other} for ten times as much"
         );
     }
+}
+
+#[test]
+fn a_page_looks_at_a_bounded_number_of_sessions_and_the_next_one_continues_there() {
+    let open = |number: usize| Command::OpenSession {
+        session: SessionId((number as u128) << 96),
+        ttl_ms: 1_000,
+        owner: if number == 2 * SESSIONS_LOOKED_AT_MAX { "wanted".into() } else { "other".into() },
+        identity: None,
+    };
+    let mut table = LockTable::new();
+    let commands = (1..=3 * SESSIONS_LOOKED_AT_MAX).map(open).collect();
+    table.apply(1, &Batch { now: CellTime(1), utc_ms: 0, commands }).expect("the first entry");
+    let table = Mutex::new(table);
+    let (view, expiry) = (view(&table), Expiry::default());
+    let (mut after, mut pages) = (String::new(), Vec::new());
+    loop {
+        let filter = SessionFilter::new(&after, "wanted".to_owned(), 5).expect("a place in the list");
+        let page = view.sessions(&expiry, &filter);
+        pages.push(page.sessions.len());
+        assert_eq!(page.more, page.next.is_some());
+        let Some(next) = page.next else { break };
+        after = next;
+    }
+    assert_eq!(pages, [0, 1, 0]);
 }

@@ -132,14 +132,14 @@ mod tests {
         let leads = leader(&nodes).await;
         let leader = &nodes[leads];
         until("a write", async || put(leader, "k", 1).await.then_some(())).await;
-        let consensus = leader.calls().consensus();
-        for other in nodes.iter().map(|node| node.calls().consensus()) {
+        let consensus = leader.api().consensus();
+        for other in nodes.iter().map(|node| node.api().consensus()) {
             if other.node_id != consensus.node_id {
                 other.set_eligible(false);
             }
         }
         let term = consensus.status().term;
-        let leader_term = &leader.calls().shared().leader_term;
+        let leader_term = &leader.api().shared().leader_term;
         leader_term.yield_for(LONG);
         leader_term.leave(None);
 

@@ -1,11 +1,12 @@
 //! The lock table as raft's state machine: committed entries go in, effects go out to the node.
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt};
-use lockkeeper_core::LockTable;
+use lockkeeper_core::{Applied, CellTime, LockTable};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, RaftSnapshotBuilder};
@@ -13,9 +14,8 @@ use tokio::time::Instant;
 
 use super::agreement::{Agreement, TableHash};
 use super::snapshot::{SnapshotImage, SnapshotStore};
-use super::types::{LogId, Member, Membership, SnapshotMeta, StoredMembership, TypeConfig};
+use super::types::{LogId, Member, Membership, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::blocking;
-use crate::shared::Shared;
 
 /// Between two tries to write a snapshot.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -23,10 +23,26 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// After so many commands everybody else has a turn. An estimate, not measured.
 const COMMANDS_PER_TURN: usize = 256;
 
+/// The lock table that entries are applied to, and the node around it that acts on what follows.
+pub(crate) trait TableHost: fmt::Debug + Send + Sync {
+    /// The lock table.
+    fn table(&self) -> MutexGuard<'_, LockTable>;
+
+    /// Whether this node leads the cell.
+    fn leads(&self) -> bool;
+
+    /// An entry was applied: its answers and effects have to reach those whom they concern. `wake_before` is when the table
+    /// needed its next entry before this one.
+    fn dispatch(&self, proposal: &Proposal, applied: Applied, wake_before: Option<CellTime>);
+
+    /// A snapshot was written.
+    fn snapshot_written(&self, took: Duration);
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    shared: Arc<Shared>,
+    host: Arc<dyn TableHost>,
     agreement: Arc<Agreement>,
     snapshots: SnapshotStore,
     applied: Option<LogId>,
@@ -34,9 +50,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// On the table that is in `shared`, as of the snapshot it was read from.
+    /// On the table of the node, as of the snapshot it was read from.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        host: Arc<dyn TableHost>,
         agreement: Arc<Agreement>,
         snapshots: SnapshotStore,
         meta: Option<SnapshotMeta>,
@@ -45,15 +61,15 @@ impl Machine {
             Some(meta) => (meta.last_log_id, meta.last_membership),
             None => (None, StoredMembership::default()),
         };
-        agreement.replaced(hash_of(&shared.table()));
+        agreement.replaced(hash_of(&host.table()));
         agreement.set_voters(membership.membership().get_joint_config());
-        Machine { shared, agreement, snapshots, applied, membership }
+        Machine { host, agreement, snapshots, applied, membership }
     }
 
     fn apply_one(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
         // Raft counts from 0, the table from 1: an empty table has applied nothing.
         let number = entry.log_id.index + 1;
-        let mut table = self.shared.table();
+        let mut table = self.host.table();
         match &entry.payload {
             EntryPayload::Blank => {
                 table.skip(number).map_err(io::Error::other)?;
@@ -73,9 +89,7 @@ impl Machine {
                 let applied = table.apply(number, &proposal.batch).map_err(io::Error::other)?;
                 self.agreement.applied(hash_of(&table));
                 drop(table);
-                let own = proposal.proposer == self.shared.proposer_id;
-                let sequence = own.then_some(proposal.sequence);
-                self.shared.dispatch(sequence, &proposal.batch, applied, wake_before);
+                self.host.dispatch(proposal, applied, wake_before);
                 self.snapshots.count(proposal.batch.commands.len() as u64);
             }
         }
@@ -96,7 +110,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         Entries: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
-        if self.shared.leader_term.term().is_none() {
+        if !self.host.leads() {
             // A follower learns what is committed together with the next entries, and the leader waits for them to be
             // acknowledged: whoever is ready to run goes first.
             tokio::task::yield_now().await;
@@ -123,10 +137,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
             // Takes no time: the copies share everything until one of them changes.
-            table: self.shared.table().clone(),
+            table: self.host.table().clone(),
             meta: SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() },
             snapshots: self.snapshots.clone(),
-            shared: self.shared.clone(),
+            host: self.host.clone(),
         }
     }
 
@@ -138,10 +152,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let store = self.snapshots.clone();
         let expected = meta.clone();
         let mut table = blocking::run(move || store.install(&expected, &snapshot)).await??;
-        table.support(self.shared.table().supported()).map_err(io::Error::other)?;
+        table.support(self.host.table().supported()).map_err(io::Error::other)?;
         self.agreement.replaced(hash_of(&table));
         self.agreement.set_voters(meta.last_membership.membership().get_joint_config());
-        let old = std::mem::replace(&mut *self.shared.table(), table);
+        let old = std::mem::replace(&mut *self.host.table(), table);
         blocking::drop_aside(old);
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
@@ -175,7 +189,7 @@ pub(crate) struct Builder {
     table: LockTable,
     meta: SnapshotMeta,
     snapshots: SnapshotStore,
-    shared: Arc<Shared>,
+    host: Arc<dyn TableHost>,
 }
 
 impl Builder {
@@ -209,8 +223,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 }
             }
         };
-        self.shared.metrics.snapshots.inc();
-        self.shared.metrics.snapshot_seconds.observe(began.elapsed().as_secs_f64());
+        self.host.snapshot_written(began.elapsed());
         tracing::info!(
             through = meta.last_log_id.map_or(0, |id| id.index),
             bytes = snapshot.len(),
@@ -225,7 +238,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use lockkeeper_core::{Batch, CellTime, Command};
+    use lockkeeper_core::{Batch, Command};
     use openraft::entry::RaftEntry;
     use openraft::testing::log_id;
 
@@ -233,7 +246,8 @@ mod tests {
     use crate::blocking::tests::dropped_aside;
     use crate::metrics::{self, Metrics};
     use crate::raft::encoded_batch::EncodedBatch;
-    use crate::raft::types::{Entry, Proposal};
+    use crate::raft::types::Entry;
+    use crate::shared::Shared;
     use crate::slow::Slow;
 
     fn entry(index: u64, commands: usize) -> Entry {
@@ -262,7 +276,7 @@ mod tests {
         let mut target = machine();
         let before = dropped_aside();
         target.install_snapshot(&taken.meta, taken.snapshot).await.expect("installed");
-        assert_eq!(target.shared.table().applied(), 3);
+        assert_eq!(target.host.table().applied(), 3);
         assert_eq!(dropped_aside(), before + 1);
     }
 

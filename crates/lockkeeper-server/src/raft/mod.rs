@@ -47,6 +47,7 @@ use self::leader_contact::LeaderContact;
 use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
+pub(crate) use self::machine::TableHost;
 use self::network::{Contact, Dialer, Links, Network, PeerService, PeerServiceParts};
 use self::snapshot::SnapshotStore;
 pub(crate) use self::status::{FollowerProgress, Progress};
@@ -55,7 +56,7 @@ pub use self::timing::{Timing, TimingPreset};
 use self::types::{Member, Proposal, TypeConfig};
 use crate::data_dir::{DataDir, Identity};
 use crate::failure::Failure;
-use crate::shared::Shared;
+use crate::metrics::MemberCounters;
 use crate::versions::Versions;
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
@@ -105,7 +106,9 @@ pub(crate) struct Start {
     /// Log entries that are kept behind a snapshot.
     pub(crate) entries_behind_snapshot: u64,
     pub(crate) snapshot_meta: Option<types::SnapshotMeta>,
-    pub(crate) shared: Arc<Shared>,
+    /// The lock table, and who acts on what follows from its entries.
+    pub(crate) host: Arc<dyn TableHost>,
+    pub(crate) counters: MemberCounters,
     /// How the others should know this node.
     pub(crate) own: Member,
     /// The members it was started with.
@@ -126,7 +129,8 @@ impl Consensus {
             snapshots,
             entries_behind_snapshot,
             snapshot_meta,
-            shared,
+            host,
+            counters,
             own,
             given,
             dialer,
@@ -151,9 +155,8 @@ impl Consensus {
             ..Config::default()
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
-        let counters = shared.metrics.members.clone();
         let agreement = Arc::new(Agreement::new(node_id));
-        let machine = Machine::new(shared, agreement.clone(), snapshots.clone(), snapshot_meta);
+        let machine = Machine::new(host, agreement.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
         let space_reports = Arc::new(SpaceReports::default());
         let links = Arc::new(Links::new(network::Shared {

@@ -3,15 +3,16 @@
 
 use std::time::Instant;
 
+use lockkeeper_api::{Need, Request};
 use lockkeeper_core::quota::namespace;
 use lockkeeper_core::{Access, Command, Fence, Grant, Refusal, Right, SessionId};
 use smol_str::SmolStr;
 
 use super::Who;
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::failure::Failure;
 
-impl Calls {
+impl Api {
     /// Whether rules are in force: the node has a root, or access control was turned on.
     pub(crate) fn is_enforced(&self) -> bool {
         self.guard().is_strict() || self.shared().table().access().is_enabled()
@@ -72,7 +73,7 @@ impl Calls {
         what: impl Fn() -> String,
     ) -> Result<(), Failure> {
         let judged = self.judge(allowed, what);
-        judged.inspect_err(|refused| self.shared().metrics.turned_away(refused.code()))
+        judged.inspect_err(|refused| self.shared().metrics.turned_away(refused.code().as_str()))
     }
 
     /// The one decision about a caller's rights.
@@ -118,50 +119,63 @@ impl Calls {
             return Ok(());
         }
         drop(table);
+        // A follower may not have heard of the session yet.
+        self.shared().leader_term.now()?;
         self.shared().metrics.turned_away("another_session");
         Err(Failure::Refused(Refusal::SessionLost))
     }
 
-    /// The command as it goes into the log, if the caller may ask for it.
-    pub(crate) fn admit(&self, command: Command) -> Result<Command, Failure> {
-        if self.is_unrestricted() {
-            return Ok(command);
+    /// Whether the caller may ask for this. Every request of every protocol passes here.
+    pub(crate) fn authorize(&self, request: &Request) -> Result<(), Failure> {
+        match request.needs() {
+            Need::Command(command) => self.authorize_command(command),
+            Need::Authenticated => self.must_be_known(),
+            Need::AnyRight => self.must_have_rights(),
+            Need::Read(name) => self.may(Right::Read, name),
+            Need::ReadAll(prefix) => self.may_all(Right::Read, prefix),
+            Need::Administer => self.may_all(Right::Admin, ""),
+            Need::Own(session) => self.must_own(session),
         }
-        match &command {
-            Command::OpenSession { .. } => self.must_be_known()?,
+    }
+
+    fn authorize_command(&self, command: &Command) -> Result<(), Failure> {
+        if self.is_unrestricted() {
+            return Ok(());
+        }
+        match command {
+            Command::OpenSession { .. } => self.must_be_known(),
             Command::CloseSession { session }
             | Command::Cancel { session, .. }
             | Command::Release { session, .. }
-            | Command::HandOver { session, .. } => self.must_own(*session)?,
+            | Command::HandOver { session, .. } => self.must_own(*session),
             Command::Acquire(request) => {
                 self.must_own(request.session)?;
-                for name in request.locks.as_slice() {
+                request.locks.as_slice().iter().try_for_each(|name| {
                     self.may(Right::Acquire, name)?;
-                    self.check_request_rate(name)?;
-                }
+                    self.check_request_rate(name)
+                })
             }
-            Command::ForceRelease { lock, .. } => self.may(Right::ForceRelease, lock)?,
+            Command::ForceRelease { lock, .. } => self.may(Right::ForceRelease, lock),
             Command::PutValue { key, fence, .. } => {
                 self.may(Right::Acquire, key)?;
                 self.may_fence_with(fence.as_ref())?;
-                self.check_request_rate(key)?;
+                self.check_request_rate(key)
             }
             Command::DeleteValue { key, fence, .. } => {
                 self.may(Right::Acquire, key)?;
-                self.may_fence_with(fence.as_ref())?;
+                self.may_fence_with(fence.as_ref())
             }
             Command::TakeRate(take) => {
                 self.may(Right::Acquire, &take.limiter)?;
-                self.check_request_rate(&take.limiter)?;
+                self.check_request_rate(&take.limiter)
             }
-            Command::ChangeAccess { .. } | Command::AuditNote { .. } => self.may_all(Right::Admin, "")?,
+            Command::ChangeAccess { .. } | Command::AuditNote { .. } => self.may_all(Right::Admin, ""),
             Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => {
-                return Err(Failure::Invalid("only the node itself asks for this".to_owned()));
+                Err(Failure::Invalid("only the node itself asks for this".to_owned()))
             }
             #[cfg(feature = "next-version")]
-            Command::NextVersionNote { .. } => self.may_all(Right::Admin, "")?,
+            Command::NextVersionNote { .. } => self.may_all(Right::Admin, ""),
         }
-        Ok(self.sign(command))
     }
 
     /// A refused fence tells the last token of its lock, and an accepted one that it has not changed.
@@ -183,13 +197,14 @@ impl Calls {
     }
 
     /// Adds the caller's identity to commands that record it.
-    fn sign(&self, mut command: Command) -> Command {
-        match &mut command {
+    pub(crate) fn sign(&self, command: &mut Command) {
+        match command {
+            // The process itself says in whose name it acts.
+            _ if *self.who() == Who::Process => {}
             Command::OpenSession { identity, .. } => *identity = self.who().identity(),
             Command::ForceRelease { by, .. } => *by = self.signature(),
             _ => {}
         }
-        command
     }
 
     /// Who the caller is, for the audit trail.

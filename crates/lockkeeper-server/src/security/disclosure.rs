@@ -4,13 +4,13 @@
 use lockkeeper_core::{CycleStep, Refusal};
 use smol_str::SmolStr;
 
-use crate::calls::Calls;
+use crate::api::Api;
 use crate::failure::Failure;
 
 /// Stands for a name, an owner or a scope that the caller may not see.
 const HIDDEN: &str = "(hidden)";
 
-impl Calls {
+impl Api {
     /// The failure with the details that the caller may see.
     pub(crate) fn disclose(&self, failure: Failure) -> Failure {
         match failure {

@@ -6,16 +6,15 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use lockkeeper_api::v1;
+use lockkeeper_api::{ReplyShape, v1};
 use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
 use prost::Message;
 
+use crate::api::{Api, WeakApi};
 use crate::budget::{ByteBudget, Charge};
-use crate::calls::{Calls, WeakCalls};
 use crate::failure::{Failure, Outcome};
 use crate::security::disclosure;
 use crate::turns::TurnPermit;
-use crate::wire::{self, ReplyShape};
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
@@ -37,7 +36,7 @@ pub struct Connection {
     inner: Mutex<Inner>,
     /// Whose stream it is: what is pushed is checked against the rights of that moment. None: nobody is known, and
     /// nothing is disclosed.
-    viewer: Mutex<Option<WeakCalls>>,
+    viewer: Mutex<Option<WeakApi>>,
     /// Where what it keeps is counted; the meter of its identity changes when the client authenticates.
     budget: Mutex<Option<ByteBudget>>,
 }
@@ -85,8 +84,8 @@ impl Connection {
     }
 
     /// From now on the client's rights are those of this caller.
-    pub(crate) fn set_viewer(&self, calls: &Calls) {
-        *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(calls.downgrade());
+    pub(crate) fn set_viewer(&self, api: &Api) {
+        *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(api.downgrade());
     }
 
     /// From now on what waits for the client is counted here.
@@ -132,7 +131,7 @@ impl Connection {
         self.budget().map(|budget| Box::pin(budget.bulk_turn()) as _)
     }
 
-    fn viewer(&self) -> Option<Calls> {
+    fn viewer(&self) -> Option<Api> {
         self.viewer.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
     }
 
@@ -161,13 +160,16 @@ impl Connection {
     }
 
     /// Answers an operation.
-    pub fn answer(&self, id: u64, about: &ReplyShape, outcome: Outcome) {
-        self.send(id, wire::answer(about, outcome.map_err(|failure| self.disclose(failure))));
+    pub fn answer(&self, id: u64, shape: &ReplyShape, outcome: Outcome) {
+        match outcome {
+            Ok(reply) => self.send(id, shape.answer(reply)),
+            Err(failure) => self.fail(id, failure),
+        }
     }
 
     /// Answers an operation with a failure.
     pub fn fail(&self, id: u64, failure: Failure) {
-        self.send(id, v1::answer::Kind::Error(self.disclose(failure).to_wire()));
+        self.send(id, v1::answer::Kind::Error(wire_error(&self.disclose(failure))));
     }
 
     /// Answers an operation with this.
@@ -299,6 +301,10 @@ impl Connection {
         }
         Poll::Ready(Some(v1::ServerFrame { answers, events }))
     }
+}
+
+fn wire_error(failure: &Failure) -> v1::Error {
+    lockkeeper_api::Error::from(failure).into()
 }
 
 impl Inner {

@@ -1,17 +1,16 @@
 //! Which operations can take long: they wait for their turn (`crate::turns`).
 
-use lockkeeper_api::v1;
 use lockkeeper_api::v1::operation::Kind;
+use lockkeeper_api::{session_id, v1};
 
-use crate::calls::Calls;
-use crate::wire;
+use crate::api::Api;
 
 /// A session with more grants than this has them listed like any other long list.
 const FEW_GRANTS: u32 = 1_000;
 
 /// Whether the cost of an operation grows with what is in the table. Writes do not count: their cost is bounded when they are
 /// applied. Nor do renewals and what is needed for them.
-pub(super) fn grows_with_table(calls: &Calls, operation: &v1::Operation) -> bool {
+pub(super) fn grows_with_table(api: &Api, operation: &v1::Operation) -> bool {
     match &operation.kind {
         Some(
             Kind::GetLock(_)
@@ -21,14 +20,14 @@ pub(super) fn grows_with_table(calls: &Calls, operation: &v1::Operation) -> bool
             | Kind::GetTop(_)
             | Kind::GetWaitGraph(_),
         ) => true,
-        Some(Kind::Attach(request)) => has_many_grants(calls, request),
+        Some(Kind::Attach(request)) => has_many_grants(api, request),
         _ => false,
     }
 }
 
 /// Whether the answer to an attach is long.
-pub(super) fn has_many_grants(calls: &Calls, request: &v1::AttachRequest) -> bool {
-    let Ok(session) = wire::session(&request.session) else { return false };
-    let table = calls.shared().table();
+pub(super) fn has_many_grants(api: &Api, request: &v1::AttachRequest) -> bool {
+    let Ok(session) = session_id(&request.session) else { return false };
+    let table = api.shared().table();
     table.session(session).is_some_and(|session| session.grants() > FEW_GRANTS)
 }

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::connection::{AwaitedPermit, Connection, Intake};
 use super::costs;
 use super::decode_limits::{OPERATIONS_PER_FRAME_MAX, decoded_bytes};
+use crate::api::Api;
 use crate::budget::{Charge, ConnectionBudget, SMALL_BYTES};
-use crate::calls::Calls;
 use crate::listen::LogThrottle;
 use crate::security::Who;
 use crate::turns::TurnPermit;
@@ -41,7 +41,7 @@ pub struct ClientStream<Inbound> {
     pending_charge: Option<Charge>,
     connection: Arc<Connection>,
     budget: ConnectionBudget,
-    calls: Calls,
+    api: Api,
     turn: Turn,
     gate: Gate,
 }
@@ -85,13 +85,13 @@ impl Turn {
 
 impl<Inbound> ClientStream<Inbound> {
     /// Serves a client whose frames come from `inbound`.
-    pub fn new(inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
-        ClientStream::within(&ConnectionBudget::default(), inbound, calls)
+    pub fn new(inbound: Inbound, api: Api) -> ClientStream<Inbound> {
+        ClientStream::within(&ConnectionBudget::default(), inbound, api)
     }
 
     /// The same for one of several streams on a connection.
-    pub(crate) fn within(budget: &ConnectionBudget, inbound: Inbound, calls: Calls) -> ClientStream<Inbound> {
-        ClientStream::on(Arc::new(Connection::default()), budget, inbound, calls)
+    pub(crate) fn within(budget: &ConnectionBudget, inbound: Inbound, api: Api) -> ClientStream<Inbound> {
+        ClientStream::on(Arc::new(Connection::default()), budget, inbound, api)
     }
 
     /// The same for a connection that somebody else looks at too.
@@ -99,14 +99,14 @@ impl<Inbound> ClientStream<Inbound> {
         connection: Arc<Connection>,
         budget: &ConnectionBudget,
         inbound: Inbound,
-        calls: Calls,
+        api: Api,
     ) -> ClientStream<Inbound> {
-        connection.set_budget(calls.budget(budget));
-        if *calls.who() != Who::Nobody || !calls.is_enforced() {
+        connection.set_budget(api.budget(budget));
+        if *api.who() != Who::Nobody || !api.is_enforced() {
             connection.recognise();
         }
-        connection.set_viewer(&calls);
-        connection.welcome(calls.home().identity().node_id);
+        connection.set_viewer(&api);
+        connection.welcome(api.home().identity().node_id);
         let pending = Vec::new().into_iter();
         let budget = budget.clone();
         ClientStream {
@@ -115,7 +115,7 @@ impl<Inbound> ClientStream<Inbound> {
             pending_charge: None,
             connection,
             budget,
-            calls,
+            api,
             turn: Turn::default(),
             gate: Gate::Open,
         }
@@ -149,13 +149,13 @@ where
                 return Poll::Pending;
             }
             let permit = match self.pending.as_slice().first() {
-                Some(operation) if costs::grows_with_table(&self.calls, operation) => {
+                Some(operation) if costs::grows_with_table(&self.api, operation) => {
                     ready!(self.poll_read_permit(context))
                 }
                 _ => None,
             };
             if let Some(operation) = self.pending.next() {
-                super::operation::carry_out(&mut self.calls, &self.connection, &self.budget, operation);
+                super::operation::carry_out(&mut self.api, &self.connection, &self.budget, operation);
                 drop(permit);
                 self.turn.count_operation();
                 continue;
@@ -259,6 +259,6 @@ impl<Inbound> Drop for ClientStream<Inbound> {
     fn drop(&mut self) {
         // Its sessions live on: the client comes back and attaches to them, or they expire.
         self.connection.close();
-        self.calls.shared().callers.forget(&self.connection, &self.connection.sessions());
+        self.api.shared().callers.forget(&self.connection, &self.connection.sessions());
     }
 }

@@ -65,12 +65,12 @@ async fn all_that_is_queued_goes_into_one_entry_and_one_sync() {
     let folder = tempfile::tempdir().unwrap();
     let mut node = Node::start(NodeConfig::durable(folder.path())).await.unwrap();
     let http = http::Client { address: node.listen("127.0.0.1:0").await.unwrap() };
-    let (session, _) = node.calls().open_session(60_000, "test".into()).await.unwrap();
+    let (session, _) = node.api().open_session(60_000, "test".into()).await.unwrap();
     let mut client = Client::new(&mut node);
     client.take(&session.to_string(), 0..1).await;
-    let (entries, synced) = (node.calls().status().last_log_index, syncs(http).await);
+    let (entries, synced) = (node.api().status().last_log_index, syncs(http).await);
     client.take(&session.to_string(), 1..1 + FRAME).await;
-    let entries = node.calls().status().last_log_index - entries;
+    let entries = node.api().status().last_log_index - entries;
     let synced = syncs(http).await - synced;
     println!("{FRAME} acquires in one frame: {entries} entries, {synced} syncs");
     assert!((1..=3).contains(&entries), "{entries} entries");
@@ -81,22 +81,22 @@ async fn all_that_is_queued_goes_into_one_entry_and_one_sync() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_session_of_100_000_locks_ends_without_stalling_the_others() {
     let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
-    let (large, _) = node.calls().open_session(3_600_000, "large".into()).await.unwrap();
-    let (other, _) = node.calls().open_session(3_600_000, "other".into()).await.unwrap();
+    let (large, _) = node.api().open_session(3_600_000, "large".into()).await.unwrap();
+    let (other, _) = node.api().open_session(3_600_000, "other".into()).await.unwrap();
     let mut client = Client::new(&mut node);
     for first in (0..MANY).step_by(5_000) {
         client.take(&large.to_string(), first..first + 5_000).await;
     }
-    assert_eq!(node.calls().status().locks_held, MANY);
+    assert_eq!(node.api().status().locks_held, MANY);
     let calm = longest_pair(&node, other, 50).await;
 
-    assert_eq!(node.calls().command(Command::CloseSession { session: large }).await, Ok(Reply::Done));
+    assert_eq!(node.api().command(Command::CloseSession { session: large }).await, Ok(Reply::Done));
     let began = Instant::now();
     let (mut longest, mut pairs) = (Duration::ZERO, 0);
-    while node.calls().status().locks_held > 0 {
+    while node.api().status().locks_held > 0 {
         longest = longest.max(longest_pair(&node, other, 1).await);
         pairs += 1;
-        assert!(began.elapsed() < LONG, "{} locks are left", node.calls().status().locks_held);
+        assert!(began.elapsed() < LONG, "{} locks are left", node.api().status().locks_held);
     }
     println!(
         "{MANY} locks were taken back within {:?}; of {pairs} pairs of another client meanwhile the longest took \
@@ -114,9 +114,9 @@ async fn longest_pair(node: &Node, session: SessionId, pairs: usize) -> Duration
     for _ in 0..pairs {
         let began = Instant::now();
         let request = Acquire::new(session, Locks::One("other".into()));
-        let grant = node.calls().acquire(request).await.unwrap();
+        let grant = node.api().acquire(request).await.unwrap();
         let release = Command::Release { session, lock: "other".into(), token: grant.token, forget: true };
-        node.calls().command(release).await.unwrap();
+        node.api().command(release).await.unwrap();
         longest = longest.max(began.elapsed());
     }
     longest

@@ -155,30 +155,29 @@ async fn gets_a_snapshot(damage: Damage) {
     };
     let nodes = [Node::open(config(1)).await.unwrap(), Node::open(config(2)).await.unwrap()];
     let third = Node::open(config(3)).await.unwrap();
-    let leader = || nodes.iter().find(|node| node.calls().ready().is_ok());
+    let leader = || nodes.iter().find(|node| node.api().ready().is_ok());
     until("a leader that stays", async || match leader() {
         Some(_) => Some(()),
         // The third one leads: it hands over when it stops.
-        None => third.calls().ready().ok(),
+        None => third.api().ready().ok(),
     })
     .await;
-    until("the third to follow", async || (third.calls().status().applied_index > 0).then_some(())).await;
+    until("the third to follow", async || (third.api().status().applied_index > 0).then_some(())).await;
     third.stop().await;
     let node = until("a leader", async || leader()).await;
-    let missed_from = node.calls().status().last_log_index;
+    let missed_from = node.api().status().last_log_index;
 
-    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
-    let grant = node.calls().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
+    let (session, _) = node.api().open_session(3_600_000, "test".into()).await.unwrap();
+    let grant = node.api().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
     for number in 0..VALUES {
         assert!(put(node, &format!("large-{number}"), VALUE_BYTES).await);
     }
     let began = Instant::now();
-    while node.calls().status().last_log_index < missed_from + ENTRIES {
+    while node.api().status().last_log_index < missed_from + ENTRIES {
         assert!(put(node, "small", 10).await);
     }
     println!("{ENTRIES} entries in {:.1} s", began.elapsed().as_secs_f64());
-    until("the log to be cut", async || (node.calls().status().purged_index > missed_from).then_some(()))
-        .await;
+    until("the log to be cut", async || (node.api().status().purged_index > missed_from).then_some(())).await;
 
     // It is back, and the way to it breaks in the middle.
     let whole = VALUES * VALUE_BYTES as u64;
@@ -192,7 +191,7 @@ async fn gets_a_snapshot(damage: Damage) {
     })
     .await;
     assert!(there > 0 && there < whole, "{there} of {whole} bytes");
-    assert_eq!(third.calls().status().values, 0, "half a snapshot is none");
+    assert_eq!(third.api().status().values, 0, "half a snapshot is none");
     // And it is restarted as well.
     third.stop().await;
     match damage {
@@ -208,11 +207,11 @@ async fn gets_a_snapshot(damage: Damage) {
     proxy.way.budget.store(u64::MAX, Ordering::Relaxed);
     let third = Node::open(config(3)).await.unwrap();
     until("it to catch up", async || {
-        let (own, theirs) = (third.calls().status(), node.calls().status());
+        let (own, theirs) = (third.api().status(), node.api().status());
         (own.applied_index == theirs.applied_index && own.values == theirs.values).then_some(())
     })
     .await;
-    let status = third.calls().status();
+    let status = third.api().status();
     assert!(status.snapshot_index > missed_from, "it was a snapshot, not the log");
     assert_eq!((status.values, status.last_token), (VALUES + 1, grant.token.0));
     let passed = proxy.way.passed.load(Ordering::Relaxed);
@@ -228,12 +227,12 @@ async fn gets_a_snapshot(damage: Damage) {
             assert!(passed > whole + whole / 4, "what was damaged was not sent again: {passed} bytes")
         }
     }
-    assert_eq!(third.calls().digest(), node.calls().digest(), "they have the same table");
+    assert_eq!(third.api().digest(), node.api().digest(), "they have the same table");
 
     // The cell served all the time, and serves with the third one.
     assert!(put(node, "after", 10).await);
     until("it to follow", async || {
-        (third.calls().status().applied_index == node.calls().status().applied_index).then_some(())
+        (third.api().status().applied_index == node.api().status().applied_index).then_some(())
     })
     .await;
     third.stop().await;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::Code;
 use lockkeeper_core::{Acquire, Command as TableCommand, Locks, Reply, SessionId};
 use lockkeeper_server::failure::{Failure, Outcome};
 use lockkeeper_server::{Node, NodeConfig};
@@ -34,11 +35,11 @@ impl Drop for SmallDisk {
 async fn put(node: &Node, key: &str) -> Outcome {
     let value = vec![b'x'; 60_000].into();
     let command = TableCommand::PutValue { key: key.into(), value, fence: None, if_version: None };
-    node.calls().command(command).await
+    node.api().command(command).await
 }
 
 async fn acquire(node: &Node, session: SessionId, lock: &str) -> Result<lockkeeper_core::Grant, Failure> {
-    node.calls().acquire(Acquire::new(session, Locks::One(lock.into()))).await
+    node.api().acquire(Acquire::new(session, Locks::One(lock.into()))).await
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -47,7 +48,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     let disk = SmallDisk::mount(folder.path(), 60);
     let data = disk.path.join("data");
     let node = Node::start(NodeConfig::durable(&data)).await.unwrap();
-    let (session, _) = node.calls().open_session(60_000, "test".into()).await.unwrap();
+    let (session, _) = node.api().open_session(60_000, "test".into()).await.unwrap();
     let held = acquire(&node, session, "held").await.unwrap();
 
     // Another program takes the rest of the disk: the log has its segment and the next one, and no more.
@@ -63,27 +64,27 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
         }
         assert!(began.elapsed() < Duration::from_secs(60), "the disk was never full");
     };
-    assert_eq!(why.code(), "unavailable");
+    assert_eq!(why.code(), Code::Unavailable);
     assert!(why.to_string().contains("no space left"), "{why}");
     assert!(why.to_string().contains("releases still work"), "{why}");
     assert!(why.to_string().contains("goes on by itself") && !why.to_string().contains("restart"), "{why}");
     // Longer than the log takes to try again: a try does not let anything through.
     for _ in 0..60 {
-        assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), "unavailable");
+        assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), Code::Unavailable);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
     let release = TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
-    assert_eq!(node.calls().command(release).await, Ok(Reply::Done), "a release still works");
-    assert_eq!(node.calls().keep_alive(session), Ok(Some(60_000)), "a keep-alive still works");
-    assert!(node.calls().lock("held").unwrap().holders.is_empty(), "a read still works");
+    assert_eq!(node.api().command(release).await, Ok(Reply::Done), "a release still works");
+    assert_eq!(node.api().keep_alive(session), Ok(Some(60_000)), "a keep-alive still works");
+    assert!(node.api().lock("held").unwrap().holders.is_empty(), "a read still works");
 
     std::fs::remove_file(&filler).unwrap();
     let began = Instant::now();
     let again = loop {
         match acquire(&node, session, "held").await {
             Ok(grant) => break grant,
-            Err(failure) => assert_eq!(failure.code(), "unavailable"),
+            Err(failure) => assert_eq!(failure.code(), Code::Unavailable),
         }
         assert!(began.elapsed() < Duration::from_secs(20), "it did not heal by itself");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -92,8 +93,8 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     node.stop().await;
 
     let node = Node::start(NodeConfig::durable(&data)).await.unwrap();
-    assert_eq!(node.calls().lock("held").unwrap().holders[0].token, again.token);
-    assert!(node.calls().value("k0").unwrap().version > 0);
+    assert_eq!(node.api().lock("held").unwrap().holders[0].token, again.token.0);
+    assert!(node.api().value("k0").unwrap().version > 0);
     node.stop().await;
 }
 
@@ -119,7 +120,7 @@ async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_the
         ..NodeConfig::durable(disk.path.join("data"))
     };
     let node = Node::start(config.clone()).await.unwrap();
-    let (session, _) = node.calls().open_session(60_000, "test".into()).await.unwrap();
+    let (session, _) = node.api().open_session(60_000, "test".into()).await.unwrap();
     let held = acquire(&node, session, "held").await.unwrap();
     // The log has its segment and the next one: it is only the snapshot that finds no room.
     let log = disk.path.join("data/log");
@@ -135,28 +136,28 @@ async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_the
     }
     // Somebody who asks for a copy is told, and does not wait for the room that may never come.
     let asked = Instant::now();
-    let why = node.calls().backup().await.err().expect("no room for a snapshot");
-    assert_eq!(why.code(), "unavailable");
+    let why = node.api().backup().await.err().expect("no room for a snapshot");
+    assert_eq!(why.code(), Code::Unavailable);
     assert!(why.to_string().contains("cannot write a snapshot"), "{why}");
     assert!(why.to_string().contains("free some space"), "{why}");
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-    assert_eq!(node.calls().status().snapshot_index, 0, "none was written");
+    assert_eq!(node.api().status().snapshot_index, 0, "none was written");
 
     let release = TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
-    assert_eq!(node.calls().command(release).await, Ok(Reply::Done), "a release works");
+    assert_eq!(node.api().command(release).await, Ok(Reply::Done), "a release works");
     let last = acquire(&node, session, "held").await.expect("a grant works");
 
     std::fs::remove_file(&filler).unwrap();
-    until("a snapshot", || node.calls().status().snapshot_index > 0).await;
+    until("a snapshot", || node.api().status().snapshot_index > 0).await;
     for number in 0..60 {
         assert!(put(&node, &format!("k{}", number % 10)).await.is_ok());
     }
-    until("the log to be cut", || node.calls().status().purged_index > 0).await;
-    assert!(node.calls().backup().await.is_ok(), "and a copy can be had");
+    until("the log to be cut", || node.api().status().purged_index > 0).await;
+    assert!(node.api().backup().await.is_ok(), "and a copy can be had");
     node.stop().await;
 
     let node = Node::start(config).await.unwrap();
-    assert_eq!(node.calls().lock("held").unwrap().holders[0].token, last.token);
+    assert_eq!(node.api().lock("held").unwrap().holders[0].token, last.token.0);
     node.stop().await;
 }
 

@@ -17,7 +17,7 @@ const WRITERS: usize = 200;
 async fn write_many(node: &Node, round: usize) {
     let mut writes = JoinSet::new();
     for number in 0..WRITERS {
-        let calls = node.calls().clone();
+        let calls = node.api().clone();
         let put = put_command(&format!("{round}-{number}"), VALUE_BYTES);
         writes.spawn(async move { calls.command(put).await.is_ok() });
     }
@@ -47,7 +47,7 @@ async fn a_full_disk_delays_no_vote() {
     until("the follower to refuse entries", async || {
         write_many(&nodes[leads], round).await;
         round += 1;
-        let status = nodes[leads].calls().status();
+        let status = nodes[leads].api().status();
         let follower = status.members.iter().find(|member| member.node_id == full as u64 + 1)?;
         (follower.lag? as usize > WRITERS / 8).then_some(())
     })
@@ -56,15 +56,15 @@ async fn a_full_disk_delays_no_vote() {
     // The third one has everything, and needs the vote of the full one.
     let third = (leads + 2) % 3;
     until("the third node to have everything", async || {
-        let (ahead, third) = (nodes[leads].calls().status(), nodes[third].calls().status());
+        let (ahead, third) = (nodes[leads].api().status(), nodes[third].api().status());
         (third.last_log_index == ahead.last_log_index).then_some(())
     })
     .await;
     let (third, full) = (third as u64 + 1, full as u64 + 1);
     nodes.remove(leads).stop().await;
-    let node = |id: u64| nodes.iter().find(|node| node.calls().status().node_id == id).expect("it runs");
+    let node = |id: u64| nodes.iter().find(|node| node.api().status().node_id == id).expect("it runs");
     until("the third node to be elected, although a disk is full", async || {
-        [third, full].iter().all(|id| node(*id).calls().status().leader == third).then_some(())
+        [third, full].iter().all(|id| node(*id).api().status().leader == Some(third)).then_some(())
     })
     .await;
     // It commits nothing before the other one has room for its entries.

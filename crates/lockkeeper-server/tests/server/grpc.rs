@@ -149,7 +149,7 @@ async fn a_wait_is_cancelled_by_its_request_id_and_by_a_caller_that_goes_away() 
 
 async fn wait_for(node: &Node, waiting: u32) {
     let waited = async {
-        while node.calls().lock("db").unwrap().waiting != waiting {
+        while node.api().lock("db").unwrap().waiting != waiting {
             tokio::task::yield_now().await;
         }
     };

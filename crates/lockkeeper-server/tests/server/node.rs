@@ -190,7 +190,7 @@ async fn snapshots_bound_the_log_and_a_restart_reads_them() {
     let held = granted(client.acquire(&session, "held").await);
     assert!(held > last);
     let status = loop {
-        let status = node.calls().status();
+        let status = node.api().status();
         if status.purged_index > 1_000 {
             break status;
         }
@@ -262,7 +262,7 @@ async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
     let mut client = Client::new(&mut node);
     let session = client.open(600_000).await;
     let mut round = 0;
-    while node.calls().status().purged_index < 100 {
+    while node.api().status().purged_index < 100 {
         let lock = format!("lock-{}", round % 50);
         let token = granted(client.acquire(&session, &lock).await);
         client.call(release(&session, &lock, token)).await;
@@ -310,12 +310,12 @@ async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let config = NodeConfig::durable(folder.path());
     let node = Node::start(config.clone()).await.unwrap();
-    let (session, _) = node.calls().open_session(600_000, "test".into()).await.unwrap();
+    let (session, _) = node.api().open_session(600_000, "test".into()).await.unwrap();
     let request = move |wait| Acquire { wait, ..Acquire::new(session, Locks::One("db".into())) };
-    node.calls().acquire(request(Wait::No)).await.unwrap();
-    let calls = node.calls().clone();
+    node.api().acquire(request(Wait::No)).await.unwrap();
+    let calls = node.api().clone();
     let waiting = tokio::spawn(async move { calls.acquire(request(Wait::Forever)).await });
-    while node.calls().lock("db").unwrap().waiting == 0 {
+    while node.api().lock("db").unwrap().waiting == 0 {
         tokio::task::yield_now().await;
     }
     // The caller goes with the process: it cannot leave the queue by itself.
@@ -324,7 +324,7 @@ async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
 
     let node = Node::start(config).await.unwrap();
     let gone = async {
-        while node.calls().lock("db").unwrap().waiting > 0 {
+        while node.api().lock("db").unwrap().waiting > 0 {
             tokio::task::yield_now().await;
         }
     };

@@ -20,20 +20,20 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 async fn ready(node: &Node) {
-    until("the node to lead", || node.calls().ready().ok()).await;
+    until("the node to lead", || node.api().ready().ok()).await;
 }
 
 /// Waits until cell time has gone on by so much, and says how many entries the log has got meanwhile.
 async fn entries_in(node: &Node, ms: u64) -> u64 {
-    let before = node.calls().status();
-    until("time to go on", || (node.calls().status().cell_time_ms >= before.cell_time_ms + ms).then_some(()))
+    let before = node.api().status();
+    until("time to go on", || (node.api().status().cell_time_ms >= before.cell_time_ms + ms).then_some(()))
         .await;
-    node.calls().status().last_log_index - before.last_log_index
+    node.api().status().last_log_index - before.last_log_index
 }
 
 fn held_ms(node: &Node) -> Option<u64> {
-    let view = node.calls().lock("kept").ok()?;
-    view.holders.first().map(|holder| holder.held_ms)
+    let view = node.api().lock("kept").ok()?;
+    view.holders.first().map(|holder| holder.held.as_millis() as u64)
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -42,8 +42,8 @@ async fn a_quiet_cell_keeps_its_time_over_a_restart() {
     let config = || NodeConfig::durable(folder.path());
     let node = Node::open(config()).await.unwrap();
     ready(&node).await;
-    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
-    node.calls().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
+    let (session, _) = node.api().open_session(3_600_000, "test".into()).await.unwrap();
+    node.api().acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
     let entries = entries_in(&node, 3_500).await;
     assert!((3..=4).contains(&entries), "{entries} entries in 3.5 s");
     let before = until("a holder", || held_ms(&node)).await;
@@ -55,7 +55,7 @@ async fn a_quiet_cell_keeps_its_time_over_a_restart() {
     let after = until("a holder", || held_ms(&node)).await;
     assert!(after + 1_000 >= before, "held for {before} ms before, for {after} ms after the restart");
 
-    node.calls().command(Command::CloseSession { session }).await.unwrap();
+    node.api().command(Command::CloseSession { session }).await.unwrap();
     node.stop().await;
 }
 
@@ -70,11 +70,11 @@ async fn a_cell_without_state_that_depends_on_time_writes_nothing() {
         fence: None,
         if_version: None,
     };
-    node.calls().command(put(b"v")).await.unwrap();
+    node.api().command(put(b"v")).await.unwrap();
     assert_eq!(entries_in(&node, 2_500).await, 0, "nothing depends on time");
-    let (session, _) = node.calls().open_session(3_600_000, "test".into()).await.unwrap();
+    let (session, _) = node.api().open_session(3_600_000, "test".into()).await.unwrap();
     assert!(entries_in(&node, 2_500).await >= 2, "the age of a session does");
-    node.calls().command(Command::CloseSession { session }).await.unwrap();
+    node.api().command(Command::CloseSession { session }).await.unwrap();
     assert_eq!(entries_in(&node, 2_500).await, 0, "nothing depends on time again");
     node.stop().await;
 }

@@ -1,7 +1,6 @@
 //! The bound on the total size of the state (S11).
 
-use lockkeeper_api::v1;
-use lockkeeper_core::{Acquire, Command, Locks, Refusal, Reply};
+use lockkeeper_core::{AccessChange, Acquire, Command, Locks, Refusal, Reply};
 use lockkeeper_server::failure::Failure;
 use lockkeeper_server::{Node, NodeConfig};
 
@@ -9,6 +8,10 @@ const VALUE_BYTES: usize = 60_000;
 
 fn put(key: &str, bytes: usize) -> Command {
     Command::PutValue { key: key.into(), value: vec![7; bytes].into(), fence: None, if_version: None }
+}
+
+fn set_bound(bytes: Option<u64>) -> Command {
+    Command::ChangeAccess { by: "test".into(), change: AccessChange::SetStateBytes { bytes } }
 }
 
 fn is_limit(outcome: Result<Reply, Failure>) -> bool {
@@ -21,10 +24,9 @@ async fn at_the_bound_nothing_new_is_accepted_and_what_frees_still_works_also_af
     let config = || NodeConfig::durable(folder.path());
     let node = Node::open(config()).await.unwrap();
     node.ready().await.unwrap();
-    let calls = node.calls();
+    let calls = node.api();
     assert_eq!(calls.status().state_bytes_max, 1 << 30, "the default");
-    let bound = v1::Quota { state_bytes: Some(1 << 20), ..v1::Quota::default() };
-    calls.set_quota(bound).await.unwrap();
+    calls.command(set_bound(Some(1 << 20))).await.unwrap();
     let (session, _) = calls.open_session(3_600_000, "test".into()).await.unwrap();
     let grant = calls.acquire(Acquire::new(session, Locks::One("kept".into()))).await.unwrap();
     let mut written = 0;
@@ -49,7 +51,7 @@ async fn at_the_bound_nothing_new_is_accepted_and_what_frees_still_works_also_af
     // It starts with what it has accepted.
     let node = Node::open(config()).await.unwrap();
     node.ready().await.unwrap();
-    let calls = node.calls();
+    let calls = node.api();
     assert_eq!(calls.status().state_bytes_max, 1 << 20);
     assert!(is_limit(calls.command(put("new", 10_000)).await));
     assert!(calls.keep_alive(session).unwrap().is_some(), "a renewal");
@@ -59,7 +61,7 @@ async fn at_the_bound_nothing_new_is_accepted_and_what_frees_still_works_also_af
     let delete = Command::DeleteValue { key: "k1".into(), fence: None, if_version: None };
     calls.command(delete).await.expect("a deletion");
     calls.command(put("new", 10_000)).await.expect("there is room again");
-    calls.set_quota(v1::Quota { state_bytes: Some(0), ..v1::Quota::default() }).await.unwrap();
+    calls.command(set_bound(None)).await.unwrap();
     assert_eq!(calls.status().state_bytes_max, 1 << 30, "the default again");
     node.stop().await;
 }

@@ -20,7 +20,7 @@ async fn until_noticed(nodes: &[Node], damaged: usize) {
         if let Some(leader) = find_leader(nodes) {
             put(&nodes[leader], "k", 1).await;
         }
-        nodes[damaged].calls().status().disagreement.map(drop)
+        nodes[damaged].api().status().disagreement.map(drop)
     })
     .await;
 }
@@ -32,20 +32,20 @@ async fn a_follower_whose_table_differs_stops_and_the_others_serve() {
     let leads = leader(&nodes).await;
     assert!(put(&nodes[leads], "k", 1).await);
     let damaged = (leads + 1) % 3;
-    nodes[damaged].calls().make_table_different();
+    nodes[damaged].api().make_table_different();
     until_noticed(&nodes, damaged).await;
-    let status = nodes[damaged].calls().status();
+    let status = nodes[damaged].api().status();
     let found = status.disagreement.expect("it was noticed");
     assert_ne!(found.own_hash, found.other_hash);
-    let refused = nodes[damaged].calls().ready().expect_err("it does not serve").to_string();
-    assert!(refused.contains(&format!("{:016x}", found.own_hash)), "{refused}");
-    assert!(refused.contains(&format!("{:016x}", found.other_hash)), "{refused}");
+    let refused = nodes[damaged].api().ready().expect_err("it does not serve").to_string();
+    assert!(refused.contains(&found.own_hash.to_string()), "{refused}");
+    assert!(refused.contains(&found.other_hash.to_string()), "{refused}");
     // The others serve, and the leader shows it.
     let node = leader(&nodes).await;
     assert_ne!(node, damaged);
     until("a write", async || put(&nodes[node], "k", 1).await.then_some(())).await;
     until("the leader to show it", async || {
-        let members = nodes[node].calls().status().members;
+        let members = nodes[node].api().status().members;
         members
             .iter()
             .any(|member| member.node_id == damaged as u64 + 1 && member.disagreement.is_some())
@@ -63,12 +63,12 @@ async fn a_leader_whose_table_differs_stops_and_another_one_leads() {
     let nodes = cell(folder.path()).await;
     let damaged = leader(&nodes).await;
     assert!(put(&nodes[damaged], "k", 1).await);
-    nodes[damaged].calls().make_table_different();
+    nodes[damaged].api().make_table_different();
     until_noticed(&nodes, damaged).await;
     let next = leader(&nodes).await;
     assert_ne!(next, damaged);
     until("a write", async || put(&nodes[next], "k", 1).await.then_some(())).await;
-    assert!(nodes[damaged].calls().ready().is_err());
+    assert!(nodes[damaged].api().ready().is_err());
     for node in nodes {
         node.stop().await;
     }

@@ -63,7 +63,7 @@ async fn leader_waits_for_a_follower_that_lags_and_gives_it_up_after_a_while() {
     let given_up = began.elapsed();
     assert!(given_up >= DOWN_AFTER, "after {given_up:?}");
     let lag = |node: &Node| {
-        let members = node.calls().status().members;
+        let members = node.api().status().members;
         members.iter().find(|member| member.node_id == lagging as u64 + 1).and_then(|member| member.lag)
     };
     println!(

@@ -66,7 +66,7 @@ pub async fn start_cell(adjust: impl Fn(u64, NodeConfig) -> NodeConfig) -> Vec<N
 
 /// The place of the node that leads.
 pub fn find_leader(nodes: &[Node]) -> Option<usize> {
-    nodes.iter().position(|node| node.calls().ready().is_ok() && node.calls().may_answer().is_ok())
+    nodes.iter().position(|node| node.api().ready().is_ok() && node.api().may_answer().is_ok())
 }
 
 /// Waits for a node that leads.
@@ -81,5 +81,5 @@ pub fn put_command(key: &str, bytes: usize) -> Command {
 
 /// Writes a value through this node, if it leads.
 pub async fn put(node: &Node, key: &str, bytes: usize) -> bool {
-    matches!(node.calls().command(put_command(key, bytes)).await, Ok(Reply::Put { .. }))
+    matches!(node.api().command(put_command(key, bytes)).await, Ok(Reply::Put { .. }))
 }

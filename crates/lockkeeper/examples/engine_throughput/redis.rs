@@ -21,7 +21,7 @@ fn key(client: usize) -> String {
     format!("lockkeeper:lock:direct/{client}")
 }
 
-fn give() -> Script {
+fn release() -> Script {
     Script::new(include_str!("../../src/engines/redis/release.lua"))
 }
 
@@ -29,13 +29,13 @@ fn give() -> Script {
 pub(crate) struct One {
     connection: MultiplexedConnection,
     take: Script,
-    give: Script,
+    release: Script,
 }
 
 impl One {
     pub(crate) async fn connect(address: SocketAddr) -> One {
         let take = Script::new(include_str!("../../src/engines/redis/take.lua"));
-        One { connection: connected(address).await, take, give: give() }
+        One { connection: connected(address).await, take, release: release() }
     }
 }
 
@@ -47,8 +47,8 @@ impl Recipe for One {
         invocation.key("lockkeeper:token").arg(&id).arg(TTL_MS).arg("x").arg(1).arg("direct");
         let (granted, _): (i64, i64) = invocation.invoke_async(&mut connection).await.unwrap();
         assert_eq!(granted, 1);
-        let given: i64 = self.give.key(&key).arg(&id).invoke_async(&mut connection).await.unwrap();
-        assert_eq!(given, 1);
+        let released: i64 = self.release.key(&key).arg(&id).invoke_async(&mut connection).await.unwrap();
+        assert_eq!(released, 1);
     }
 }
 
@@ -56,20 +56,20 @@ impl Recipe for One {
 pub(crate) struct Majority {
     connections: Vec<MultiplexedConnection>,
     take: Script,
-    give: Script,
+    release: Script,
 }
 
 impl Majority {
     pub(crate) async fn connect(addresses: &[SocketAddr]) -> Majority {
         let connections = join_all(addresses.iter().map(|address| connected(*address))).await;
-        Majority { connections, take: Script::new(PLANT), give: give() }
+        Majority { connections, take: Script::new(PLANT), release: release() }
     }
 }
 
 impl Recipe for Majority {
     async fn pair(&self, client: usize) {
         let (id, key) = (random_hex::<20>(), key(client));
-        for script in [&self.take, &self.give] {
+        for script in [&self.take, &self.release] {
             let all = self.connections.iter().map(async |connection| {
                 let mut connection = connection.clone();
                 let mut invocation = script.key(&key);

@@ -9,7 +9,6 @@ use lockkeeper_api::v1;
 pub use self::access::{AccessRule, AccessState, AccessToken, NewAccessToken, Quota, Right};
 pub(crate) use self::node::Nodes;
 pub use self::snapshot::{Snapshot, SnapshotChunk};
-use crate::engines::cell::answer;
 use crate::error::Error;
 use crate::fencing::Fencing;
 use crate::keeper::Keeper;
@@ -43,8 +42,8 @@ pub struct Admin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Members {
-    /// The leader's node id; 0 if none is known.
-    pub leader: u64,
+    /// The leader's node id, if one is known.
+    pub leader: Option<u64>,
     /// The members, as the leader sees them if it can be asked: it alone knows how far each one is.
     pub members: Vec<Member>,
 }
@@ -79,7 +78,7 @@ impl Admin {
     ///
     /// Cancel-safe: it only reads.
     pub async fn status(&self) -> Result<Status, Error> {
-        self.nodes.status().await.map(answer::status)
+        self.nodes.status().await
     }
 
     /// The members of the cell.
@@ -89,13 +88,12 @@ impl Admin {
     /// Cancel-safe: it only reads.
     pub async fn members(&self) -> Result<Members, Error> {
         let mut status = self.nodes.status().await?;
-        let leader = status.members.iter().find(|member| member.node_id == status.leader);
+        let leader = status.members.iter().find(|member| Some(member.node_id) == status.leader);
         if let Some(leader) = leader.filter(|leader| leader.node_id != status.node_id)
             && let Ok(of_leader) = self.nodes.at(&leader.address).status().await
         {
             status = of_leader;
         }
-        let status = answer::status(status);
         Ok(Members { leader: status.leader, members: status.members })
     }
 

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use lockkeeper_api::v1;
+use lockkeeper_api::status::Status as CellStatus;
 use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
+use lockkeeper_api::{Code, v1};
+use lockkeeper_core::Token;
 use lockkeeper_net::credentials::Credentials;
 use lockkeeper_net::net::Stream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code as GrpcCode, Request, Response, Status};
 use tower_service::Service;
 
 use crate::clock::Moment;
@@ -67,7 +69,7 @@ impl Nodes {
                 },
                 Err(status) => status,
             };
-            if status.code() != Code::Unavailable {
+            if status.code() != GrpcCode::Unavailable {
                 return Err(error_of(&status));
             }
             let leader = status.metadata().get("lockkeeper-leader").and_then(|leader| leader.to_str().ok());
@@ -90,13 +92,13 @@ impl Nodes {
     }
 
     /// The status of the first node that knows of a leader, or else of any node.
-    pub(super) async fn status(&self) -> Result<v1::StatusResponse, Error> {
+    pub(super) async fn status(&self) -> Result<CellStatus, Error> {
         let mut without_leader = None;
         let mut failed = None;
         for host in self.hosts.iter() {
             let answer = async { self.connect(host).await?.status(v1::StatusRequest {}).await };
-            match answer.await.map(Response::into_inner) {
-                Ok(status) if status.leader != 0 => return Ok(status),
+            match answer.await.map(|answer| CellStatus::from(answer.into_inner())) {
+                Ok(status) if status.leader.is_some() => return Ok(status),
                 Ok(status) => without_leader = without_leader.or(Some(status)),
                 Err(status) => failed = Some(status),
             }
@@ -170,13 +172,34 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 
 fn error_of(status: &Status) -> Error {
     let message = smol_str::SmolStr::new(status.message());
-    match status.code() {
-        Code::InvalidArgument => Error::Invalid(message),
+    let header = |name: &str| status.metadata().get(name).and_then(|value| value.to_str().ok());
+    let number = |name: &str| header(name).and_then(|value| value.parse().ok()).unwrap_or_default();
+    let code = match header("lockkeeper-code").map(str::parse) {
+        Some(Ok(code)) => code,
+        // It came from the connection, not from a node.
+        _ => match status.code() {
+            GrpcCode::InvalidArgument => Code::Invalid,
+            GrpcCode::Unavailable => Code::Unavailable,
+            _ => return Error::Fatal(message),
+        },
+    };
+    match code {
+        Code::Unavailable if status.code() == GrpcCode::Unknown => Error::Unknown(message),
         Code::Unavailable => Error::Unavailable(message),
-        Code::ResourceExhausted => Error::Limit(message),
+        Code::NotLeader => Error::NotLeader { leader: header("lockkeeper-leader").map(Into::into) },
+        Code::Invalid => Error::Invalid(message),
+        Code::TooLarge => Error::TooLarge(message),
+        Code::Limit => Error::Limit(message),
+        Code::Unsupported => Error::Unsupported(message),
         Code::Unauthenticated => Error::Unauthenticated(message),
-        Code::PermissionDenied => Error::Forbidden(message),
-        Code::Unimplemented => Error::Unsupported(message),
-        _ => Error::Fatal(message),
+        Code::Forbidden => Error::Forbidden(message),
+        Code::SessionLost => Error::SessionLost,
+        Code::StaleToken => Error::StaleToken { last_token: Token(number("lockkeeper-last-token")) },
+        Code::VersionMismatch => Error::VersionMismatch { version: number("lockkeeper-version") },
+        Code::Deadlock => Error::Deadlock(message),
+        Code::Wounded => Error::Wounded(message),
+        Code::Died => Error::Died(message),
+        // Administration takes no locks.
+        Code::Busy | Code::Timeout | Code::NotHeld => Error::Fatal(message),
     }
 }

@@ -38,7 +38,7 @@ use crate::election::Leader;
 use crate::error::Error;
 use crate::events::Events;
 use crate::grant::Grant;
-use crate::history::{AuditAct, Blocked, LockEvent, Top};
+use crate::history::{Audit, Blocked, LockEvent, Top};
 use crate::limiter::Taken;
 use crate::mode::Mode;
 use crate::options::Options;
@@ -111,7 +111,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
         unsupported(self.name(), "tell what happened to a lock")
     }
 
-    fn audit(&self, _limit: u32) -> Answer<'_, Vec<AuditAct>> {
+    fn audit(&self, _limit: u32) -> Answer<'_, Audit> {
         unsupported(self.name(), "tell what operators did")
     }
 

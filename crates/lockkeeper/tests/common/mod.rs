@@ -166,7 +166,7 @@ async fn operators(keeper: &Keeper, other: &Keeper, lock: &str) {
     assert!(other.check_token(lock, guard.token()).await.unwrap().valid);
     assert!(other.check_sequencer(guard.sequencer()).await.unwrap().valid);
     let status = other.status().await.unwrap();
-    assert!(status.locks_held >= 1 && status.sessions >= 1 && status.leader == status.node_id);
+    assert!(status.locks_held >= 1 && status.sessions >= 1 && status.leader == Some(status.node_id));
 
     assert_eq!(other.force_release(lock, "stuck").await.unwrap().holders, 1);
     assert_eq!(soon(guard.lost()).await, Loss::TakenAway);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lockkeeper::{Guard, Keeper};
 use lockkeeper_api::v1::{self, answer, operation};
-use lockkeeper_lab::bench::Link;
+use lockkeeper_lab::compare::Link;
 
 use self::storm::{CONNECTIONS, Storm, ask};
 use crate::support::{LONG, Server};

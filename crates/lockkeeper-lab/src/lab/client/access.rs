@@ -1,4 +1,4 @@
-//! The lock, through the library or by a naive recipe.
+//! Access to the lock, through the library or by a naive recipe.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_postgres::NoTls;
 
-/// How often a naive client asks again.
+/// Polling interval of a naive client.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The way to the locks.
+/// Access to the locks.
 pub(super) enum Access {
     /// The library, on an engine with tokens.
     Fenced(Keeper<Fenced>),
@@ -22,7 +22,7 @@ pub(super) enum Access {
     Advisory(tokio_postgres::Client),
 }
 
-/// A lock that is held, or was.
+/// A lock that is or was held.
 pub(super) enum Held {
     Fenced(Guard<Fenced>),
     Unfenced(Guard<Unfenced>),
@@ -57,7 +57,7 @@ impl Access {
         Ok(Access::Fenced(keeper.fenced().map_err(words)?))
     }
 
-    /// The same once more, where one connection serves several at once.
+    /// Another access on the same connection, where the engine supports that.
     pub(super) fn again(&self) -> Option<Access> {
         match self {
             Access::Fenced(keeper) => Some(Access::Fenced(keeper.clone())),
@@ -114,7 +114,7 @@ impl Access {
                 let rows = client.query_typed(sql, &typed).await.map_err(|error| postgres_words(&error))?;
                 match rows.first().map(|row| row.get::<_, bool>(0)) {
                     Some(true) => Ok(()),
-                    _ => Err("PostgreSQL says: you do not own this lock".to_owned()),
+                    _ => Err("PostgreSQL: you do not own this lock".to_owned()),
                 }
             }
             (_, Held::Plain) => Ok(()),
@@ -122,7 +122,7 @@ impl Access {
     }
 }
 
-/// What PostgreSQL itself says, which is one level below.
+/// The message of PostgreSQL, which is the source of the error.
 fn postgres_words(error: &tokio_postgres::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -135,8 +135,8 @@ impl Held {
         }
     }
 
-    /// For how long from now it is surely held; `None` if the recipe does not know.
-    pub(super) fn sure_for(&self) -> Option<Duration> {
+    /// For how long from now it is certainly held; `None` if the recipe does not know.
+    pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Held::Fenced(guard) => Some(guard.remaining()),
             Held::Unfenced(guard) => Some(guard.remaining()),
@@ -154,11 +154,11 @@ impl Held {
     }
 }
 
-/// The recipe from countless blog posts: `SET key value NX PX ttl` to take, `DEL key` to give back. No renewal, no
-/// check whose lock it is that one deletes.
+/// The recipe of countless blog posts: `SET key value NX PX ttl` to acquire, `DEL key` to release. It does not renew, and
+/// does not check whose lock it deletes.
 pub(super) struct NaiveRedis {
     address: String,
-    /// None after it broke.
+    /// `None` after it broke.
     stream: Option<TcpStream>,
     name: String,
     ttl: Duration,
@@ -190,7 +190,7 @@ impl NaiveRedis {
         self.command(&["DEL", &format!("naive:{lock}")]).await.map(drop)
     }
 
-    /// A command whose answer is one line. If the connection is broken, it is made anew, once.
+    /// Sends a command whose answer is one line. Reconnects once if the connection is broken.
     async fn command(&mut self, words: &[&str]) -> Result<String, String> {
         if self.stream.is_some()
             && let Ok(answer) = self.ask(words).await

@@ -1,8 +1,8 @@
-//! A client process: takes the lock through the library (or by a naive recipe, as a control), reads and writes the
-//! resource, and says on stdout what happens to it, a line of JSON for each thing. It does what it is told on stdin.
+//! The client process: acquires the lock through the library (or by a naive recipe, as a control), and reads and writes the
+//! resource. It reads steps from stdin and prints events on stdout, one line of JSON each.
 
 mod access;
-mod crowd;
+mod group;
 mod reader;
 mod step;
 
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-pub(crate) use self::crowd::Crowd;
+pub(crate) use self::group::ClientGroup;
 pub(crate) use self::step::{Step, Updates};
 
 use self::access::{Access, Held};
 use self::reader::ResourceLink;
 use super::clock::now_ns;
-use super::event::{Event, What};
+use super::event::{Event, EventKind};
 use super::random::Random;
 
-/// How often it looks at its guard.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval between two checks of the guard.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// What a client process is started with.
+/// Settings of a client process.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Where the locks are kept; `naive://host:port` is the plain recipe on a Redis, `advisory://host:port` the plain
-    /// recipe on a PostgreSQL or its pooler.
+    /// The engine. `naive://host:port` is the naive recipe on Redis, `advisory://host:port` the naive recipe on PostgreSQL
+    /// or its pooler.
     pub url: String,
     /// Its name on the timeline.
     pub name: String,
@@ -36,39 +36,39 @@ pub struct ClientOptions {
     pub lock: String,
     /// The time to live.
     pub ttl: Duration,
-    /// Where the resource is.
+    /// Address of the resource.
     pub resource: String,
 }
 
-/// Plays the client until stdin ends.
+/// Runs the client until stdin ends.
 ///
 /// # Errors
 ///
-/// In words, if it cannot go on.
-pub async fn play(options: ClientOptions) -> Result<(), String> {
+/// If it cannot go on.
+pub async fn run_client(options: ClientOptions) -> Result<(), String> {
     let mut client = match Client::connect(options.clone()).await {
         Ok(client) => client,
-        Err(why) => return say(&options, What::Failed { why }),
+        Err(why) => return print(&options, EventKind::Failed { why }),
     };
-    client.say(What::Ready)?;
+    client.print(EventKind::Ready)?;
     let mut steps = read_steps();
-    let mut look = tokio::time::interval(LOOK);
+    let mut check = tokio::time::interval(CHECK_EVERY);
     loop {
         tokio::select! {
             step = steps.recv() => match step {
                 Some(step) => {
-                    if let Err(why) = client.take(step).await {
-                        client.say(What::Failed { why })?;
+                    if let Err(why) = client.run_step(step).await {
+                        client.print(EventKind::Failed { why })?;
                     }
                 }
                 None => return Ok(()),
             },
-            _ = look.tick() => client.look()?,
+            _ = check.tick() => client.check()?,
         }
     }
 }
 
-/// What we are told, from a thread of its own: stdin can only be read by blocking.
+/// Reads steps on a thread of its own, because reading stdin blocks.
 fn read_steps() -> mpsc::Receiver<Step> {
     let (sender, receiver) = mpsc::channel(64);
     std::thread::spawn(move || {
@@ -82,7 +82,7 @@ fn read_steps() -> mpsc::Receiver<Step> {
     receiver
 }
 
-fn say(options: &ClientOptions, what: What) -> Result<(), String> {
+fn print(options: &ClientOptions, what: EventKind) -> Result<(), String> {
     let event = Event { at_ns: now_ns(), who: options.name.clone(), lock: options.lock.clone(), what };
     let line = serde_json::to_string(&event).map_err(|error| error.to_string())?;
     let mut stdout = std::io::stdout().lock();
@@ -94,8 +94,8 @@ struct Client {
     access: Access,
     resource: ResourceLink,
     held: Option<Held>,
-    /// Up to when the guard was sure, when we last looked; `None` when it was seen to be lost.
-    sure_until_ns: Option<u64>,
+    /// Until when the lock was held for certain at the last check; `None` after it was lost.
+    held_until_ns: Option<u64>,
     read: BTreeSet<String>,
     count: u64,
 }
@@ -109,59 +109,59 @@ impl Client {
             access,
             resource,
             held: None,
-            sure_until_ns: None,
+            held_until_ns: None,
             read: BTreeSet::new(),
             count: 0,
         })
     }
 
-    fn say(&self, what: What) -> Result<(), String> {
-        say(&self.options, what)
+    fn print(&self, what: EventKind) -> Result<(), String> {
+        print(&self.options, what)
     }
 
-    /// Looks at the guard, as a holder does that minds its deadline.
-    fn look(&mut self) -> Result<(), String> {
-        let (Some(held), Some(sure)) = (&self.held, self.sure_until_ns) else { return Ok(()) };
-        match held.sure_for() {
+    /// Checks the guard, like a holder that respects its deadline.
+    fn check(&mut self) -> Result<(), String> {
+        let (Some(held), Some(sure)) = (&self.held, self.held_until_ns) else { return Ok(()) };
+        match held.remaining() {
             Some(left) if left.is_zero() => {
-                self.sure_until_ns = None;
+                self.held_until_ns = None;
                 let why = held.why_lost();
-                // Nobody was sure for longer than until now.
-                self.say(What::Lost { until_ns: sure.min(now_ns()), why })
+                // The certainty ended no later than now.
+                self.print(EventKind::Lost { until_ns: sure.min(now_ns()), why })
             }
             Some(left) => {
-                self.sure_until_ns = Some(now_ns() + left.as_nanos() as u64);
+                self.held_until_ns = Some(now_ns() + left.as_nanos() as u64);
                 Ok(())
             }
-            // A naive recipe has no deadline: it is sure until it gives the lock back.
+            // A naive recipe has no deadline: it relies on the lock until it releases.
             None => Ok(()),
         }
     }
 
-    async fn take(&mut self, step: Step) -> Result<(), String> {
+    async fn run_step(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Acquire { wait_ms } => {
-                self.say(What::Asks)?;
+                self.print(EventKind::Asks)?;
                 self.acquire(Duration::from_millis(wait_ms)).await
             }
             Step::Read => self.read().await,
             Step::Write => self.write().await,
             Step::Release => self.release().await,
             Step::Updates(updates) => self.update_for(&updates).await,
-            Step::Crowd(crowd) => crowd::run(&self.options, &crowd, |what| self.say(what)).await,
+            Step::ClientGroup(group) => group::run(&self.options, &group, |what| self.print(what)).await,
         }
     }
 
     async fn acquire(&mut self, wait: Duration) -> Result<(), String> {
         match self.access.acquire(&self.options.lock, wait).await {
             Ok(held) => {
-                let left = held.sure_for().unwrap_or_default();
-                self.sure_until_ns = Some(now_ns() + left.as_nanos() as u64);
+                let left = held.remaining().unwrap_or_default();
+                self.held_until_ns = Some(now_ns() + left.as_nanos() as u64);
                 let token = held.token();
                 self.held = Some(held);
-                self.say(What::Granted { token })
+                self.print(EventKind::Granted { token })
             }
-            Err(why) => self.say(What::NotGranted { why }),
+            Err(why) => self.print(EventKind::NotGranted { why }),
         }
     }
 
@@ -170,13 +170,13 @@ impl Client {
         match self.resource.read(&self.options.lock, token).await? {
             Ok(updates) => {
                 self.read = updates;
-                self.say(What::Read { updates: self.read.len() as u64 })
+                self.print(EventKind::Read { updates: self.read.len() as u64 })
             }
-            Err(why) => self.say(What::Refused { act: "read".to_owned(), why }),
+            Err(why) => self.print(EventKind::Refused { act: "read".to_owned(), why }),
         }
     }
 
-    /// It does not look at its guard before: a process that is stopped just before its write cannot.
+    /// Writes without checking the guard, like a process that is paused just before its write.
     async fn write(&mut self) -> Result<(), String> {
         let token = self.held.as_ref().and_then(Held::token);
         self.count += 1;
@@ -184,37 +184,38 @@ impl Client {
         let mut updates = self.read.clone();
         updates.insert(added.clone());
         match self.resource.write(&self.options.lock, token, updates, added).await? {
-            Ok(wiped) => self.say(What::Wrote { wiped }),
-            Err(why) => self.say(What::Refused { act: "write".to_owned(), why }),
+            Ok(wiped) => self.print(EventKind::Wrote { wiped }),
+            Err(why) => self.print(EventKind::Refused { act: "write".to_owned(), why }),
         }
     }
 
     async fn release(&mut self) -> Result<(), String> {
         let Some(held) = self.held.take() else {
-            return self.say(What::NotReleased { until_ns: now_ns(), why: "it holds nothing".to_owned() });
+            return self
+                .print(EventKind::NotReleased { until_ns: now_ns(), why: "it holds nothing".to_owned() });
         };
-        let until_ns = match (held.sure_for(), self.sure_until_ns) {
+        let until_ns = match (held.remaining(), self.held_until_ns) {
             (Some(_), sure) => sure.unwrap_or_default().min(now_ns()),
             (None, _) => now_ns(),
         };
-        self.sure_until_ns = None;
+        self.held_until_ns = None;
         match self.access.release(&self.options.lock, held).await {
-            Ok(()) => self.say(What::Released { until_ns }),
-            Err(why) => self.say(What::NotReleased { until_ns, why }),
+            Ok(()) => self.print(EventKind::Released { until_ns }),
+            Err(why) => self.print(EventKind::NotReleased { until_ns, why }),
         }
     }
 
-    /// Adds to the set again and again, under the lock.
+    /// Updates the set under the lock in a loop.
     async fn update_for(&mut self, updates: &Updates) -> Result<(), String> {
         let began = now_ns();
         let mut random = Random::new(updates.seed);
         let mut rounds = 0;
         while now_ns() < began + updates.for_ms * 1_000_000 {
-            self.say(What::Asks)?;
+            self.print(EventKind::Asks)?;
             self.acquire(Duration::from_millis(updates.for_ms)).await?;
             if self.held.is_none() {
-                // An engine that does not answer at the moment: not at once again.
-                tokio::time::sleep(LOOK).await;
+                // Does not retry at once while the engine does not answer.
+                tokio::time::sleep(CHECK_EVERY).await;
                 continue;
             }
             rounds += 1;
@@ -224,15 +225,15 @@ impl Client {
             self.release().await?;
             tokio::time::sleep(Duration::from_millis(random.below(2 * updates.outside_ms))).await;
         }
-        self.say(What::Worked { rounds, took_ns: now_ns() - began })
+        self.print(EventKind::Worked { rounds, took_ns: now_ns() - began })
     }
 
-    /// Works, and looks at its guard meanwhile, but does not heed it: that is the case to be examined.
+    /// Works and checks the guard meanwhile, but ignores the result: that is the case under test.
     async fn work(&mut self, ms: u64) -> Result<(), String> {
         let until = now_ns() + ms * 1_000_000;
         while now_ns() < until {
-            tokio::time::sleep(LOOK).await;
-            self.look()?;
+            tokio::time::sleep(CHECK_EVERY).await;
+            self.check()?;
         }
         Ok(())
     }

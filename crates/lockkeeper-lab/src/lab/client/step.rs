@@ -1,36 +1,36 @@
-//! What a client is told to do.
+//! The steps of a client.
 
 use serde::{Deserialize, Serialize};
 
-use super::crowd::Crowd;
+use super::group::ClientGroup;
 
-/// One step; each is answered by one event.
+/// A step. One event answers it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub(crate) enum Step {
-    /// Ask for the lock, and wait this long for it.
+    /// Request the lock, and wait this long for it.
     Acquire { wait_ms: u64 },
     /// Read the resource.
     Read,
     /// Write what follows from what was read.
     Write,
-    /// Give the lock back.
+    /// Release the lock.
     Release,
-    /// Read and write under the lock, again and again.
+    /// Read and write under the lock in a loop.
     Updates(Updates),
-    /// Be many at once.
-    Crowd(Crowd),
+    /// Run a group of clients.
+    ClientGroup(ClientGroup),
 }
 
-/// How the updates go on.
+/// Settings of a loop of updates.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Updates {
-    /// For how long.
+    /// Duration of the loop.
     pub(crate) for_ms: u64,
-    /// Between the read and the write, on average.
+    /// Mean time between read and write.
     pub(crate) inside_ms: u64,
-    /// Between two rounds, on average.
+    /// Mean time between two rounds.
     pub(crate) outside_ms: u64,
-    /// Where chance begins.
+    /// Seed of the random times.
     pub(crate) seed: u64,
 }

@@ -1,11 +1,11 @@
-//! Pages with the drawn timelines: one for each scenario, and one that leads to them.
+//! Pages with the drawn timelines: one for each scenario, and an index.
 
 use std::fmt::Write;
 
 use super::svg::{bars, escape, timeline};
 use super::text;
 use crate::lab::engine::EngineName;
-use crate::lab::outcome::{Case, Cell, Outcome};
+use crate::lab::outcome::{Case, CaseResult, Outcome};
 use crate::lab::scenario::Scenario;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#111827}\
@@ -14,7 +14,7 @@ vertical-align:top}.bad{background:#fee2e2}.good{background:#dcfce7}.dim{color:#
 border-radius:6px}pre{font-size:12px;overflow:auto;background:#f9fafb;padding:.75rem}section{margin:2.5rem 0}";
 
 /// File names and their content.
-pub fn pages(cells: &[Cell]) -> Vec<(String, String)> {
+pub fn pages(cells: &[CaseResult]) -> Vec<(String, String)> {
     let shown: Vec<Scenario> = Scenario::ALL
         .into_iter()
         .filter(|scenario| cells.iter().any(|cell| cell.case().scenario == *scenario))
@@ -22,16 +22,16 @@ pub fn pages(cells: &[Cell]) -> Vec<(String, String)> {
     let mut pages = vec![("index.html".to_owned(), index(cells, &shown))];
     pages.extend(shown.iter().map(|scenario| (format!("{scenario}.html"), scenario_page(cells, *scenario))));
     pages.extend(cells.iter().filter_map(|cell| match cell {
-        Cell::Ran(outcome) => {
+        CaseResult::Ran(outcome) => {
             let Case { scenario, engine, mode } = outcome.case;
             Some((format!("{scenario}-{engine}-{}.svg", mode.name()), picture(outcome)))
         }
-        Cell::NotApplicable { .. } | Cell::NotRun { .. } => None,
+        CaseResult::NotApplicable { .. } | CaseResult::NotRun { .. } => None,
     }));
     pages
 }
 
-/// What happened, or what was measured where nothing happened.
+/// The timeline, or the figures of a scenario without faults.
 fn picture(outcome: &Outcome) -> String {
     let case = outcome.case;
     let title = format!("{} on {}, {}", case.scenario, case.engine, case.mode.name());
@@ -48,7 +48,7 @@ fn page(title: &str, body: &str) -> String {
     )
 }
 
-fn index(cells: &[Cell], scenarios: &[Scenario]) -> String {
+fn index(cells: &[CaseResult], scenarios: &[Scenario]) -> String {
     let engines: Vec<EngineName> = EngineName::ALL
         .into_iter()
         .filter(|engine| cells.iter().any(|cell| cell.case().engine == *engine))
@@ -62,7 +62,8 @@ fn index(cells: &[Cell], scenarios: &[Scenario]) -> String {
         let _ = write!(body, "<tr><th><a href=\"{scenario}.html\">{scenario}</a></th>");
         for engine in &engines {
             body.push_str("<td>");
-            let of_both = |cell: &&Cell| cell.case().scenario == *scenario && cell.case().engine == *engine;
+            let of_both =
+                |cell: &&CaseResult| cell.case().scenario == *scenario && cell.case().engine == *engine;
             for cell in cells.iter().filter(of_both) {
                 let class = class(cell);
                 let _ = write!(
@@ -80,29 +81,29 @@ fn index(cells: &[Cell], scenarios: &[Scenario]) -> String {
     page("Lockkeeper lab", &body)
 }
 
-fn class(cell: &Cell) -> &'static str {
+fn class(cell: &CaseResult) -> &'static str {
     match cell {
-        Cell::Ran(outcome) if outcome.lost_updates > 0 || outcome.double_holders > 0 => "bad",
-        Cell::Ran(outcome) if outcome.case.scenario.has_gate() => "good",
-        Cell::Ran(_) => "",
-        Cell::NotApplicable { .. } | Cell::NotRun { .. } => "dim",
+        CaseResult::Ran(outcome) if outcome.lost_updates > 0 || outcome.double_holders > 0 => "bad",
+        CaseResult::Ran(outcome) if outcome.case.scenario.has_gate() => "good",
+        CaseResult::Ran(_) => "",
+        CaseResult::NotApplicable { .. } | CaseResult::NotRun { .. } => "dim",
     }
 }
 
-fn scenario_page(cells: &[Cell], scenario: Scenario) -> String {
+fn scenario_page(cells: &[CaseResult], scenario: Scenario) -> String {
     let mut body = format!(
         "<p><a href=\"index.html\">all scenarios</a></p><h1>{scenario}</h1><p>{}</p>",
-        escape(scenario.story())
+        escape(scenario.description())
     );
     for cell in cells.iter().filter(|cell| cell.case().scenario == scenario) {
         let case = cell.case();
         let _ = write!(body, "<section><h2>{}, {}</h2>", case.engine, case.mode.name());
         match cell {
-            Cell::Ran(outcome) => run(&mut body, outcome),
-            Cell::NotApplicable { why, .. } => {
+            CaseResult::Ran(outcome) => run(&mut body, outcome),
+            CaseResult::NotApplicable { why, .. } => {
                 let _ = write!(body, "<p class=\"dim\">Does not apply: {}</p>", escape(why));
             }
-            Cell::NotRun { why, .. } => {
+            CaseResult::NotRun { why, .. } => {
                 let _ = write!(body, "<p class=\"bad\">Not run: {}</p>", escape(why));
             }
         }

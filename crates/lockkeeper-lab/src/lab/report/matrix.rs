@@ -1,24 +1,24 @@
-//! The page docs/lab.md: its head is written by hand, here; the matrix comes from the runs.
+//! The page docs/lab.md: `head.txt` and the matrix of results.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::text;
 use crate::lab::engine::EngineName;
-use crate::lab::outcome::{Case, Cell, Mode};
+use crate::lab::outcome::{Case, CaseResult, Mode};
 use crate::lab::scenario::Scenario;
 
 const HEAD: &str = include_str!("head.txt");
 
 /// The whole page.
-pub fn page(cells: &[Cell], took: Duration) -> String {
+pub fn page(cells: &[CaseResult], took: Duration) -> String {
     let mut text = String::from(HEAD);
     let _ = write!(
         text,
-        "\n## The matrix\n\nMade by `lockkeeper lab all --matrix docs/lab.md` on {}, {} runs in {} min {} s, on a machine with {} \
+        "\n## The matrix\n\nMade by `lockkeeper-lab all --matrix docs/lab.md` on {}, {} runs in {} min {} s, on a machine with {} \
          cores, with a {} build of Lockkeeper. {}.\n\n",
         today(),
-        cells.iter().filter(|cell| matches!(cell, Cell::Ran(_))).count(),
+        cells.iter().filter(|cell| matches!(cell, CaseResult::Ran(_))).count(),
         took.as_secs() / 60,
         took.as_secs() % 60,
         std::thread::available_parallelism().map_or(1, usize::from),
@@ -28,7 +28,7 @@ pub fn page(cells: &[Cell], took: Duration) -> String {
     table(&mut text, cells);
     let mut reasons: Vec<(String, String)> = Vec::new();
     for cell in cells {
-        if let Cell::NotApplicable { case, why } | Cell::NotRun { case, why, .. } = cell {
+        if let CaseResult::NotApplicable { case, why } | CaseResult::NotRun { case, why, .. } = cell {
             let name = format!("{} on {}", case.scenario, case.engine);
             let name = if why_of_mode(*case) { format!("fenced on {}", case.engine) } else { name };
             if !reasons.iter().any(|(known, _)| *known == name) {
@@ -40,18 +40,18 @@ pub fn page(cells: &[Cell], took: Duration) -> String {
     for (name, why) in reasons {
         let _ = writeln!(text, "- {name}: {why}.");
     }
-    stories(&mut text, cells);
+    descriptions(&mut text, cells);
     text
 }
 
-/// Whether the engine, not the scenario, is the reason.
+/// Whether the reason is the engine, not the scenario.
 fn why_of_mode(case: Case) -> bool {
     case.mode == Mode::Fenced
-        && case.scenario.why_not(case.engine).is_none()
-        && case.engine.why_not_fenced().is_some()
+        && case.scenario.not_applicable_reason(case.engine).is_none()
+        && case.engine.not_fenced_reason().is_some()
 }
 
-fn table(text: &mut String, cells: &[Cell]) {
+fn table(text: &mut String, cells: &[CaseResult]) {
     text.push_str("| scenario | |");
     for engine in EngineName::ALL {
         let _ = write!(text, " {engine} |");
@@ -75,27 +75,27 @@ fn table(text: &mut String, cells: &[Cell]) {
     }
 }
 
-fn entry(cell: &Cell) -> String {
+fn entry(cell: &CaseResult) -> String {
     match cell {
-        Cell::Ran(outcome) => {
+        CaseResult::Ran(outcome) => {
             let words = text::parts(outcome).join("<br>");
             if outcome.broken.is_some() { format!("**broken**: {words}") } else { words }
         }
-        Cell::NotApplicable { case, .. } if why_of_mode(*case) => "no token".to_owned(),
-        Cell::NotApplicable { .. } => "does not apply".to_owned(),
-        Cell::NotRun { missing: true, .. } => "not run: not installed".to_owned(),
-        Cell::NotRun { .. } => "not run".to_owned(),
+        CaseResult::NotApplicable { case, .. } if why_of_mode(*case) => "no token".to_owned(),
+        CaseResult::NotApplicable { .. } => "does not apply".to_owned(),
+        CaseResult::NotRun { missing: true, .. } => "not run: not installed".to_owned(),
+        CaseResult::NotRun { .. } => "not run".to_owned(),
     }
 }
 
-/// What was done, and what else was seen.
-fn stories(text: &mut String, cells: &[Cell]) {
+/// The descriptions of the scenarios, and their notes.
+fn descriptions(text: &mut String, cells: &[CaseResult]) {
     text.push_str("\n## The scenarios\n");
     for scenario in Scenario::ALL {
-        let _ = write!(text, "\n**{scenario}.** {}\n", scenario.story());
+        let _ = write!(text, "\n**{scenario}.** {}\n", scenario.description());
         let mut noted: Vec<(String, Vec<String>)> = Vec::new();
         for cell in cells.iter().filter(|cell| cell.case().scenario == scenario) {
-            let Cell::Ran(outcome) = cell else { continue };
+            let CaseResult::Ran(outcome) = cell else { continue };
             for note in &outcome.notes {
                 let who = format!("{} ({})", outcome.case.engine, outcome.case.mode.name());
                 match noted.iter_mut().find(|(known, _)| known == note) {
@@ -145,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_of_the_matrix_has_a_word() {
+    fn every_cell_of_the_matrix_has_text() {
         let case = Case { scenario: Scenario::Pause, engine: EngineName::Redlock, mode: Mode::Fenced };
-        let cells = vec![Cell::NotApplicable { case, why: "no token at all".to_owned() }];
+        let cells = vec![CaseResult::NotApplicable { case, why: "no token at all".to_owned() }];
         let page = page(&cells, Duration::from_secs(61));
         assert!(page.contains("- fenced on redlock: no token at all."), "{page}");
         let rows = page.lines().filter(|line| line.starts_with("| ") && line.matches('|').count() == 11);

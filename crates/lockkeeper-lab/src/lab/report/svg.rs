@@ -1,9 +1,9 @@
-//! A timeline, drawn: a lane for each client, a bar for as long as it was sure to hold the lock.
+//! A drawn timeline: a lane for each client, a bar while it was certain to hold the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::lab::event::{Event, Phase, What};
+use crate::lab::event::{Event, EventKind, Phase};
 use crate::lab::outcome::Figure;
 
 const LEFT: f64 = 90.0;
@@ -11,13 +11,13 @@ const WIDTH: f64 = 880.0;
 const LANE: f64 = 46.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 64.0;
-/// A picture with more is no picture: long runs show their beginning.
+/// Limit on the events of a picture: long runs show their beginning.
 const EVENTS_MAX: usize = 600;
 
 /// Draws a timeline; empty if there is nothing to draw.
 pub(crate) fn timeline(events: &[Event], title: &str) -> String {
     let events: Vec<&Event> =
-        events.iter().filter(|event| !matches!(event.what, What::Ready)).take(EVENTS_MAX).collect();
+        events.iter().filter(|event| !matches!(event.what, EventKind::Ready)).take(EVENTS_MAX).collect();
     let names: BTreeSet<&str> =
         events.iter().filter(|event| event.who != "lab").map(|event| event.who.as_str()).collect();
     let (Some(first), Some(last)) = (events.first(), events.last()) else { return String::new() };
@@ -97,12 +97,12 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Grey over the lane of a victim, a line through all lanes for what strikes a server.
+    /// Grey over the lane of a client, a line through all lanes for a fault of a server.
     fn faults(&mut self, events: &[&'a Event], height: f64) {
         let mut open: BTreeMap<&str, u64> = BTreeMap::new();
         let mut labels = 0;
         for event in events {
-            let What::Fault { text, victim, phase } = &event.what else { continue };
+            let EventKind::Fault { text, victim, phase } = &event.what else { continue };
             match (victim.as_deref(), phase) {
                 (Some(victim), Phase::Begins) => {
                     open.insert(victim, event.at_ns);
@@ -144,17 +144,17 @@ impl<'a> Picture<'a> {
         );
     }
 
-    /// From the grant to the last moment at which the holder was sure.
+    /// From the grant to the last moment at which the holder was certain.
     fn holds(&mut self, events: &[&'a Event]) {
         let mut open: BTreeMap<&str, (u64, Option<u64>)> = BTreeMap::new();
         for event in events {
             match &event.what {
-                What::Granted { token } => {
+                EventKind::Granted { token } => {
                     open.insert(&event.who, (event.at_ns, *token));
                 }
-                What::Lost { until_ns, .. }
-                | What::Released { until_ns }
-                | What::NotReleased { until_ns, .. } => {
+                EventKind::Lost { until_ns, .. }
+                | EventKind::Released { until_ns }
+                | EventKind::NotReleased { until_ns, .. } => {
                     if let Some((from, token)) = open.remove(event.who.as_str()) {
                         self.held(&event.who, from, *until_ns, token);
                     }
@@ -191,11 +191,11 @@ impl<'a> Picture<'a> {
     fn acts(&mut self, events: &[&'a Event]) {
         for event in events {
             let (colour, shape) = match &event.what {
-                What::Read { .. } => ("#6b7280", "read"),
-                What::Wrote { wiped: 0 } => ("#15803d", "wrote"),
-                What::Wrote { .. } => ("#dc2626", "wrote"),
-                What::Refused { .. } => ("#d97706", "refused"),
-                What::Asks => ("#6b7280", "asks"),
+                EventKind::Read { .. } => ("#6b7280", "read"),
+                EventKind::Wrote { wiped: 0 } => ("#15803d", "wrote"),
+                EventKind::Wrote { .. } => ("#dc2626", "wrote"),
+                EventKind::Refused { .. } => ("#d97706", "refused"),
+                EventKind::Asks => ("#6b7280", "asks"),
                 _ => continue,
             };
             let (x, y) = (self.x(event.at_ns), self.y(&event.who) + 26.0);
@@ -239,7 +239,7 @@ fn legend(text: &mut String, y: f64) {
     }
 }
 
-/// Figures as bars; those of one unit can be compared.
+/// Figures as bars, grouped by unit.
 pub(crate) fn bars(figures: &[Figure], title: &str) -> String {
     let height = 20.0 + 30.0 * figures.len() as f64;
     let mut text = format!(
@@ -267,7 +267,7 @@ pub(crate) fn bars(figures: &[Figure], title: &str) -> String {
     text
 }
 
-/// Text that may stand in HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

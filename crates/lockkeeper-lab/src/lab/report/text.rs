@@ -1,29 +1,31 @@
-//! The timeline and the counts, for a terminal.
+//! The timeline and the counts as plain text.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::lab::event::{Event, What};
-use crate::lab::outcome::{Cell, Outcome};
+use crate::lab::event::{Event, EventKind};
+use crate::lab::outcome::{CaseResult, Outcome};
 
-/// More lines than anybody reads: of a long run the beginning and the end are shown.
+/// Limit on lines: the beginning and the end of a long run are shown.
 const LINES_MAX: usize = 80;
 
 /// One run.
-pub fn cell(cell: &Cell) -> String {
+pub fn cell(cell: &CaseResult) -> String {
     let case = cell.case();
     let title = format!("{} on {}, {}", case.scenario, case.engine, case.mode.name());
     match cell {
-        Cell::Ran(outcome) => format!("{title}\n\n{}\n{}", timeline(&outcome.timeline), counts(outcome)),
-        Cell::NotApplicable { why, .. } => format!("{title}: does not apply. {why}\n"),
-        Cell::NotRun { why, .. } => format!("{title}: not run. {why}\n"),
+        CaseResult::Ran(outcome) => {
+            format!("{title}\n\n{}\n{}", timeline(&outcome.timeline), counts(outcome))
+        }
+        CaseResult::NotApplicable { why, .. } => format!("{title}: does not apply. {why}\n"),
+        CaseResult::NotRun { why, .. } => format!("{title}: not run. {why}\n"),
     }
 }
 
-/// One line for each thing that happened.
+/// One line for each event.
 pub fn timeline(events: &[Event]) -> String {
     let began = events.first().map_or(0, |event| event.at_ns);
-    let shown: Vec<&Event> = events.iter().filter(|event| !matches!(event.what, What::Ready)).collect();
+    let shown: Vec<&Event> = events.iter().filter(|event| !matches!(event.what, EventKind::Ready)).collect();
     let width = shown.iter().map(|event| event.who.len()).max().unwrap_or(0);
     let hidden = shown.len().saturating_sub(LINES_MAX);
     let mut text = String::new();
@@ -36,7 +38,7 @@ pub fn timeline(events: &[Event]) -> String {
             continue;
         }
         let victim = match &event.what {
-            What::Fault { victim: Some(victim), .. } => format!(" {victim}"),
+            EventKind::Fault { victim: Some(victim), .. } => format!(" {victim}"),
             _ => String::new(),
         };
         let ms = (event.at_ns - began) / 1_000_000;
@@ -66,24 +68,24 @@ fn counts(outcome: &Outcome) -> String {
     text
 }
 
-/// One run in a few words.
-pub fn short(cell: &Cell) -> String {
+/// A result in a few words.
+pub fn short(cell: &CaseResult) -> String {
     match cell {
-        Cell::Ran(outcome) => {
+        CaseResult::Ran(outcome) => {
             let broken = if outcome.broken.is_some() { "BROKEN: " } else { "" };
             format!("{broken}{}", figures(outcome))
         }
-        Cell::NotApplicable { .. } => "does not apply".to_owned(),
-        Cell::NotRun { why, .. } => format!("not run: {why}"),
+        CaseResult::NotApplicable { .. } => "does not apply".to_owned(),
+        CaseResult::NotRun { why, .. } => format!("not run: {why}"),
     }
 }
 
-/// The counts that matter for this scenario, in one line.
+/// The counts of a scenario in one line.
 pub(crate) fn figures(outcome: &Outcome) -> String {
     parts(outcome).join(", ")
 }
 
-/// The same one by one.
+/// The counts of a scenario, one by one.
 pub(crate) fn parts(outcome: &Outcome) -> Vec<String> {
     let mut parts = Vec::new();
     if outcome.case.scenario.has_gate() {
@@ -101,10 +103,10 @@ pub(crate) fn parts(outcome: &Outcome) -> Vec<String> {
     parts
 }
 
-/// All runs, a line for each.
-pub fn summary(cells: &[Cell], took: Duration) -> String {
+/// All results, one line each.
+pub fn summary(cells: &[CaseResult], took: Duration) -> String {
     let mut text = String::new();
-    for cell in cells.iter().filter(|cell| !matches!(cell, Cell::NotApplicable { .. })) {
+    for cell in cells.iter().filter(|cell| !matches!(cell, CaseResult::NotApplicable { .. })) {
         let case = cell.case();
         let _ = writeln!(
             text,
@@ -115,10 +117,10 @@ pub fn summary(cells: &[Cell], took: Duration) -> String {
             short(cell)
         );
     }
-    let count = |wanted: fn(&Cell) -> bool| cells.iter().filter(|cell| wanted(cell)).count();
-    let ran = count(|cell| matches!(cell, Cell::Ran(_)));
-    let broken = count(|cell| matches!(cell, Cell::Ran(outcome) if outcome.broken.is_some()));
-    let not_run = count(|cell| matches!(cell, Cell::NotRun { .. }));
+    let count = |wanted: fn(&CaseResult) -> bool| cells.iter().filter(|cell| wanted(cell)).count();
+    let ran = count(|cell| matches!(cell, CaseResult::Ran(_)));
+    let broken = count(|cell| matches!(cell, CaseResult::Ran(outcome) if outcome.broken.is_some()));
+    let not_run = count(|cell| matches!(cell, CaseResult::NotRun { .. }));
     let _ = writeln!(
         text,
         "\n{ran} runs in {} min {} s, {broken} broken claims, {not_run} not run",

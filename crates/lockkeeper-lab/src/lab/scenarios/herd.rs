@@ -1,32 +1,32 @@
-//! A thousand waiters: what a release costs the server.
+//! A thousand waiters: the cost of a release to the server.
 
 use std::time::Duration;
 
-use crate::lab::client::{Crowd, Step};
+use crate::lab::client::{ClientGroup, Step};
 use crate::lab::error::LabError;
-use crate::lab::event::What;
-use crate::lab::stage::{Stage, turn};
-use crate::lab::yard::Shape;
+use crate::lab::event::EventKind;
+use crate::lab::scenario_run::{LEASE_END_MAX, ScenarioRun};
+use crate::lab::server_pool::Topology;
 
 const KEEPERS: usize = 20;
 const TASKS_EACH: usize = 50;
 const RELEASES: u64 = 100;
 const HOLD_MS: u64 = 20;
-/// No engine is given longer.
+/// Time limit for every engine.
 const LIMIT: Duration = Duration::from_secs(45);
-/// Long enough that renewals and expiries play no part.
+/// Long enough that no lease is renewed or expires.
 const TTL: Duration = Duration::from_secs(60);
-/// Between two looks at the server's own counters.
-const LOOK: Duration = Duration::from_secs(1);
-/// No queue takes longer to form.
-const LOOKS_MAX: usize = 12;
+/// Interval between two reads of the server's counters.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// Limit on the reads until the queue has formed.
+const READS_MAX: usize = 12;
 
-pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
-    let url = stage.servers(Shape::Single)?.url();
-    let mut holder = stage.client("A", &url, 1, TTL)?;
-    let mut crowd = stage.client("crowd", &url, 1, TTL)?;
-    holder.acquires(turn())?;
-    crowd.tell(&Step::Crowd(Crowd {
+pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
+    let url = run.servers(Topology::Single)?.url();
+    let mut holder = run.client("A", &url, 1, TTL)?;
+    let mut group = run.client("crowd", &url, 1, TTL)?;
+    holder.acquire(LEASE_END_MAX)?;
+    group.send(&Step::ClientGroup(ClientGroup {
         keepers: KEEPERS,
         tasks_each: TASKS_EACH,
         locks: 1,
@@ -34,20 +34,20 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
         grants_max: RELEASES,
         for_ms: LIMIT.as_millis() as u64,
     }))?;
-    crowd.until_it_asks()?;
-    stage.say("a thousand wait");
-    until_steady(stage)?;
-    let before = stage.servers(Shape::Single)?.requests();
+    group.wait_until_requested()?;
+    run.say("a thousand clients wait");
+    until_steady(run)?;
+    let before = run.servers(Topology::Single)?.requests();
     let began = std::time::Instant::now();
-    holder.does(&Step::Release)?;
-    let What::Worked { rounds, .. } = crowd.answer()? else {
-        return Err(LabError::NotApplicable("the crowd did not do its work: run it again"));
+    holder.perform(&Step::Release)?;
+    let EventKind::Worked { rounds, .. } = group.answer()? else {
+        return Err(LabError::NotApplicable("the group did not finish: run it again"));
     };
     let took = began.elapsed();
-    // Counters of PostgreSQL lag behind.
-    std::thread::sleep(LOOK);
-    let after = stage.servers(Shape::Single)?.requests();
-    stage.findings.figure(
+    // The counters of PostgreSQL lag behind.
+    std::thread::sleep(READ_EVERY);
+    let after = run.servers(Topology::Single)?.requests();
+    run.findings.figure(
         "releases",
         rounds as f64,
         &format!("in {} ms, held for {HOLD_MS} ms each", took.as_millis()),
@@ -56,18 +56,18 @@ pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
         && rounds > 0
     {
         let each = after.saturating_sub(before) as f64 / rounds as f64;
-        stage.findings.figure("for each release", (each * 10.0).round() / 10.0, what);
+        run.findings.figure("for each release", (each * 10.0).round() / 10.0, what);
     }
     Ok(())
 }
 
-/// Waits until the server has as much to do in one second as in the next: all requests stand in their queues.
-fn until_steady(stage: &mut Stage<'_>) -> Result<(), LabError> {
+/// Waits until the server processes as many requests in one second as in the next: all waiters are queued then.
+fn until_steady(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let mut last: Option<u64> = None;
     let mut grown: Option<u64> = None;
-    for _ in 0..LOOKS_MAX {
-        std::thread::sleep(LOOK);
-        let now = stage.servers(Shape::Single)?.requests().map_or(0, |(count, _)| count);
+    for _ in 0..READS_MAX {
+        std::thread::sleep(READ_EVERY);
+        let now = run.servers(Topology::Single)?.requests().map_or(0, |(count, _)| count);
         let more = last.map(|last| now.saturating_sub(last));
         if let (Some(before), Some(more)) = (grown, more)
             && before.abs_diff(more) <= 20 + before.max(more) / 10

@@ -1,7 +1,6 @@
 //! One scenario, one file.
 
 mod clock_jump;
-mod crowds;
 mod dead_waiter;
 mod etcd_set;
 mod failover;
@@ -10,26 +9,27 @@ mod partition;
 mod pause;
 mod pooled_session;
 mod server_crash;
+mod throughput;
 mod wrong_release;
 
 use super::error::LabError;
 use super::scenario::Scenario;
-use super::stage::Stage;
+use super::scenario_run::ScenarioRun;
 
 /// Plays it.
-pub(crate) fn play(scenario: Scenario, stage: &mut Stage<'_>) -> Result<(), LabError> {
+pub(crate) fn run(scenario: Scenario, run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     match scenario {
-        Scenario::Pause => pause::play(stage),
-        Scenario::Partition => partition::play(stage),
-        Scenario::ClockJump => clock_jump::play(stage),
-        Scenario::ServerCrash => server_crash::play(stage),
-        Scenario::Failover => failover::play(stage),
-        Scenario::WrongRelease => wrong_release::play(stage),
-        Scenario::PooledSession => pooled_session::play(stage),
-        Scenario::Herd => herd::play(stage),
-        Scenario::DeadWaiter => dead_waiter::play(stage),
-        Scenario::EtcdSet => etcd_set::play(stage),
-        Scenario::LongHold => crowds::long_hold(stage),
-        Scenario::Granularity => crowds::granularity(stage),
+        Scenario::Pause => pause::run(run),
+        Scenario::Partition => partition::run(run),
+        Scenario::ClockJump => clock_jump::run(run),
+        Scenario::ServerCrash => server_crash::run(run),
+        Scenario::Failover => failover::run(run),
+        Scenario::WrongRelease => wrong_release::run(run),
+        Scenario::PooledSession => pooled_session::run(run),
+        Scenario::Herd => herd::run(run),
+        Scenario::DeadWaiter => dead_waiter::run(run),
+        Scenario::EtcdSet => etcd_set::run(run),
+        Scenario::LongHold => throughput::long_hold(run),
+        Scenario::Granularity => throughput::granularity(run),
     }
 }

@@ -6,30 +6,30 @@ use lockkeeper_testkit::wire::Wire;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
-use crate::lab::stage::{Stage, ask, rivals_work, take_and_read, turn};
-use crate::lab::yard::Shape;
+use crate::lab::scenario_run::{LEASE_END_MAX, ScenarioRun, acquire_and_read, request_all, run_rivals};
+use crate::lab::server_pool::Topology;
 
 const PAIRS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);
 
-pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
-    let servers = stage.servers(Shape::Single)?;
+pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
+    let servers = run.servers(Topology::Single)?;
     let wires: Vec<Wire> = servers.addresses().into_iter().map(Wire::to).collect::<Result<_, _>>()?;
     let through: Vec<_> = wires.iter().map(|wire| wire.address).collect();
     let (far, near) = (servers.url_at(&through), servers.url());
-    let mut pairs = stage.pairs(PAIRS, (&far, &near), TTL)?;
-    take_and_read(&mut pairs)?;
+    let mut pairs = run.pairs(PAIRS, (&far, &near), TTL)?;
+    acquire_and_read(&mut pairs)?;
     wires.iter().for_each(Wire::cut);
-    stage.record.fault_begins("holders cut off from the lock service", None);
-    stage.say("the holders are cut off; waiting for their leases to end");
-    ask(&mut pairs)?;
-    let let_in = rivals_work(&mut pairs, turn())?;
-    stage.must_pass_on(&let_in);
+    run.events.fault_begins("holders cut off from the lock service", None);
+    run.say("the holders are cut off; waiting for their leases to end");
+    request_all(&mut pairs)?;
+    let granted = run_rivals(&mut pairs, LEASE_END_MAX)?;
+    run.check_handover(&granted);
     for pair in &mut pairs {
-        pair.holder.does(&Step::Write)?;
-        pair.rival.does(&Step::Release)?;
+        pair.holder.perform(&Step::Write)?;
+        pair.rival.perform(&Step::Release)?;
     }
     wires.iter().for_each(Wire::heal);
-    stage.record.fault_ends("healed", None);
+    run.events.fault_ends("healed", None);
     Ok(())
 }

@@ -1,34 +1,34 @@
-//! Holders that are stopped for longer than their lease, and write when they go on.
+//! Holders are paused for longer than their lease, and write when they are resumed.
 
 use std::time::Duration;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
-use crate::lab::stage::{Stage, ask, rivals_work, take_and_read, turn};
-use crate::lab::yard::Shape;
+use crate::lab::scenario_run::{LEASE_END_MAX, ScenarioRun, acquire_and_read, request_all, run_rivals};
+use crate::lab::server_pool::Topology;
 
 const PAIRS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);
 
-pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
-    let url = stage.servers(Shape::Single)?.url();
-    let mut pairs = stage.pairs(PAIRS, (&url, &url), TTL)?;
-    take_and_read(&mut pairs)?;
+pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
+    let url = run.servers(Topology::Single)?.url();
+    let mut pairs = run.pairs(PAIRS, (&url, &url), TTL)?;
+    acquire_and_read(&mut pairs)?;
     for pair in &mut pairs {
-        pair.holder.stop()?;
+        pair.holder.pause()?;
     }
-    stage.say("the holders are stopped; waiting for their leases to end");
-    ask(&mut pairs)?;
-    // Nothing ends this wait but the end of the holders' leases.
-    let let_in = rivals_work(&mut pairs, turn())?;
-    stage.must_pass_on(&let_in);
+    run.say("the holders are stopped; waiting for their leases to end");
+    request_all(&mut pairs)?;
+    // Only the end of the holders' leases ends this wait.
+    let granted = run_rivals(&mut pairs, LEASE_END_MAX)?;
+    run.check_handover(&granted);
     for pair in &mut pairs {
-        // Written into its pipe before it goes on: its write is the first thing that it does.
-        pair.holder.tell(&Step::Write)?;
-        pair.holder.go_on()?;
+        // Sent before it is resumed: the write is the first thing that it does.
+        pair.holder.send(&Step::Write)?;
+        pair.holder.resume()?;
         pair.holder.answer()?;
-        pair.holder.does(&Step::Release)?;
-        pair.rival.does(&Step::Release)?;
+        pair.holder.perform(&Step::Release)?;
+        pair.rival.perform(&Step::Release)?;
     }
     Ok(())
 }

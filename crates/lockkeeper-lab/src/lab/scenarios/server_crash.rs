@@ -1,35 +1,35 @@
-//! The server is killed and started again. Redis keeps nothing on disk, as it does by default in many places.
+//! The server is killed and restarted. Redis persists nothing, as in many installations.
 
 use std::time::Duration;
 
 use crate::lab::engine::EngineName;
 use crate::lab::error::LabError;
-use crate::lab::stage::{Stage, ask, holders_write, rivals_work, take_and_read};
-use crate::lab::yard::Shape;
+use crate::lab::scenario_run::{ScenarioRun, acquire_and_read, request_all, resume_holders, run_rivals};
+use crate::lab::server_pool::Topology;
 
 const PAIRS: usize = 3;
-/// Longer than a restart takes, so that a holder whose lock is remembered keeps it.
+/// Longer than a restart, so that a holder whose lock survives keeps it.
 const TTL: Duration = Duration::from_secs(30);
-/// How long a rival may take to be let in by a server that has forgotten the holder.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for the grant of a rival by a server that has forgotten the holder.
+const EARLY_GRANT_WITHIN: Duration = Duration::from_secs(2);
 
-pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
-    let shape = match stage.engine {
-        EngineName::Redis | EngineName::Redlock | EngineName::Naive => Shape::Volatile,
-        _ => Shape::Single,
+pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
+    let topology = match run.engine {
+        EngineName::Redis | EngineName::Redlock | EngineName::Naive => Topology::Volatile,
+        _ => Topology::Single,
     };
-    let url = stage.servers(shape)?.url();
-    let mut pairs = stage.pairs(PAIRS, (&url, &url), TTL)?;
-    take_and_read(&mut pairs)?;
-    stage.record.fault_begins("server killed", None);
-    stage.servers(shape)?.kill();
-    stage.say("the server is killed; starting it again");
-    stage.servers(shape)?.restart()?;
-    stage.record.fault_ends("server started again", None);
-    ask(&mut pairs)?;
-    let let_in = rivals_work(&mut pairs, PATIENCE)?;
-    holders_write(&mut pairs, &let_in)?;
-    let count = let_in.iter().filter(|let_in| **let_in).count();
-    stage.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
+    let url = run.servers(topology)?.url();
+    let mut pairs = run.pairs(PAIRS, (&url, &url), TTL)?;
+    acquire_and_read(&mut pairs)?;
+    run.events.fault_begins("server killed", None);
+    run.servers(topology)?.kill();
+    run.say("the server is killed; starting it again");
+    run.servers(topology)?.restart()?;
+    run.events.fault_ends("server started again", None);
+    request_all(&mut pairs)?;
+    let granted = run_rivals(&mut pairs, EARLY_GRANT_WITHIN)?;
+    resume_holders(&mut pairs, &granted)?;
+    let count = granted.iter().filter(|granted| **granted).count();
+    run.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
     Ok(())
 }

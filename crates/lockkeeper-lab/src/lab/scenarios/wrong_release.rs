@@ -1,44 +1,44 @@
-//! A holder that releases after its lease: whose lock does it end?
+//! A holder releases after its lease: whose lock does it end?
 
 use std::time::Duration;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
-use crate::lab::event::What;
-use crate::lab::stage::{Stage, turn};
-use crate::lab::yard::Shape;
+use crate::lab::event::EventKind;
+use crate::lab::scenario_run::{LEASE_END_MAX, ScenarioRun};
+use crate::lab::server_pool::Topology;
 
 const TTL: Duration = Duration::from_secs(1);
 
-pub(super) fn play(stage: &mut Stage<'_>) -> Result<(), LabError> {
-    let url = stage.servers(Shape::Single)?.url();
-    let mut a = stage.client("A", &url, 1, TTL)?;
-    // Long enough that its lease does not end while this is played.
-    let mut b = stage.client("B", &url, 1, 20 * TTL)?;
-    let mut c = stage.client("C", &url, 1, 20 * TTL)?;
-    a.acquires(turn())?;
-    a.stop()?;
-    b.acquires(turn())?;
-    b.does(&Step::Read)?;
-    a.tell(&Step::Release)?;
-    a.go_on()?;
+pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
+    let url = run.servers(Topology::Single)?.url();
+    let mut a = run.client("A", &url, 1, TTL)?;
+    // Long enough that the lease does not end during the scenario.
+    let mut b = run.client("B", &url, 1, 20 * TTL)?;
+    let mut c = run.client("C", &url, 1, 20 * TTL)?;
+    a.acquire(LEASE_END_MAX)?;
+    a.pause()?;
+    b.acquire(LEASE_END_MAX)?;
+    b.perform(&Step::Read)?;
+    a.send(&Step::Release)?;
+    a.resume()?;
     let said = a.answer()?;
-    let let_in = matches!(c.does(&Step::Acquire { wait_ms: 1_000 })?, What::Granted { .. });
-    if let_in {
-        c.does(&Step::Read)?;
-        c.does(&Step::Write)?;
+    let granted = matches!(c.perform(&Step::Acquire { wait_ms: 1_000 })?, EventKind::Granted { .. });
+    if granted {
+        c.perform(&Step::Read)?;
+        c.perform(&Step::Write)?;
     }
-    b.does(&Step::Write)?;
-    if let_in {
-        c.does(&Step::Release)?;
+    b.perform(&Step::Write)?;
+    if granted {
+        c.perform(&Step::Release)?;
     }
-    b.does(&Step::Release)?;
-    let was_accepted = matches!(said, What::Released { .. });
-    stage.findings.note(if was_accepted {
+    b.perform(&Step::Release)?;
+    let was_accepted = matches!(said, EventKind::Released { .. });
+    run.findings.note(if was_accepted {
         "A's late release was accepted"
     } else {
         "A's late release was refused"
     });
-    stage.findings.note(if let_in { "C was let in while B held" } else { "C was not let in while B held" });
+    run.findings.note(if granted { "C was let in while B held" } else { "C was not let in while B held" });
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! Reading a JSON body: bounded in size, time and depth, and strict in its fields.
 
-use std::fmt;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,8 +8,8 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use lockkeeper_api::value::Object;
+use serde::de::DeserializeOwned;
 
 use super::error::Error;
 use crate::failure::Failure;
@@ -106,31 +104,10 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], is_form: bool) -> Result<
     }
 }
 
-/// A JSON object. What serde derives for a struct would take an array as well.
-pub(super) struct Object<T>(pub(super) T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
-    }
-}
-
-struct ObjectVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-    type Value = Object<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     #[derive(Debug, Deserialize)]

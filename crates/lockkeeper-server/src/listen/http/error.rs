@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lockkeeper_core::{CycleStep, Refusal};
-use serde::Serialize;
+use lockkeeper_api::{ErrorBody, WrongAnswer};
+use lockkeeper_core::Refusal;
 
 use crate::failure::Failure;
 
@@ -33,8 +33,15 @@ impl Error {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        let status = StatusCode::from_u16(failure.http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let status =
+            StatusCode::from_u16(failure.code().http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         Error { failure, status }
+    }
+}
+
+impl From<WrongAnswer> for Error {
+    fn from(wrong: WrongAnswer) -> Error {
+        Failure::from(wrong).into()
     }
 }
 
@@ -44,80 +51,14 @@ impl From<Refusal> for Error {
     }
 }
 
-#[derive(Serialize)]
-struct Envelope {
-    error: Details,
-}
-
-/// Each detail is there with the codes it belongs to, and only with those.
-#[derive(Serialize)]
-struct Details {
-    code: &'static str,
-    message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lock: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_token: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<u64>,
-    /// With `not_leader`; null if nobody knows who leads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    leader: Option<Option<String>>,
-    /// With `deadlock`: who waits for which lock, beginning with the scope that asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cycle: Option<Vec<CycleStep>>,
-    /// With `unavailable`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    may_have_happened: Option<bool>,
-    /// With `limit`, when the node has more to do than it can carry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-}
-
-impl Details {
-    fn new(failure: &Failure) -> Details {
-        let mut details = Details {
-            code: failure.code(),
-            message: failure.to_string(),
-            lock: None,
-            last_token: None,
-            version: None,
-            leader: None,
-            cycle: None,
-            may_have_happened: None,
-            retry_after_ms: None,
-        };
-        match failure {
-            Failure::Refused(Refusal::StaleToken { last_token }) => details.last_token = Some(last_token.0),
-            Failure::Refused(Refusal::VersionMismatch { version }) => details.version = Some(*version),
-            Failure::Refused(
-                Refusal::Busy { lock } | Refusal::Timeout { lock } | Refusal::NotHeld { lock, .. },
-            ) => details.lock = Some(lock.to_string()),
-            Failure::Refused(Refusal::Deadlock { cycle }) => {
-                details.lock = cycle.first().map(|step| step.lock.to_string());
-                details.cycle = Some(cycle.to_vec());
-            }
-            Failure::Refused(Refusal::Died { lock, .. }) => details.lock = Some(lock.to_string()),
-            Failure::NotLeader { leader } => details.leader = Some(leader.clone()),
-            Failure::Unknown { .. } | Failure::Unavailable(_) => {
-                details.may_have_happened = Some(failure.may_have_happened());
-            }
-            Failure::Overload { retry_after_ms, .. } => details.retry_after_ms = Some(*retry_after_ms),
-            _ => {}
-        }
-        details
-    }
-}
-
 /// A failure in the same shape, for where it cannot be an answer of its own.
-pub(super) fn envelope(failure: &Failure) -> impl Serialize {
-    Envelope { error: Details::new(failure) }
+pub(super) fn body(failure: &Failure) -> ErrorBody {
+    ErrorBody { error: failure.into() }
 }
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let envelope = Envelope { error: Details::new(&self.failure) };
-        let mut response = (self.status, Json(envelope)).into_response();
+        let mut response = (self.status, Json(body(&self.failure))).into_response();
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             let seconds = match &self.failure {
                 Failure::Overload { retry_after_ms, .. } => retry_after_ms.div_ceil(1_000),
@@ -137,7 +78,7 @@ mod tests {
 
     fn shown(failure: Failure) -> (u16, Value) {
         let error = Error::from(failure);
-        let body = serde_json::to_value(Envelope { error: Details::new(&error.failure) }).unwrap();
+        let body = serde_json::to_value(super::body(&error.failure)).unwrap();
         (error.status.as_u16(), body["error"].clone())
     }
 

@@ -3,6 +3,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
+use lockkeeper_api::Request;
 
 use super::error::Error;
 use super::on_behalf::OnBehalf;
@@ -10,13 +11,10 @@ use super::on_behalf::OnBehalf;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const OLDER_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn metrics(
-    OnBehalf(calls): OnBehalf,
-    headers: HeaderMap,
-) -> Result<impl IntoResponse, Error> {
-    calls.must_be_known()?;
+pub(super) async fn metrics(OnBehalf(api): OnBehalf, headers: HeaderMap) -> Result<impl IntoResponse, Error> {
+    api.authorize(&Request::Metrics)?;
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let text = calls.metrics();
+    let text = api.metrics();
     Ok(match accepts.contains("application/openmetrics-text") {
         true => ([(CONTENT_TYPE, OPEN_METRICS)], text),
         false => ([(CONTENT_TYPE, OLDER_TEXT)], older_text(&text)),

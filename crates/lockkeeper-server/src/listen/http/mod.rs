@@ -1,51 +1,43 @@
-//! HTTP and JSON, for scripts and for languages without a library of ours. One file for each noun; docs/http.md
-//! tells the story and `openapi.json` describes every call.
+//! HTTP and JSON, for scripts and for languages without a library of ours. `routes.rs` is the table of all calls; their
+//! bodies and answers are the types of `lockkeeper-api`. docs/http.md tells the story.
 //!
 //! Strict in what it reads: an unknown field, a wrong type or a repeated key is refused with a message that
 //! names it, because a lock taken with a misspelt option is worse than none.
 
-mod access;
-mod base64;
 mod body;
+mod call;
 mod console;
-mod election;
 mod error;
-mod lock;
-mod member;
 mod metrics;
 mod observe;
 mod on_behalf;
 mod openapi;
 mod query;
-mod rate;
-mod session;
+mod routes;
 mod snapshot;
 mod status;
-mod token;
-mod value;
-mod with_grant;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::handler::Handler;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, any};
-
+use axum::routing::any;
 use tracing::{Instrument, Span};
 
-use crate::calls::Calls;
+use self::error::Error;
+pub use self::openapi::document as openapi_document;
+use self::routes::{Route, routes};
+use crate::api::Api;
 use crate::failure::Failure;
 use crate::trace;
-use error::Error;
 
 /// The HTTP API of a node.
 ///
 /// It also answers for every path that nobody else on the port has: 404 in our shape, or unimplemented for
 /// a gRPC client.
-pub fn router(calls: Calls) -> Router {
+pub fn router(api: Api) -> Router {
     let mut router = Router::new();
     for Route { path, handler, .. } in routes() {
         router = router.route(path, handler);
@@ -56,30 +48,29 @@ pub fn router(calls: Calls) -> Router {
         .route("/{*path}", any(unknown_path))
         .layer(from_fn(enter))
         .layer(map_response(add_headers))
-        .with_state(calls)
+        .with_state(api)
 }
 
 /// Bodies and queries, for `crate::fuzz`.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(data: &[u8]) {
-    fn one<T: serde::de::DeserializeOwned>(data: &[u8]) {
-        drop(body::parse::<T>(data, data.len().is_multiple_of(2)));
-    }
-    one::<lock::AcquireOne>(data);
-    one::<lock::AcquireAll>(data);
-    one::<lock::Release>(data);
-    one::<session::Open>(data);
-    one::<value::Put>(data);
-    one::<election::Campaign>(data);
-    one::<rate::Take>(data);
-    one::<token::Check>(data);
-    one::<access::Enable>(data);
-    one::<access::Rule>(data);
-    one::<access::QuotaWish>(data);
-    if let Ok(text) = std::str::from_utf8(data) {
-        if let Some(decoded) = base64::decode(text) {
-            assert_eq!(base64::decode(&base64::encode(&decoded)), Some(decoded));
+    fn one<C: lockkeeper_api::Call + serde::de::DeserializeOwned>(data: &[u8]) {
+        if let Ok(call) = body::parse::<C>(data, data.len().is_multiple_of(2)) {
+            drop(call.into_request());
         }
+    }
+    one::<lockkeeper_api::acquire::Acquire>(data);
+    one::<lockkeeper_api::acquire::AcquireAll>(data);
+    one::<lockkeeper_api::acquire::Release>(data);
+    one::<lockkeeper_api::session::OpenSession>(data);
+    one::<lockkeeper_api::value::PutValue>(data);
+    one::<lockkeeper_api::election::Campaign>(data);
+    one::<lockkeeper_api::rate::TakeRate>(data);
+    one::<lockkeeper_api::token::CheckToken>(data);
+    one::<lockkeeper_api::access::EnableAccess>(data);
+    one::<lockkeeper_api::access::AccessRule>(data);
+    one::<lockkeeper_api::access::SetQuota>(data);
+    if let Ok(text) = std::str::from_utf8(data) {
         query::fuzz(text);
     }
 }
@@ -92,83 +83,6 @@ pub(super) fn refuse(failure: Failure) -> Response {
 /// The same under another status than the failure's code has.
 pub(super) fn refuse_with(failure: Failure, status: StatusCode) -> Response {
     Error::from(failure).with_status(status).into_response()
-}
-
-/// One call. Each path has one method.
-struct Route {
-    #[cfg_attr(not(test), allow(dead_code, reason = "the test compares it with the OpenAPI document"))]
-    method: &'static str,
-    path: &'static str,
-    handler: MethodRouter<Calls>,
-}
-
-/// Every call of the API, in the order of the contract.
-fn routes() -> Vec<Route> {
-    vec![
-        post("/v1/session/open", session::open),
-        post("/v1/session/keepalive", session::keep_alive),
-        post("/v1/session/close", session::close),
-        post("/v1/lock/acquire", lock::acquire),
-        post("/v1/lock/acquire_all", lock::acquire_all),
-        post("/v1/lock/release", lock::release),
-        post("/v1/lock/cancel", lock::cancel),
-        post("/v1/lock/force_release", lock::force_release),
-        get("/v1/lock", lock::one),
-        get("/v1/locks", lock::page),
-        get("/v1/history", observe::history),
-        get("/v1/audit", observe::audit),
-        get("/v1/top", observe::top),
-        get("/v1/graph", observe::graph),
-        get("/v1/sessions", observe::sessions),
-        post("/v1/token/check", token::check),
-        post("/v1/value/put", value::put),
-        post("/v1/value/delete", value::delete),
-        get("/v1/value", value::one),
-        post("/v1/election/campaign", election::campaign),
-        post("/v1/election/resign", election::resign),
-        post("/v1/election/handover", election::hand_over),
-        get("/v1/election", election::one),
-        get("/v1/election/observe", election::observe),
-        post("/v1/rate/take", rate::take),
-        get("/v1/status", status::status),
-        get("/v1/members", member::list),
-        post("/v1/member/add", member::add),
-        post("/v1/member/remove", member::remove),
-        get("/v1/snapshot", snapshot::save),
-        get("/v1/access", access::list),
-        post("/v1/access/enable", access::enable),
-        post("/v1/access/grant", access::grant),
-        post("/v1/access/revoke", access::revoke),
-        post("/v1/access/token/create", access::create_token),
-        post("/v1/access/token/revoke", access::revoke_token),
-        post("/v1/access/quota", access::quota),
-        get("/livez", status::alive),
-        get("/readyz", status::ready),
-        get("/health", status::ready),
-        get("/version", status::version),
-        get("/metrics", metrics::metrics),
-        get("/openapi.json", openapi::document),
-        get("/v1/openapi.json", openapi::document),
-        get("/", console::page),
-        get("/console/events", console::events),
-        get("/console/{file}", console::file),
-    ]
-}
-
-fn get<H, T>(path: &'static str, handler: H) -> Route
-where
-    H: Handler<T, Calls>,
-    T: 'static,
-{
-    Route { method: "get", path, handler: axum::routing::get(handler) }
-}
-
-fn post<H, T>(path: &'static str, handler: H) -> Route
-where
-    H: Handler<T, Calls>,
-    T: 'static,
-{
-    Route { method: "post", path, handler: axum::routing::post(handler) }
 }
 
 /// What comes first with each request.

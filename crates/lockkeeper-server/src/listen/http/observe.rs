@@ -1,100 +1,34 @@
-//! What happened and where it is crowded, asked of the leader.
+//! An election as server-sent events.
 
-use axum::Json;
-use lockkeeper_core::Right;
-use serde::Deserialize;
+use std::convert::Infallible;
+use std::time::Duration;
 
-use super::error::Error;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::{Stream, StreamExt};
+use lockkeeper_api::election::GetElection;
+use lockkeeper_api::election_lock;
+
+use super::error::{self, Error};
 use super::on_behalf::OnBehalf;
 use super::query::Query;
-use crate::observe::audit::Audit;
-use crate::observe::graph::Graph;
-use crate::observe::history::LockHistory;
-use crate::observe::sessions::{SessionPage, Wanted};
-use crate::observe::top::Top;
 
-/// Empty means the same as absent.
-fn number(name: &str, digits: &str) -> Result<usize, Error> {
-    match digits {
-        "" => Ok(0),
-        digits => digits.parse().map_err(|_| {
-            Error::invalid(format!("the query does not fit: {name} is \"{digits}\", not a whole number"))
-        }),
-    }
-}
+/// An observer that has gone is noticed after this time at the latest.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OfLock {
-    name: String,
-    #[serde(default)]
-    limit: String,
-}
-
-pub(super) async fn history(
-    OnBehalf(calls): OnBehalf,
-    Query(asked): Query<OfLock>,
-) -> Result<Json<LockHistory>, Error> {
-    let limit = number("limit", &asked.limit)?;
-    calls.may(Right::Read, &asked.name)?;
-    Ok(Json(calls.look()?.history(&asked.name, limit)?))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Limit {
-    #[serde(default)]
-    limit: String,
-}
-
-pub(super) async fn audit(
-    OnBehalf(calls): OnBehalf,
-    Query(asked): Query<Limit>,
-) -> Result<Json<Audit>, Error> {
-    let limit = number("limit", &asked.limit)?;
-    calls.may_all(Right::Read, "")?;
-    Ok(Json(calls.look()?.audit(limit)))
-}
-
-pub(super) async fn top(OnBehalf(calls): OnBehalf, Query(asked): Query<Limit>) -> Result<Json<Top>, Error> {
-    let limit = number("limit", &asked.limit)?;
-    calls.may_all(Right::Read, "")?;
-    Ok(Json(calls.look()?.top(&calls.shared().hourly_stats, limit)))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OfLockOrAll {
-    #[serde(default)]
-    name: String,
-}
-
-pub(super) async fn graph(
-    OnBehalf(calls): OnBehalf,
-    Query(asked): Query<OfLockOrAll>,
-) -> Result<Json<Graph>, Error> {
-    let lock = (!asked.name.is_empty()).then_some(asked.name.as_str());
-    calls.may_all(Right::Read, "")?;
-    Ok(Json(calls.look()?.graph(lock)?))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Sessions {
-    #[serde(default)]
-    owner: String,
-    #[serde(default)]
-    after: String,
-    #[serde(default)]
-    limit: String,
-}
-
-pub(super) async fn sessions(
-    OnBehalf(calls): OnBehalf,
-    Query(asked): Query<Sessions>,
-) -> Result<Json<SessionPage>, Error> {
-    let limit = number("limit", &asked.limit)?;
-    let wanted = Wanted { after: Wanted::behind(&asked.after)?, owner: asked.owner, limit };
-    calls.may_all(Right::Read, "")?;
-    Ok(Json(calls.look()?.sessions(&calls.shared().expiry, &wanted)))
+/// Events named `leader`, the first at once; then, if this node can no longer know, one named `error`, and the end.
+pub(super) async fn election(
+    OnBehalf(api): OnBehalf,
+    Query(call): Query<GetElection>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
+    let lock = election_lock(&call.name)?;
+    // What is wrong from the start is a plain answer.
+    api.election(&lock)?;
+    let events = api.observe(lock).map(|seen| {
+        let event = match seen {
+            Ok(seen) => Event::default().event("leader").json_data(seen),
+            Err(failure) => Event::default().event("error").json_data(error::body(&failure)),
+        };
+        Ok(event.unwrap_or_default())
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_EVERY)))
 }

@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Response};
 use super::error::Error;
 use super::on_behalf::OnBehalf;
 
-pub(super) async fn save(OnBehalf(calls): OnBehalf) -> Result<Response, Error> {
-    let backup = calls.backup().await?;
+pub(super) async fn save(OnBehalf(api): OnBehalf) -> Result<Response, Error> {
+    let backup = api.backup().await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (CONTENT_LENGTH, backup.bytes.to_string()),

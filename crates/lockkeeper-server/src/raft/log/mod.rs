@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `disk/` | a folder of files: real, in memory, faulty |
+//! | `disk/` | a folder of files: real, in memory, and faulty for tests |
 //! | `sector` | 512 bytes that know whether they were written, and whether they still are as written |
 //! | `frame` | one gathered write, one fdatasync |
 //! | `record` | one change: entry, vote, truncation, purge, committed |
@@ -49,7 +49,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use disk::{Disk, DiskFile, Faults, FaultyDisk, MemoryDisk, RealDisk, SECTOR_BYTES};
+pub use disk::{Disk, DiskFile, MemoryDisk, RealDisk, SECTOR_BYTES};
+#[cfg(any(test, feature = "simulation", feature = "fuzz"))]
+pub use disk::{Faults, FaultyDisk};
 pub use error::LogError;
 pub(crate) use error::REPAIR;
 pub use housekeeper::Space;

@@ -52,7 +52,9 @@ impl Client {
     }
 
     pub(crate) async fn request(self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
-        self.send(&request(method, path, headers, body)).await
+        let answer = self.send(&request(method, path, headers, body)).await;
+        openapi::check(method, path, &answer);
+        answer
     }
 
     pub(crate) async fn get(self, path: &str) -> Answer {

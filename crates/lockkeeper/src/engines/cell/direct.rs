@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use lockkeeper_api::Code;
 use lockkeeper_api::v1::{self, ClientFrame, ServerFrame, answer, operation};
 use lockkeeper_net::credentials::Credentials;
 use lockkeeper_net::frame::{self, GREETING};
@@ -82,7 +83,7 @@ async fn introduce(writer: &mut Writer, reader: &mut Reader, token: String) -> R
             Some(answer::Kind::Error(error)) => {
                 let why = SmolStr::from(error.message.as_str());
                 let leader = (!error.leader.is_empty()).then(|| SmolStr::from(error.leader.as_str()));
-                let fatal = (error.code == "unauthenticated")
+                let fatal = (error.code == Code::Unauthenticated.as_str())
                     .then(|| crate::error::Error::Unauthenticated(why.clone()));
                 Err(Refused { why, leader, fatal })
             }

@@ -40,7 +40,7 @@
 //! - Without a majority of its nodes it grants nothing and renews nothing: guards end at their deadlines.
 //! - A guard can be lost although its session lives on in the cell: its own clock cannot know that cell time stood still.
 
-pub(crate) mod answer;
+mod answer;
 mod connection;
 #[cfg(feature = "cell")]
 mod direct;
@@ -64,6 +64,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkeeper_api::history::LockHistory;
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::answer::Kind as Answered;
 use lockkeeper_api::v1::operation::Kind as Asked;
@@ -82,7 +83,7 @@ use crate::engines::{AcquireRequest, Answer, Engine, Fence};
 use crate::error::Error;
 use crate::events::{EVENTS_KEPT, Events};
 use crate::grant::Grant;
-use crate::history::{AuditAct, Blocked, LockEvent, Top};
+use crate::history::{Audit, Blocked, LockEvent, Top};
 use crate::limiter::Taken;
 use crate::options::Options;
 use crate::value::Value;
@@ -303,7 +304,7 @@ impl Engine for Cell {
     fn who<'a>(&'a self, lock: &'a str) -> Answer<'a, LockState> {
         Box::pin(async move {
             let asked = Asked::GetLock(v1::GetLockRequest { lock: lock.to_owned() });
-            pick!(self.call(asked, true).await?, Lock).map(answer::lock_state)
+            pick!(self.call(asked, true).await?, Lock).map(Into::into)
         })
     }
 
@@ -314,7 +315,7 @@ impl Engine for Cell {
                 limit,
                 after: after.to_owned(),
             });
-            pick!(self.call(asked, true).await?, Locks).map(answer::lock_page)
+            pick!(self.call(asked, true).await?, Locks).map(Into::into)
         })
     }
 
@@ -339,7 +340,7 @@ impl Engine for Cell {
 
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async move {
-            pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(answer::status)
+            pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(Into::into)
         })
     }
 
@@ -350,28 +351,28 @@ impl Engine for Cell {
     fn history<'a>(&'a self, lock: &'a str, limit: u32) -> Answer<'a, Vec<LockEvent>> {
         Box::pin(async move {
             let asked = Asked::GetHistory(v1::GetHistoryRequest { lock: lock.to_owned(), limit });
-            pick!(self.call(asked, true).await?, History).map(history::events)
+            pick!(self.call(asked, true).await?, History).map(|found| LockHistory::from(found).events)
         })
     }
 
-    fn audit(&self, limit: u32) -> Answer<'_, Vec<AuditAct>> {
+    fn audit(&self, limit: u32) -> Answer<'_, Audit> {
         Box::pin(async move {
             let asked = Asked::GetAudit(v1::GetAuditRequest { limit });
-            pick!(self.call(asked, true).await?, Audit).map(history::acts)
+            pick!(self.call(asked, true).await?, Audit).map(Into::into)
         })
     }
 
     fn top(&self, limit: u32) -> Answer<'_, Top> {
         Box::pin(async move {
             let asked = Asked::GetTop(v1::GetTopRequest { limit });
-            pick!(self.call(asked, true).await?, Top).map(history::top)
+            pick!(self.call(asked, true).await?, Top).map(Into::into)
         })
     }
 
     fn blocked<'a>(&'a self, lock: &'a str) -> Answer<'a, Vec<Blocked>> {
         Box::pin(async move {
             let asked = Asked::GetWaitGraph(v1::GetWaitGraphRequest { lock: lock.to_owned() });
-            pick!(self.call(asked, true).await?, WaitGraph).map(history::blocked)
+            pick!(self.call(asked, true).await?, WaitGraph).map(|graph| history::blocked(graph.into()))
         })
     }
 
@@ -383,7 +384,7 @@ impl Engine for Cell {
                 // The answer comes before we give the question up.
                 wait_ms: (self.request_timeout / 2).as_millis() as u64,
             });
-            pick!(self.call(asked, true).await?, Election).map(|seen| seen.leader.map(answer::leader))
+            pick!(self.call(asked, true).await?, Election).map(|seen| seen.leader.map(Leader::from))
         })
     }
 

@@ -24,7 +24,7 @@ impl Cell {
         sequencer: String,
     ) -> Result<TokenCheck, Error> {
         let asked = Asked::CheckToken(v1::CheckTokenRequest { lock, token, sequencer });
-        pick!(self.call(asked, true).await?, CheckToken).map(answer::token_check)
+        pick!(self.call(asked, true).await?, CheckToken).map(Into::into)
     }
 }
 

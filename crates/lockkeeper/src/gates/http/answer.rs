@@ -4,33 +4,29 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde_json::json;
+use lockkeeper_api::{Code, ErrorBody};
 
 use crate::error::Error;
 
 pub(super) fn refusal(error: &Error) -> Response<Full<Bytes>> {
-    let status = match error {
-        Error::StaleToken { .. } => StatusCode::PRECONDITION_FAILED,
-        Error::Invalid(_) => StatusCode::BAD_REQUEST,
-        Error::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-        Error::Limit(_) => StatusCode::TOO_MANY_REQUESTS,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
+    let code = match error.contract_code() {
+        Some(code @ (Code::StaleToken | Code::Invalid | Code::TooLarge | Code::Limit)) => code,
+        _ => Code::Unavailable,
     };
-    with_status(error, status)
+    with_status(error, StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE))
 }
 
 /// HTTP has words of its own for some.
 pub(super) fn with_status(error: &Error, status: StatusCode) -> Response<Full<Bytes>> {
     let unavailable = status == StatusCode::SERVICE_UNAVAILABLE;
-    let code = if unavailable { "unavailable" } else { error.code() };
-    let mut details = json!({"code": code, "message": error.to_string()});
+    let code = if unavailable { None } else { error.contract_code() }.unwrap_or(Code::Unavailable);
+    let mut details = lockkeeper_api::Error::new(code, error.to_string());
     if let Error::StaleToken { last_token } = error {
-        details["last_token"] = json!(last_token.0);
+        details.last_token = Some(last_token.0);
     }
-    if unavailable {
-        details["may_have_happened"] = json!(false);
-    }
-    let mut response = Response::new(Full::from(json!({ "error": details }).to_string()));
+    details.may_have_happened = unavailable.then_some(false);
+    let body = serde_json::to_vec(&ErrorBody { error: details }).unwrap_or_default();
+    let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if unavailable || status == StatusCode::TOO_MANY_REQUESTS {

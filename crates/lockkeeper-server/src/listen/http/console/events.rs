@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 use axum::Extension;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
-use lockkeeper_core::history::ShortSession;
-use lockkeeper_core::{CellTime, Right};
+use lockkeeper_api::Request;
+use lockkeeper_api::session::SessionFilter;
+use lockkeeper_core::{CellTime, LockName};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::super::error::{self, Error};
 use super::super::on_behalf::OnBehalf;
 use super::super::query::Query;
+use crate::api::Api;
 use crate::budget::{ByteBudget, ConnectionBudget};
-use crate::calls::Calls;
 use crate::console_seats::ConsoleSeat;
 use crate::failure::Failure;
 use crate::observe::disk::Disk;
-use crate::observe::sessions::Wanted;
 
 /// A page that found no seat looks again after this.
 const PAGE_RETRY_MS: u64 = 5_000;
@@ -38,16 +39,21 @@ const SPEAK_EVERY: Duration = Duration::from_secs(2);
 const DISK_EVERY: Duration = Duration::from_secs(5);
 
 /// What the page wants to see.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Asked {
+    /// cell, locks, lock, graph, sessions, top, elections or audit.
     view: String,
+    /// The lock, for the view lock.
     #[serde(default)]
     name: String,
+    /// How the names begin, for the view locks.
     #[serde(default)]
     prefix: String,
+    /// Where the page begins, for the views locks, sessions and elections.
     #[serde(default)]
     after: String,
+    /// A part of the owner, for the view sessions.
     #[serde(default)]
     owner: String,
 }
@@ -56,9 +62,9 @@ pub(in super::super) struct Asked {
 enum View {
     Cell,
     Locks { prefix: String, after: String },
-    Lock { name: String },
+    Lock { name: LockName },
     Graph,
-    Sessions { owner: String, after: Option<ShortSession> },
+    Sessions(SessionFilter),
     Top,
     Elections { after: String },
     Audit,
@@ -71,10 +77,10 @@ impl Asked {
             "locks" => View::Locks { prefix: self.prefix, after: self.after },
             "lock" => {
                 lockkeeper_core::limits::check_name("name of the lock", &self.name)?;
-                View::Lock { name: self.name }
+                View::Lock { name: self.name.into() }
             }
             "graph" => View::Graph,
-            "sessions" => View::Sessions { owner: self.owner, after: Wanted::behind(&self.after)? },
+            "sessions" => View::Sessions(SessionFilter::new(&self.after, self.owner, 0)?),
             "top" => View::Top,
             "elections" => View::Elections { after: self.after },
             "audit" => View::Audit,
@@ -88,20 +94,19 @@ impl Asked {
 }
 
 pub(in super::super) async fn events(
-    OnBehalf(calls): OnBehalf,
+    OnBehalf(api): OnBehalf,
     connection: Option<Extension<ConnectionBudget>>,
     Query(asked): Query<Asked>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let view = asked.view()?;
-    view.check_rights(&calls)?;
-    let seat =
-        calls.shared().console_seats.take(calls.who().identity()).ok_or_else(|| Failure::Overload {
-            why: "too many pages watch this node already: close some, or open another node's".into(),
-            retry_after_ms: PAGE_RETRY_MS,
-        })?;
+    view.check_rights(&api)?;
+    let seat = api.shared().console_seats.take(api.who().identity()).ok_or_else(|| Failure::Overload {
+        why: "too many pages watch this node already: close some, or open another node's".into(),
+        retry_after_ms: PAGE_RETRY_MS,
+    })?;
     let mut ticker = tokio::time::interval(LOOK_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let folder = calls.home().log().and_then(|log| Some(log.parent()?.to_owned()));
+    let folder = api.home().log().and_then(|log| Some(log.parent()?.to_owned()));
     let watch = Watch {
         view,
         ticker,
@@ -113,8 +118,8 @@ pub(in super::super) async fn events(
         sent: None,
         spoke: None,
         clock: Clock { base: CellTime::default(), since: Instant::now() },
-        budget: calls.budget(&connection.map(|Extension(connection)| connection).unwrap_or_default()),
-        calls,
+        budget: api.budget(&connection.map(|Extension(connection)| connection).unwrap_or_default()),
+        api,
         _seat: seat,
     };
     Ok(Sse::new(futures_util::stream::unfold(Some(watch), |watch| async move {
@@ -128,26 +133,30 @@ pub(in super::super) async fn events(
 
 impl View {
     /// Whether the caller may see it. Asked before each event: rules and tokens change while a page watches.
-    fn check_rights(&self, calls: &Calls) -> Result<(), Failure> {
-        match self {
-            View::Cell => calls.must_have_rights(),
-            View::Locks { prefix, .. } => calls.may_all(Right::Read, prefix),
-            View::Lock { name } => calls.may(Right::Read, name),
-            View::Graph | View::Sessions { .. } | View::Top | View::Elections { .. } | View::Audit => {
-                calls.may_all(Right::Read, "")
+    fn check_rights(&self, api: &Api) -> Result<(), Failure> {
+        api.authorize(&match self {
+            View::Cell => Request::Health,
+            View::Locks { prefix, .. } => {
+                Request::Locks { prefix: prefix.clone(), after: String::new(), limit: 0 }
             }
-        }
+            View::Lock { name } => Request::Lock(name.clone()),
+            View::Graph => Request::Graph(None),
+            View::Sessions(filter) => Request::Sessions(filter.clone()),
+            View::Top => Request::Top { limit: 0 },
+            // Elections of any name are shown, like the acts of operators.
+            View::Elections { .. } | View::Audit => Request::Audit { limit: 0 },
+        })
     }
 }
 
 /// The last event of a page that may see no more.
 fn refusal(failure: &Failure) -> Event {
-    Event::default().event("error").json_data(error::envelope(failure)).unwrap_or_default()
+    Event::default().event("error").json_data(error::body(failure)).unwrap_or_default()
 }
 
 /// One page that watches one view.
 struct Watch {
-    calls: Calls,
+    api: Api,
     budget: ByteBudget,
     view: View,
     ticker: Interval,
@@ -198,7 +207,7 @@ impl Watch {
         loop {
             self.ticker.tick().await;
             self.look_at_disk().await;
-            self.view.check_rights(&self.calls)?;
+            self.view.check_rights(&self.api)?;
             if !self.is_due() || self.budget.check_read().is_err() {
                 continue;
             }
@@ -223,28 +232,28 @@ impl Watch {
 
     /// Whether there may be something new to show.
     fn is_due(&self) -> bool {
-        let raft = self.calls.consensus().status();
+        let raft = self.api.consensus().status();
         self.seen != Some((raft.applied, raft.leader, raft.term)) || is_past(self.made, ANEW_EVERY)
     }
 
     fn look(&mut self) -> Option<String> {
-        let raft = self.calls.consensus().status();
+        let raft = self.api.consensus().status();
         self.seen = Some((raft.applied, raft.leader, raft.term));
         self.made = Some(Instant::now());
-        let applied = self.calls.shared().table().now();
+        let applied = self.api.shared().table().now();
         let data = self.data();
         let sent = hash(&data);
         if self.sent == Some(sent) && !is_past(self.spoke, SPEAK_EVERY) {
             return None;
         }
         self.spoke = Some(Instant::now());
-        let leads = self.calls.may_answer().is_ok();
-        let cell_time = match self.calls.shared().leader_term.now() {
+        let leads = self.api.may_answer().is_ok();
+        let cell_time = match self.api.shared().leader_term.now() {
             Ok(now) => now,
             Err(_) => self.clock.now(applied),
         };
         let around = Around {
-            node_id: self.calls.home().identity().node_id,
+            node_id: self.api.home().identity().node_id,
             leader: raft.leader,
             leader_address: raft.leader_address,
             leads,
@@ -258,25 +267,21 @@ impl Watch {
     }
 
     fn data(&self) -> String {
-        let calls = &self.calls;
-        let shared = calls.shared();
+        let api = &self.api;
+        let shared = api.shared();
         if let View::Cell = self.view {
-            return json(&calls.cell_health(self.disk));
+            return json(&api.cell_health(self.disk));
         }
-        let look = calls.look_here();
+        let view = api.local_view();
         match &self.view {
             View::Cell => String::new(),
-            View::Locks { prefix, after } => json(&look.locks(prefix, after)),
-            // The name was checked when the page asked for it.
-            View::Lock { name } => json(&look.lock_in_full(name).ok()),
-            View::Graph => json(&look.graph(None).ok()),
-            View::Sessions { owner, after } => {
-                let wanted = Wanted { after: *after, owner: owner.clone(), limit: 0 };
-                json(&look.sessions(&shared.expiry, &wanted))
-            }
-            View::Top => json(&look.top(&shared.hourly_stats, 20)),
-            View::Elections { after } => json(&look.elections(after)),
-            View::Audit => json(&look.audit(0)),
+            View::Locks { prefix, after } => json(&view.lock_list(prefix, after)),
+            View::Lock { name } => json(&view.lock_in_full(name)),
+            View::Graph => json(&view.graph(None)),
+            View::Sessions(filter) => json(&view.sessions(&shared.expiry, filter)),
+            View::Top => json(&view.top(&shared.hourly_stats, 20)),
+            View::Elections { after } => json(&view.elections(after)),
+            View::Audit => json(&view.audit(0)),
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
 use axum::response::{IntoResponse, Response};
 
-pub(super) use self::events::events;
+pub(super) use self::events::{Asked, events};
 use super::error::Error;
 
 /// The console's own scripts and styles, calls to this node, and nothing else; nobody may frame it, and no text can

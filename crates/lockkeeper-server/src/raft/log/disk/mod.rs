@@ -3,6 +3,7 @@
 //! The log goes through this trait alone, so that the embedded engine can keep it in memory, and tests and
 //! the simulation can tear, lose and flip what it wrote.
 
+#[cfg(any(test, feature = "simulation", feature = "fuzz"))]
 mod faulty;
 mod memory;
 mod real;
@@ -12,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(test, feature = "simulation", feature = "fuzz"))]
 pub use faulty::{Faults, FaultyDisk};
 pub use memory::MemoryDisk;
 pub use real::RealDisk;

@@ -445,25 +445,5 @@ fn wire_grant(grant: &lockkeeper_core::Grant) -> v1::Grant {
 }
 
 fn wire_error(refusal: &Refusal) -> v1::Error {
-    let code = match refusal {
-        Refusal::Busy { .. } => "busy",
-        Refusal::Timeout { .. } | Refusal::Cancelled => "timeout",
-        Refusal::NotHeld { .. } => "not_held",
-        Refusal::SessionLost => "session_lost",
-        Refusal::StaleToken { .. } => "stale_token",
-        Refusal::VersionMismatch { .. } => "version_mismatch",
-        Refusal::Deadlock { .. } => "deadlock",
-        Refusal::Died { .. } => "died",
-        Refusal::Wounded => "wounded",
-        Refusal::Invalid(_) => "invalid",
-        Refusal::TooLarge(_) => "too_large",
-        Refusal::Limit(_) => "limit",
-    };
-    let mut error = v1::Error { code: code.into(), message: refusal.to_string(), ..Default::default() };
-    match refusal {
-        Refusal::StaleToken { last_token } => error.last_token = last_token.0,
-        Refusal::VersionMismatch { version } => error.version = *version,
-        _ => {}
-    }
-    error
+    lockkeeper_api::Error::from(refusal).into()
 }

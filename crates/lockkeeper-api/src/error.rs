@@ -1,0 +1,125 @@
+//! Errors as callers see them: one type for JSON and for protobuf.
+
+use lockkeeper_core::{CycleStep, Refusal};
+use serde::Serialize;
+
+use crate::code::Code;
+use crate::v1;
+
+/// A refused request. Each detail is present with the codes that it belongs to, and only with those.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
+pub struct Error {
+    /// Why.
+    pub code: Code,
+    /// Why, and what to do next, for people.
+    pub message: String,
+    /// The lock that the request could not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<String>,
+    /// With `stale_token`: the last token granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_token: Option<u64>,
+    /// With `version_mismatch`: the version that the value has; 0 if there is no such value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// With `not_leader`: the leader's address; null if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Option<String>>,
+    /// With `deadlock`: who waits for which lock, beginning with the scope that asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<CycleStepSchema>>"))]
+    pub cycle: Option<Vec<CycleStep>>,
+    /// With `unavailable`: whether the request may have been carried out all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_have_happened: Option<bool>,
+    /// With `limit`, when the node is overloaded: when to try again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+/// The body of an answer that refuses a request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Error"))]
+pub struct ErrorBody {
+    /// What is wrong.
+    pub error: Error,
+}
+
+/// One step of the cycle of a deadlock.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(rename = "CycleStep")]
+#[allow(dead_code, reason = "only its schema is used: the core knows no schemas")]
+struct CycleStepSchema {
+    /// Empty for a request without a scope.
+    scope: String,
+    /// Who it is, for people.
+    owner: String,
+    /// The lock that it waits for.
+    lock: String,
+}
+
+impl Error {
+    /// An error without details.
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error {
+            code,
+            message: message.into(),
+            lock: None,
+            last_token: None,
+            version: None,
+            leader: None,
+            cycle: None,
+            may_have_happened: None,
+            retry_after_ms: None,
+        }
+    }
+}
+
+impl From<&Refusal> for Error {
+    fn from(refusal: &Refusal) -> Error {
+        let mut error = Error::new(Code::from(refusal), refusal.to_string());
+        match refusal {
+            Refusal::StaleToken { last_token } => error.last_token = Some(last_token.0),
+            Refusal::VersionMismatch { version } => error.version = Some(*version),
+            Refusal::Busy { lock }
+            | Refusal::Timeout { lock }
+            | Refusal::NotHeld { lock, .. }
+            | Refusal::Died { lock, .. } => error.lock = Some(lock.to_string()),
+            Refusal::Deadlock { cycle } => {
+                error.lock = cycle.first().map(|step| step.lock.to_string());
+                error.cycle = Some(cycle.to_vec());
+            }
+            Refusal::Cancelled
+            | Refusal::SessionLost
+            | Refusal::Wounded
+            | Refusal::Invalid(_)
+            | Refusal::TooLarge(_)
+            | Refusal::Limit(_) => {}
+        }
+        error
+    }
+}
+
+impl From<Error> for v1::Error {
+    fn from(error: Error) -> v1::Error {
+        let step = |step: CycleStep| v1::CycleStep {
+            scope: step.scope.to_string(),
+            owner: step.owner.to_string(),
+            lock: step.lock.to_string(),
+        };
+        v1::Error {
+            code: error.code.as_str().to_owned(),
+            message: error.message,
+            last_token: error.last_token.unwrap_or_default(),
+            version: error.version.unwrap_or_default(),
+            leader: error.leader.flatten().unwrap_or_default(),
+            may_have_happened: error.may_have_happened.unwrap_or_default(),
+            cycle: error.cycle.unwrap_or_default().into_iter().map(step).collect(),
+            retry_after_ms: error.retry_after_ms.unwrap_or_default(),
+        }
+    }
+}

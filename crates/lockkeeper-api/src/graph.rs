@@ -1,0 +1,123 @@
+//! Who waits for whom.
+
+use std::time::Duration;
+
+use lockkeeper_core::{Refusal, graph};
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Answer, Call, Request, lock_name};
+use crate::v1;
+use crate::wire::{answers, mirror};
+
+/// Who waits for whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct WaitGraph {
+    /// The sessions.
+    pub points: Vec<GraphPoint>,
+    /// From one that waits to one that blocks it, by their places in `points`.
+    pub arrows: Vec<GraphArrow>,
+    /// The longest path along arrows, as places in `points`.
+    pub longest_chain: Vec<u32>,
+    /// How many rings there are.
+    pub rings: u32,
+    /// How many requests wait in the whole cell.
+    pub waiting: u64,
+    /// Some waits were left out.
+    pub sampled: bool,
+}
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GraphPoint {
+    /// The first eight digits of its id.
+    pub session: String,
+    /// Who it is.
+    pub owner: String,
+    /// How many grants it holds.
+    pub holds: u32,
+    /// The ring that it is part of; 0 if none.
+    pub ring: u32,
+}
+
+/// One session that blocks another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GraphArrow {
+    /// The place of the one that waits.
+    pub from: u32,
+    /// The place of the one that blocks it.
+    pub to: u32,
+    /// The lock.
+    pub lock: String,
+    /// For how long it has waited.
+    #[serde(rename = "waited_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub waited: Duration,
+}
+
+mirror!(WaitGraph = v1::WaitGraph { points, arrows, longest_chain, rings, waiting, sampled });
+mirror!(GraphPoint = v1::wait_graph::Point { session, owner, holds, ring });
+mirror!(GraphArrow = v1::wait_graph::Arrow { from, to, lock; waited = waited_ms });
+
+impl WaitGraph {
+    /// A graph as people see it, with the number of all requests that wait.
+    pub fn new(graph: graph::WaitGraph, waiting: u64) -> WaitGraph {
+        let point = |point: graph::Point| GraphPoint {
+            session: point.session.to_string(),
+            owner: point.owner.into(),
+            holds: point.holds,
+            ring: point.ring as u32,
+        };
+        let arrow = |arrow: graph::Arrow| GraphArrow {
+            from: arrow.from as u32,
+            to: arrow.to as u32,
+            lock: arrow.lock.into(),
+            waited: Duration::from_millis(arrow.waited_ms),
+        };
+        WaitGraph {
+            points: graph.points.into_iter().map(point).collect(),
+            arrows: graph.arrows.into_iter().map(arrow).collect(),
+            longest_chain: graph.longest_chain.into_iter().map(|place| place as u32).collect(),
+            rings: graph.rings as u32,
+            waiting,
+            sampled: graph.sampled,
+        }
+    }
+}
+
+/// Asks who waits for whom.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GetGraph {
+    /// Only the waits for this lock, and what its holders wait for in turn.
+    pub name: String,
+}
+
+fn graph(lock: String) -> Result<Request, Refusal> {
+    let lock = (!lock.is_empty()).then(|| lock_name(lock)).transpose()?;
+    Ok(Request::Graph(lock))
+}
+
+impl Call for GetGraph {
+    type Answer = WaitGraph;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        graph(self.name)
+    }
+}
+
+impl TryFrom<v1::GetWaitGraphRequest> for Request {
+    type Error = Refusal;
+
+    fn try_from(request: v1::GetWaitGraphRequest) -> Result<Request, Refusal> {
+        graph(request.lock)
+    }
+}
+
+answers! {
+    Answer::Graph(graph) => WaitGraph as graph;
+    Answer::Graph(graph) => v1::WaitGraph as graph.into();
+}

@@ -1,0 +1,258 @@
+//! What happened: the last events of a lock, what operators did, who led the cell.
+
+use std::time::Duration;
+
+use lockkeeper_core::history::{Act, Deed, Leader as LeaderRecord, LockEvent as EventRecord, What};
+use lockkeeper_core::{CellTime, Mode, Refusal};
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Answer, Call, Limit, Request, lock_name};
+use crate::v1;
+use crate::wire::{answers, mirror};
+
+/// The last events of one lock, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LockHistory {
+    /// The lock.
+    pub lock: String,
+    /// The events.
+    pub events: Vec<LockEvent>,
+}
+
+/// One thing that happened to a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LockEvent {
+    /// `granted`, or how a grant ended: `released`, `session_closed`, `session_expired`, `forced`, `cancelled`, `wounded`.
+    pub what: String,
+    /// When, in cell time.
+    pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: it may be wrong.
+    pub utc_ms: u64,
+    /// How long ago, in cell time.
+    #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub ago: Duration,
+    /// The token of the grant.
+    pub token: u64,
+    /// How it was held, for a grant.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::acquire::optional_mode_schema"))]
+    pub mode: Option<Mode>,
+    /// Who.
+    pub owner: String,
+    /// The first eight digits of the session's id.
+    pub session: String,
+    /// How long a grant was waited for.
+    #[serde(rename = "waited_ms", serialize_with = "crate::ms::option::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
+    pub waited: Option<Duration>,
+    /// How long it had been held when it ended.
+    #[serde(rename = "held_ms", serialize_with = "crate::ms::option::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
+    pub held: Option<Duration>,
+    /// Why it was taken away by force.
+    pub reason: Option<String>,
+}
+
+/// What operators did, and who led the cell; the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Audit {
+    /// What operators did.
+    pub acts: Vec<AuditAct>,
+    /// Who came to lead.
+    pub leaders: Vec<LeaderChange>,
+}
+
+/// Something that an operator did.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AuditAct {
+    /// Counts all acts of the cell.
+    pub number: u64,
+    /// `force_release`, `members`, `restored`, `access` or `note`.
+    pub what: String,
+    /// When, in cell time.
+    pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    pub utc_ms: Option<u64>,
+    /// How long ago, in cell time.
+    #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub ago: Duration,
+    /// The lock that was freed.
+    pub lock: Option<String>,
+    /// Why, in the operator's words.
+    pub reason: Option<String>,
+    /// How many holders it was taken from.
+    pub released: Option<u32>,
+    /// The last token afterwards.
+    pub last_token: Option<u64>,
+    /// The members since then.
+    pub members: Option<String>,
+    /// Who did it, if the caller was authenticated.
+    pub by: Option<String>,
+    /// What was changed or done, in a line.
+    pub change: Option<String>,
+}
+
+/// A node that came to lead the cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LeaderChange {
+    /// When, in cell time.
+    pub at_ms: u64,
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    pub utc_ms: Option<u64>,
+    /// How long ago, in cell time.
+    #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub ago: Duration,
+    /// The term.
+    pub term: u64,
+    /// The node.
+    pub node_id: u64,
+}
+
+mirror!(LockHistory = v1::LockHistory { lock, events });
+mirror!(LockEvent = v1::LockEvent {
+    what, at_ms, utc_ms, token, mode, owner, session, reason; ago = ago_ms, waited = waited_ms, held = held_ms
+});
+mirror!(Audit = v1::Audit { acts, leaders });
+mirror!(AuditAct = v1::AuditAct {
+    number, what, at_ms, utc_ms, lock, reason, released, last_token, members, by, change; ago = ago_ms
+});
+mirror!(LeaderChange = v1::LeaderChange { at_ms, utc_ms, term, node_id; ago = ago_ms });
+
+fn ago(now: CellTime, at: CellTime) -> Duration {
+    Duration::from_millis(now.ms_since(at))
+}
+
+impl LockEvent {
+    /// An event as it is seen at this moment.
+    pub fn new(event: &EventRecord, now: CellTime) -> LockEvent {
+        let granted = event.what == What::Granted;
+        let took = Duration::from_millis(event.took_ms);
+        LockEvent {
+            what: event.what.as_str().to_owned(),
+            at_ms: event.at.0 / 1_000,
+            utc_ms: event.utc_ms,
+            ago: ago(now, event.at),
+            token: event.token.0,
+            mode: event.mode,
+            owner: event.owner.to_string(),
+            session: event.session.to_string(),
+            waited: granted.then_some(took),
+            held: (!granted).then_some(took),
+            reason: (!event.reason.is_empty()).then(|| event.reason.to_string()),
+        }
+    }
+}
+
+impl AuditAct {
+    /// An act as it is seen at this moment.
+    pub fn new(act: &Act, now: CellTime) -> AuditAct {
+        let mut shown = AuditAct {
+            number: act.number,
+            what: act.deed.as_str().to_owned(),
+            at_ms: act.at.0 / 1_000,
+            utc_ms: act.utc_ms,
+            ago: ago(now, act.at),
+            ..AuditAct::default()
+        };
+        let known = |by: &str| (!by.is_empty()).then(|| by.to_owned());
+        match &act.deed {
+            Deed::ForceRelease { by, lock, reason, released, last_token } => {
+                shown.by = known(by);
+                shown.lock = Some(lock.to_string());
+                shown.reason = Some(reason.to_string());
+                shown.released = Some(*released);
+                shown.last_token = Some(last_token.0);
+            }
+            Deed::Access { by, change } => {
+                shown.by = known(by);
+                shown.change = Some(change.to_string());
+            }
+            Deed::Note { by, text } => {
+                shown.by = known(by);
+                shown.change = Some(text.to_string());
+            }
+            Deed::Members { members } => shown.members = Some(members.to_string()),
+            Deed::Restored { last_token } => shown.last_token = Some(last_token.0),
+        }
+        shown
+    }
+}
+
+impl LeaderChange {
+    /// A change of the leader as it is seen at this moment.
+    pub fn new(leader: LeaderRecord, now: CellTime) -> LeaderChange {
+        LeaderChange {
+            at_ms: leader.at.0 / 1_000,
+            utc_ms: leader.utc_ms,
+            ago: ago(now, leader.at),
+            term: leader.term,
+            node_id: leader.node,
+        }
+    }
+}
+
+/// Asks for the last events of a lock.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GetHistory {
+    /// The lock.
+    pub name: String,
+    /// Most events: all that are remembered (32) if absent or 0.
+    #[serde(default)]
+    pub limit: Limit,
+}
+
+impl Call for GetHistory {
+    type Answer = LockHistory;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        let limit = self.limit.number()?;
+        Ok(Request::History { lock: lock_name(self.name)?, limit })
+    }
+}
+
+impl TryFrom<v1::GetHistoryRequest> for Request {
+    type Error = Refusal;
+
+    fn try_from(request: v1::GetHistoryRequest) -> Result<Request, Refusal> {
+        Ok(Request::History { lock: lock_name(request.lock)?, limit: request.limit as usize })
+    }
+}
+
+/// Asks what operators did, and who led the cell.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GetAudit {
+    /// Most acts: 100 if absent or 0.
+    pub limit: Limit,
+}
+
+impl Call for GetAudit {
+    type Answer = Audit;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        Ok(Request::Audit { limit: self.limit.number()? })
+    }
+}
+
+impl From<v1::GetAuditRequest> for Request {
+    fn from(request: v1::GetAuditRequest) -> Request {
+        Request::Audit { limit: request.limit as usize }
+    }
+}
+
+answers! {
+    Answer::History(history) => LockHistory as history;
+    Answer::Audit(audit) => Audit as audit;
+    Answer::History(history) => v1::LockHistory as history.into();
+    Answer::Audit(audit) => v1::Audit as audit.into();
+}

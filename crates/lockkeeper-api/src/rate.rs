@@ -1,0 +1,75 @@
+//! Rates that all instances of a service share.
+
+use lockkeeper_core::limits::INTERVAL_NS_MAX;
+use lockkeeper_core::{Command, Refusal, TakeRate as TakeRateCommand};
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Answer, Call, Request};
+use crate::v1;
+use crate::wire::{answers, mirror};
+
+/// Takes permits of a rate, all or none.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TakeRate {
+    /// The limiter.
+    pub limiter: String,
+    /// How many permits; 1 if absent.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub permits: Option<u64>,
+    /// How many permits come back in a second.
+    pub rate_per_s: f64,
+    /// How many permits there are at most.
+    pub burst: u64,
+}
+
+/// Whether permits were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RateTaken {
+    /// They were.
+    pub allowed: bool,
+    /// If not: when to try again.
+    pub retry_after_ms: u64,
+}
+
+mirror!(RateTaken = v1::TakeRateResponse { allowed, retry_after_ms });
+
+impl Call for TakeRate {
+    type Answer = RateTaken;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        let TakeRate { limiter, permits, rate_per_s, burst } = self;
+        if permits == Some(0) {
+            return Err(Refusal::invalid("permits is 0: ask for at least one"));
+        }
+        v1::TakeRateRequest { limiter, permits: permits.unwrap_or(1), rate_per_s, burst }.try_into()
+    }
+}
+
+impl TryFrom<v1::TakeRateRequest> for Request {
+    type Error = Refusal;
+
+    fn try_from(request: v1::TakeRateRequest) -> Result<Request, Refusal> {
+        let interval_ns = 1e9 / request.rate_per_s;
+        if !(request.rate_per_s > 0.0 && (1.0..=INTERVAL_NS_MAX as f64).contains(&interval_ns)) {
+            return Err(Refusal::invalid(format!(
+                "rate_per_s is {}; it must be between one a day and 10^9 a second",
+                request.rate_per_s
+            )));
+        }
+        let take = TakeRateCommand {
+            limiter: request.limiter.into(),
+            permits: if request.permits == 0 { 1 } else { request.permits },
+            interval_ns: interval_ns.round() as u64,
+            burst: request.burst,
+        };
+        Ok(Command::TakeRate(take).into())
+    }
+}
+
+answers! {
+    Answer::RateTaken(taken) => RateTaken as taken;
+    Answer::RateTaken(taken) => v1::TakeRateResponse as taken.into();
+}

@@ -1,0 +1,298 @@
+//! One request type and one answer type for every protocol: HTTP bodies, unary gRPC messages and the operations of a stream
+//! all become a [`Request`], and JSON, messages and answers on a stream are made of an [`Answer`].
+
+use lockkeeper_core::access::ELECTION_PREFIX;
+use lockkeeper_core::{
+    AccessChange, Command, Grant, LockName, Refusal, Reply, SessionId, Token, Wait, limits,
+};
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, format_smolstr};
+
+use crate::access::{AccessState, NewToken};
+use crate::election::Election;
+use crate::graph::WaitGraph;
+use crate::history::{Audit, LockHistory};
+use crate::lock::{LockPage, LockState};
+use crate::rate::RateTaken;
+use crate::session::{KeptAlive, SessionFilter, SessionOpened, SessionPage};
+use crate::status::{Members, Status};
+use crate::token::TokenCheck;
+use crate::top::Top;
+use crate::v1;
+use crate::value::Written;
+use crate::wire::answers;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// A command for the lock table, complete but for the caller's identity.
+    Command(Command),
+    /// Open a session; the node draws its id.
+    OpenSession {
+        /// How long it lives without a renewal.
+        ttl_ms: u64,
+        /// Who it is, for people.
+        owner: SmolStr,
+    },
+    /// Renew a session.
+    KeepAlive(SessionId),
+    /// Who holds a lock and who waits for it.
+    Lock(LockName),
+    /// A page of the locks in use.
+    Locks {
+        /// Names that begin with this.
+        prefix: String,
+        /// The last name of the page before.
+        after: String,
+        /// Most locks in the page; 0 for the default.
+        limit: usize,
+    },
+    /// Whether a token still holds its lock.
+    Token {
+        /// The lock.
+        lock: LockName,
+        /// Its token.
+        token: Token,
+    },
+    /// A value.
+    Value(String),
+    /// Who leads an election, by its lock.
+    Election(LockName),
+    /// The last events of a lock.
+    History {
+        /// The lock.
+        lock: LockName,
+        /// Most events; 0 for all.
+        limit: usize,
+    },
+    /// What operators did, and who led the cell.
+    Audit {
+        /// Most acts; 0 for the default.
+        limit: usize,
+    },
+    /// The most contended locks, those held the longest, and the statistics of the last hour.
+    Top {
+        /// Most locks in each list; 0 for the default.
+        limit: usize,
+    },
+    /// Who waits for whom: from one lock on, or in the whole cell.
+    Graph(Option<LockName>),
+    /// A page of sessions.
+    Sessions(SessionFilter),
+    /// The state of the node and its cell.
+    Status,
+    /// The members of the cell.
+    Members,
+    /// All rules, access tokens and quotas.
+    Access,
+    /// Change rules, access tokens or quotas.
+    ChangeAccess(AccessChange),
+    /// Turn access control on.
+    EnableAccess {
+        /// The first administrator.
+        identity: String,
+    },
+    /// Make an access token.
+    CreateToken {
+        /// Whose it is.
+        identity: String,
+    },
+    /// Add a member.
+    AddMember {
+        /// Its id.
+        node_id: u64,
+        /// host:port at which it answers.
+        address: String,
+    },
+    /// Remove a member.
+    RemoveMember {
+        /// Its id.
+        node_id: u64,
+    },
+    /// The whole state, for a backup.
+    Snapshot,
+    /// The metrics of the node.
+    Metrics,
+    /// The health of the cell, for the console.
+    Health,
+}
+
+impl From<Command> for Request {
+    fn from(command: Command) -> Request {
+        Request::Command(command)
+    }
+}
+
+/// What the caller of a request must be allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Need<'a> {
+    /// To be authenticated.
+    Authenticated,
+    /// To have any right at all.
+    AnyRight,
+    /// To read this name.
+    Read(&'a str),
+    /// To read all names with this prefix.
+    ReadAll(&'a str),
+    /// To administer everything.
+    Administer,
+    /// To be the owner of this session.
+    Own(SessionId),
+    /// What the command says.
+    Command(&'a Command),
+}
+
+impl Request {
+    /// What its caller must be allowed to do.
+    pub fn needs(&self) -> Need<'_> {
+        match self {
+            Request::Command(command) => Need::Command(command),
+            Request::OpenSession { .. } | Request::Status | Request::Members | Request::Metrics => {
+                Need::Authenticated
+            }
+            Request::KeepAlive(session) => Need::Own(*session),
+            Request::Lock(name)
+            | Request::Token { lock: name, .. }
+            | Request::Election(name)
+            | Request::History { lock: name, .. } => Need::Read(name),
+            Request::Value(key) => Need::Read(key),
+            Request::Locks { prefix, .. } => Need::ReadAll(prefix),
+            Request::Audit { .. } | Request::Top { .. } | Request::Graph(_) | Request::Sessions(_) => {
+                Need::ReadAll("")
+            }
+            Request::Health => Need::AnyRight,
+            Request::Access
+            | Request::ChangeAccess(_)
+            | Request::EnableAccess { .. }
+            | Request::CreateToken { .. }
+            | Request::AddMember { .. }
+            | Request::RemoveMember { .. }
+            | Request::Snapshot => Need::Administer,
+        }
+    }
+}
+
+/// What a request was answered with.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "each variant is named after its type")]
+pub enum Answer {
+    Done,
+    Granted(Grant),
+    Forced { released: u32, last_token: u64 },
+    SessionOpened(SessionOpened),
+    KeptAlive(KeptAlive),
+    RateTaken(RateTaken),
+    Written(Written),
+    Lock(LockState),
+    Locks(LockPage),
+    Token(TokenCheck),
+    Value(v1::Value),
+    Election(Election),
+    History(LockHistory),
+    Audit(Audit),
+    Top(Top),
+    Graph(WaitGraph),
+    Sessions(SessionPage),
+    Status(Box<Status>),
+    Members(Members),
+    Access(AccessState),
+    NewToken(NewToken),
+}
+
+/// The answer is not one to this request: a defect of the node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the answer does not fit the request ({0})")]
+pub struct WrongAnswer(String);
+
+impl From<Answer> for WrongAnswer {
+    fn from(answer: Answer) -> WrongAnswer {
+        WrongAnswer(format!("{answer:?}"))
+    }
+}
+
+impl Answer {
+    /// The answer to a command. The lock table does not repeat the id of a session that was opened.
+    pub fn new(reply: Reply, opened: Option<SessionId>) -> Answer {
+        match reply {
+            Reply::Done | Reply::Queued { .. } => Answer::Done,
+            Reply::SessionOpened { ttl_ms, .. } => {
+                Answer::SessionOpened(SessionOpened::new(opened.unwrap_or(SessionId::MIN), ttl_ms))
+            }
+            Reply::Granted(grant) => Answer::Granted(grant),
+            Reply::Forced { released, last_token } => Answer::Forced { released, last_token: last_token.0 },
+            Reply::Rate { allowed, retry_after_ms } => {
+                Answer::RateTaken(RateTaken { allowed, retry_after_ms })
+            }
+            Reply::Put { version } => Answer::Written(Written { version }),
+        }
+    }
+}
+
+/// A call of the HTTP interface: its body or query is this type, and its answer has the type [`Call::Answer`].
+pub trait Call {
+    /// What it answers.
+    type Answer;
+
+    /// The request that it makes.
+    fn into_request(self) -> Result<Request, Refusal>;
+}
+
+/// The answer of calls that say no more than that they were carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Done {}
+
+/// A number in a query; empty is the same as absent.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
+pub struct Limit(#[cfg_attr(feature = "schema", schemars(with = "u32"))] String);
+
+impl Limit {
+    pub(crate) fn number(&self) -> Result<usize, Refusal> {
+        match self.0.as_str() {
+            "" => Ok(0),
+            digits => digits.parse::<u32>().map(|limit| limit as usize).map_err(|_| {
+                Refusal::invalid(format!("the query does not fit: limit is \"{digits}\", not a whole number"))
+            }),
+        }
+    }
+}
+
+/// A session id as text.
+pub fn session_id(text: &str) -> Result<SessionId, Refusal> {
+    // A text that cannot be an id names no session.
+    text.parse().map_err(|_| Refusal::SessionLost)
+}
+
+/// The lock of an election: its leader is whoever holds that lock.
+pub fn election_lock(election: &str) -> Result<LockName, Refusal> {
+    limits::check_name("name of the election", election)?;
+    let lock = format_smolstr!("{ELECTION_PREFIX}{election}");
+    limits::check_name("name of the election", &lock)?;
+    Ok(lock)
+}
+
+/// A lock that is only read.
+pub(crate) fn lock_name(name: String) -> Result<LockName, Refusal> {
+    limits::check_name("name of the lock", &name)?;
+    Ok(name.into())
+}
+
+pub(crate) fn wait(wait_ms: u64, forever: bool) -> Wait {
+    match (forever, wait_ms) {
+        (true, _) => Wait::Forever,
+        (false, 0) => Wait::No,
+        (false, ms) => Wait::ForMs(ms),
+    }
+}
+
+/// Empty is the same as absent.
+pub(crate) fn some_text(text: String) -> Option<SmolStr> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+answers! {
+    Answer::Done => Done as Done {};
+}

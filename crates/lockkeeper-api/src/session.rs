@@ -1,0 +1,212 @@
+//! Sessions: open, renew, close, and see them.
+
+use std::time::Duration;
+
+use lockkeeper_core::history::ShortSession;
+use lockkeeper_core::{Command, Refusal, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Answer, Call, Done, Limit, Request, session_id};
+use crate::v1;
+use crate::wire::{answers, mirror};
+
+/// Opens a session.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OpenSession {
+    /// How long the session lives without a renewal.
+    pub ttl_ms: u64,
+    /// Who it is, for people: host, process, label.
+    pub owner: Option<String>,
+}
+
+/// A session that was opened.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SessionOpened {
+    /// Its id, a secret: whoever has it can act for the session.
+    pub session: String,
+    /// How long it lives without a renewal.
+    pub ttl_ms: u64,
+}
+
+mirror!(SessionOpened = v1::OpenSessionResponse { session, ttl_ms });
+
+impl Call for OpenSession {
+    type Answer = SessionOpened;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        Ok(Request::OpenSession { ttl_ms: self.ttl_ms, owner: self.owner.unwrap_or_default().into() })
+    }
+}
+
+impl From<v1::OpenSessionRequest> for Request {
+    fn from(request: v1::OpenSessionRequest) -> Request {
+        Request::OpenSession { ttl_ms: request.ttl_ms, owner: request.owner.into() }
+    }
+}
+
+/// Renews a session.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KeepAlive {
+    /// The session.
+    pub session: String,
+}
+
+/// A session that was renewed.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KeptAlive {
+    /// How long it lives from now on without another renewal.
+    pub ttl_ms: u64,
+}
+
+mirror!(KeptAlive = v1::KeepAliveResponse { ttl_ms });
+
+impl Call for KeepAlive {
+    type Answer = KeptAlive;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        Ok(Request::KeepAlive(session_id(&self.session)?))
+    }
+}
+
+impl TryFrom<v1::KeepAliveRequest> for Request {
+    type Error = Refusal;
+
+    fn try_from(request: v1::KeepAliveRequest) -> Result<Request, Refusal> {
+        Ok(Request::KeepAlive(session_id(&request.session)?))
+    }
+}
+
+/// Closes a session.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CloseSession {
+    /// The session.
+    pub session: String,
+}
+
+impl Call for CloseSession {
+    type Answer = Done;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        Ok(Command::CloseSession { session: session_id(&self.session)? }.into())
+    }
+}
+
+impl TryFrom<v1::CloseSessionRequest> for Request {
+    type Error = Refusal;
+
+    fn try_from(request: v1::CloseSessionRequest) -> Result<Request, Refusal> {
+        Ok(Command::CloseSession { session: session_id(&request.session)? }.into())
+    }
+}
+
+/// Lists sessions.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListSessions {
+    /// Only those whose owner contains this.
+    pub owner: String,
+    /// The `next` of the page before.
+    pub after: String,
+    /// Most sessions: 100 if absent or 0, at most 1000.
+    pub limit: Limit,
+}
+
+impl Call for ListSessions {
+    type Answer = SessionPage;
+
+    fn into_request(self) -> Result<Request, Refusal> {
+        Ok(Request::Sessions(SessionFilter::new(&self.after, self.owner, self.limit.number()?)?))
+    }
+}
+
+/// Which sessions to show.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    /// Only those behind this one, by the beginning of its id.
+    pub after: Option<ShortSession>,
+    /// Only those whose owner contains this.
+    pub owner: String,
+    /// At most so many; 0 means a hundred.
+    pub limit: usize,
+}
+
+impl SessionFilter {
+    /// Sessions behind the one that a page before has shown last.
+    pub fn new(after: &str, owner: String, limit: usize) -> Result<SessionFilter, Refusal> {
+        if after.is_empty() {
+            return Ok(SessionFilter { after: None, owner, limit });
+        }
+        let digits = after.get(..8).unwrap_or(after);
+        let short = u32::from_str_radix(digits, 16).map_err(|_| {
+            Refusal::invalid(format!(
+                "after is \"{after}\", not the session of a page before: eight digits or more"
+            ))
+        })?;
+        Ok(SessionFilter { after: Some(ShortSession(short)), owner, limit })
+    }
+}
+
+/// A page of sessions, in the order of their ids.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SessionPage {
+    /// The sessions.
+    pub sessions: Vec<SessionState>,
+    /// There may be more.
+    pub more: bool,
+    /// Where the next page begins, if there are more: its `after`.
+    pub next: Option<String>,
+    /// How many there are in the cell.
+    pub total: u64,
+}
+
+/// A session as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SessionState {
+    /// The first eight digits of its id: enough to tell sessions apart, and not enough to act for one.
+    pub session: String,
+    /// Who it is.
+    pub owner: String,
+    /// How long it lives without a renewal.
+    #[serde(rename = "ttl_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub ttl: Duration,
+    /// How long it still lives; null on a follower, which does not know it.
+    #[serde(rename = "remaining_ms", serialize_with = "crate::ms::option::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
+    pub remaining: Option<Duration>,
+    /// How long ago it was opened, in cell time.
+    #[serde(rename = "age_ms", serialize_with = "crate::ms::serialize")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    pub age: Duration,
+    /// How many grants it holds.
+    pub grants: u32,
+    /// How many of its requests wait.
+    pub waits: u32,
+}
+
+impl SessionOpened {
+    /// The session with this id.
+    pub fn new(session: SessionId, ttl_ms: u64) -> SessionOpened {
+        SessionOpened { session: session.to_string(), ttl_ms }
+    }
+}
+
+answers! {
+    Answer::SessionOpened(opened) => SessionOpened as opened;
+    Answer::KeptAlive(kept) => KeptAlive as kept;
+    Answer::Sessions(sessions) => SessionPage as sessions;
+    Answer::Done => v1::CloseSessionResponse as Self {};
+    Answer::SessionOpened(opened) => v1::OpenSessionResponse as opened.into();
+    Answer::KeptAlive(kept) => v1::KeepAliveResponse as kept.into();
+}

@@ -1,0 +1,142 @@
+//! One client of a benchmark: the library, or a bare recipe as a yardstick.
+
+use lockkeeper::{Guard, Keeper, Unfenced};
+
+use super::etcd::{BareEtcd, EtcdKey};
+use super::redis::BareRedis;
+use super::{Connections, Options, Recipe, Release, Workload};
+
+/// Why a benchmark could not be run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    #[error(transparent)]
+    Engine(#[from] lockkeeper::Error),
+    /// A combination of options that measures nothing.
+    #[error("{0}")]
+    Usage(String),
+    #[error("redis: {0}")]
+    Redis(String),
+    #[error("etcd: {0}")]
+    Etcd(String),
+    #[error(
+        "failed to measure the limits of this machine in {folder}: {error}. Choose another --scratch-dir"
+    )]
+    Limits { folder: String, error: std::io::Error },
+    #[error("a client failed: {0}")]
+    Client(#[from] tokio::task::JoinError),
+    #[error("failed to record the figures: {0}")]
+    Histogram(String),
+}
+
+/// One client.
+pub(super) enum Contender {
+    Keeper(Keeper<Unfenced>),
+    Redis(Box<BareRedis>),
+    Etcd(Box<BareEtcd>),
+}
+
+/// What a client holds.
+pub(super) enum Held {
+    Guard(Guard<Unfenced>),
+    /// The random value of the bare recipe on Redis.
+    Redis(String),
+    /// The key of the bare recipe on etcd.
+    Etcd(EtcdKey),
+}
+
+/// Connects all clients.
+pub(super) async fn connect(options: &Options) -> Result<Vec<Contender>, BenchError> {
+    match options.recipe {
+        Recipe::Library => connect_library(options).await,
+        Recipe::Bare => connect_bare(options).await,
+    }
+}
+
+async fn connect_library(options: &Options) -> Result<Vec<Contender>, BenchError> {
+    let mut clients = Vec::with_capacity(options.clients);
+    let mut shared = None;
+    for _ in 0..options.clients {
+        let keeper = match (&shared, options.connections) {
+            (Some(keeper), Connections::Shared) => Keeper::clone(keeper),
+            _ => Keeper::connect_unfenced(&options.engine).await?,
+        };
+        shared.get_or_insert_with(|| keeper.clone());
+        clients.push(Contender::Keeper(keeper));
+    }
+    Ok(clients)
+}
+
+async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
+    let usage = |why: &str| Err(BenchError::Usage(why.to_owned()));
+    if options.connections == Connections::Shared {
+        return usage("a bare recipe has one connection for each client: add --connections each");
+    }
+    let mut clients = Vec::with_capacity(options.clients);
+    match options.engine.split_once("://") {
+        Some(("redis", address)) => {
+            if (options.workload, options.release) == (Workload::Handoff, Release::Dropped) {
+                // The release goes out with the next attempt of the same client, which would win again and again.
+                return usage(
+                    "the bare recipe hands nothing over unless each release is waited for: add --release waited",
+                );
+            }
+            for number in 0..options.clients {
+                let redis = BareRedis::connect(address, number).await?;
+                clients.push(Contender::Redis(Box::new(redis)));
+            }
+        }
+        Some(("etcd", hosts)) => {
+            if options.release == Release::Dropped {
+                return usage("the bare recipe on etcd waits for each release: add --release waited");
+            }
+            let host = hosts.split(',').next().unwrap_or(hosts);
+            for _ in 0..options.clients {
+                clients.push(Contender::Etcd(Box::new(BareEtcd::connect(host).await?)));
+            }
+        }
+        _ => return usage("there is a bare recipe for redis:// and etcd:// only"),
+    }
+    Ok(clients)
+}
+
+impl Contender {
+    pub(super) async fn acquire(&mut self, lock: &str, contended: bool) -> Result<Held, BenchError> {
+        match self {
+            Contender::Keeper(keeper) => Ok(Held::Guard(keeper.lock(lock).acquire().await?)),
+            Contender::Redis(redis) => Ok(Held::Redis(redis.acquire(lock, contended).await?)),
+            Contender::Etcd(etcd) => Ok(Held::Etcd(etcd.acquire(lock).await?)),
+        }
+    }
+
+    pub(super) async fn release(&mut self, lock: &str, held: Held) -> Result<(), BenchError> {
+        match (self, held) {
+            (_, Held::Guard(guard)) => Ok(guard.release().await?),
+            (Contender::Redis(redis), Held::Redis(value)) => redis.release(lock, &value).await,
+            (Contender::Etcd(etcd), Held::Etcd(key)) => etcd.release(&key).await,
+            (_, Held::Redis(_) | Held::Etcd(_)) => Err(another_client()),
+        }
+    }
+
+    /// Releases without waiting for the answer.
+    pub(super) fn drop_held(&mut self, lock: &str, held: Held) -> Result<(), BenchError> {
+        match (self, held) {
+            (_, Held::Guard(guard)) => drop(guard),
+            (Contender::Redis(redis), Held::Redis(value)) => redis.release_with_next(lock, &value),
+            (_, Held::Redis(_) | Held::Etcd(_)) => return Err(another_client()),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn close(self) {
+        match self {
+            // Another client may share it and have closed it already.
+            Contender::Keeper(keeper) => drop(keeper.close().await),
+            Contender::Redis(mut redis) => redis.close().await,
+            Contender::Etcd(_) => {}
+        }
+    }
+}
+
+fn another_client() -> BenchError {
+    BenchError::Usage("the lock was acquired by another kind of client".to_owned())
+}

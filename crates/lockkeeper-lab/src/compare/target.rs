@@ -1,0 +1,111 @@
+//! The targets of a comparison.
+
+use std::str::FromStr;
+
+/// An engine of ours, or a bare recipe as a control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A durable cell of one node.
+    Cell,
+    /// A durable cell of three.
+    Cell3,
+    /// The durable lock table in this process.
+    Embedded,
+    /// Our engine on Redis that syncs every write.
+    Redis,
+    /// The bare recipe on the same.
+    RedisBare,
+    /// The bare recipe on Redis that keeps nothing.
+    RedisMemoryBare,
+    /// Our engine on three Redis that keep nothing.
+    Redlock,
+    /// Our engine on three members of etcd.
+    Etcd,
+    /// The bare recipe on the same.
+    EtcdBare,
+    /// Our engine on three members of ZooKeeper.
+    Zookeeper,
+    /// Our engine on one Consul server.
+    Consul,
+    /// Our engine on PostgreSQL.
+    Postgres,
+}
+
+impl Target {
+    /// All, in the order of the tables.
+    pub const ALL: [Target; 12] = [
+        Target::Cell,
+        Target::Cell3,
+        Target::Embedded,
+        Target::Redis,
+        Target::RedisBare,
+        Target::RedisMemoryBare,
+        Target::Redlock,
+        Target::Etcd,
+        Target::EtcdBare,
+        Target::Zookeeper,
+        Target::Consul,
+        Target::Postgres,
+    ];
+
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Cell => "cell",
+            Target::Cell3 => "cell3",
+            Target::Embedded => "embedded",
+            Target::Redis => "redis",
+            Target::RedisBare => "redis-bare",
+            Target::RedisMemoryBare => "redis-memory-bare",
+            Target::Redlock => "redlock",
+            Target::Etcd => "etcd",
+            Target::EtcdBare => "etcd-bare",
+            Target::Zookeeper => "zookeeper",
+            Target::Consul => "consul",
+            Target::Postgres => "postgres",
+        }
+    }
+
+    /// Whether it is a bare recipe without Lockkeeper.
+    pub(super) fn is_bare(self) -> bool {
+        matches!(self, Target::RedisBare | Target::RedisMemoryBare | Target::EtcdBare)
+    }
+
+    /// Whether it runs in the process of its clients.
+    pub(super) fn is_embedded(self) -> bool {
+        self == Target::Embedded
+    }
+
+    /// What it is, in a few words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Target::Cell => "a cell of one node",
+            Target::Cell3 => "a cell of three nodes",
+            Target::Embedded => "the engine in the client's own process, on disk; all clients share it",
+            Target::Redis => "our engine on one Redis, appendfsync always",
+            Target::RedisBare => {
+                "control: SET NX PX and a script straight on the protocol, appendfsync always"
+            }
+            Target::RedisMemoryBare => "control: the same, Redis without persistence",
+            Target::Redlock => "our engine on three Redis without persistence",
+            Target::Etcd => "our engine on three members of etcd",
+            Target::EtcdBare => {
+                "control: lease, transaction and watch straight on gRPC, three members of etcd"
+            }
+            Target::Zookeeper => "our engine on three members of ZooKeeper",
+            Target::Consul => "our engine on one Consul server",
+            Target::Postgres => "our engine on PostgreSQL, session level",
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        Target::ALL.into_iter().find(|target| target.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Target::ALL.iter().map(|target| target.name()).collect();
+            format!("there is no engine \"{text}\": choose of {}", names.join(", "))
+        })
+    }
+}

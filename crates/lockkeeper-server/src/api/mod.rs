@@ -1,0 +1,345 @@
+//! Every operation of a node. HTTP, unary gRPC and the stream all make a [`Request`] of what they read; it is authorized
+//! here, and becomes a command for the log or a read from the lock table.
+
+mod access;
+mod acquire;
+mod backup;
+mod election;
+mod members;
+mod read;
+mod status;
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+use lockkeeper_api::{Answer, Request, WrongAnswer};
+use lockkeeper_core::mutation::{self, Mutation};
+use lockkeeper_core::{CellTime, Command, Grant, Refusal, SessionId};
+use smol_str::SmolStr;
+use tokio::sync::oneshot;
+
+pub(crate) use self::acquire::check_request_id;
+pub use self::backup::Backup;
+pub use self::read::View;
+use crate::budget::{Budgets, ByteBudget, ConnectionBudget};
+use crate::callers::Caller;
+use crate::data_dir::DataDir;
+use crate::failure::{Failure, Outcome};
+use crate::raft::Consensus;
+use crate::raft::snapshot::SnapshotStore;
+use crate::security::{Guard, Rates, Who};
+use crate::session::connection::Connection;
+use crate::shared::Shared;
+use crate::undelivered::UndeliveredGrant;
+
+/// The operations of a node in the name of one caller. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    inner: Arc<Inner>,
+    who: Who,
+}
+
+/// The same without keeping the node alive, for what the node itself keeps.
+#[derive(Clone)]
+pub(crate) struct WeakApi {
+    inner: Weak<Inner>,
+    who: Who,
+}
+
+impl WeakApi {
+    pub(crate) fn upgrade(&self) -> Option<Api> {
+        Some(Api { inner: self.inner.upgrade()?, who: self.who.clone() })
+    }
+}
+
+impl fmt::Debug for WeakApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakApi").field("who", &self.who).finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    consensus: Consensus,
+    home: Arc<DataDir>,
+    snapshots: SnapshotStore,
+    /// Numbers the request ids that the node draws.
+    requests: AtomicU64,
+    guard: Arc<Guard>,
+    rates: Rates,
+    budgets: Budgets,
+}
+
+/// What an authorized request becomes.
+pub(crate) enum Admitted {
+    /// A command that goes through the log.
+    Command(Command),
+    /// A read that is answered from what this node knows.
+    Read(Request),
+    /// An administrator's request that takes several steps.
+    Steps(Request),
+}
+
+impl Admitted {
+    /// The command, if it is one.
+    fn into_command(self) -> Result<Command, Failure> {
+        match self {
+            Admitted::Command(command) => Ok(command),
+            Admitted::Read(_) | Admitted::Steps(_) => {
+                Err(Failure::unknown("the command became another request"))
+            }
+        }
+    }
+}
+
+/// An answer, with the grant in it until the answer is sent.
+pub(crate) struct Answered {
+    pub(crate) answer: Answer,
+    pub(crate) undelivered: Option<UndeliveredGrant>,
+}
+
+impl From<Answer> for Answered {
+    fn from(answer: Answer) -> Answered {
+        Answered { answer, undelivered: None }
+    }
+}
+
+impl Answered {
+    /// The answer as the type that this call answers.
+    pub(crate) fn into_parts<T>(self) -> Result<(T, Option<UndeliveredGrant>), Failure>
+    where
+        T: TryFrom<Answer, Error = WrongAnswer>,
+    {
+        Ok((self.answer.try_into()?, self.undelivered))
+    }
+}
+
+impl Api {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        consensus: Consensus,
+        home: Arc<DataDir>,
+        snapshots: SnapshotStore,
+        guard: Arc<Guard>,
+    ) -> Api {
+        let (requests, rates, budgets) = (AtomicU64::new(0), Rates::default(), Budgets::default());
+        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates, budgets });
+        Api { inner, who: Who::Process }
+    }
+
+    /// The same operations in the name of another caller.
+    pub(crate) fn on_behalf_of(&self, who: Who) -> Api {
+        Api { inner: self.inner.clone(), who }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakApi {
+        WeakApi { inner: Arc::downgrade(&self.inner), who: self.who.clone() }
+    }
+
+    /// The same in the name of whoever has this token.
+    pub(crate) fn with_token(&self, token: &str) -> Result<Api, Failure> {
+        let found = self.inner.guard.by_token(token, self.inner.shared.table().access());
+        match found {
+            Ok(who) => Ok(self.on_behalf_of(who)),
+            // It may be so new that this node has not heard of it.
+            Err(_) => {
+                self.inner.shared.leader_term.now()?;
+                self.inner.shared.metrics.turned_away("unauthenticated");
+                Err(crate::security::admission::unknown_token())
+            }
+        }
+    }
+
+    pub(crate) fn who(&self) -> &Who {
+        &self.who
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.inner.guard
+    }
+
+    /// What the node keeps for the caller on this connection.
+    pub(crate) fn budget(&self, connection: &ConnectionBudget) -> ByteBudget {
+        self.inner.budgets.of(connection, self.who.identity())
+    }
+
+    pub(crate) fn rates(&self) -> &Rates {
+        &self.inner.rates
+    }
+
+    pub(crate) fn consensus(&self) -> &Consensus {
+        &self.inner.consensus
+    }
+
+    pub(crate) fn home(&self) -> &DataDir {
+        &self.inner.home
+    }
+
+    pub(crate) fn snapshots(&self) -> &SnapshotStore {
+        &self.inner.snapshots
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Whether this node may answer for the cell from what it knows.
+    pub fn may_answer(&self) -> Result<(), Failure> {
+        self.now().map(|_| ())
+    }
+
+    /// The last entry in the table, and a checksum of it: equal on all members that have applied the same entries.
+    pub fn digest(&self) -> (u64, u32) {
+        let table = self.shared().table().clone();
+        let mut hasher = crc32fast::Hasher::new();
+        table.snapshot().for_each(|part| hasher.update(&part));
+        (table.applied(), hasher.finalize())
+    }
+
+    /// Makes the table of this node differ from those of the others. For tests.
+    #[cfg(feature = "simulation")]
+    pub fn make_table_different(&self) {
+        self.shared().table().make_different();
+    }
+
+    /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed that so recently
+    /// that no other node can lead (S3). Otherwise another leader may have changed what it knows.
+    pub(crate) fn now(&self) -> Result<CellTime, Failure> {
+        let now = self.inner.shared.leader_term.now()?;
+        match self.inner.consensus.lease().is_valid() {
+            true => Ok(now),
+            false => Err(Failure::no_majority()),
+        }
+    }
+
+    /// Authorizes a request and says what it becomes. Every request of every protocol passes here.
+    pub(crate) fn admit(&self, request: Request) -> Result<Admitted, Failure> {
+        self.authorize(&request)?;
+        Ok(match request {
+            Request::ChangeAccess(change) | Request::Command(Command::ChangeAccess { change, .. }) => {
+                self.check_change(&change)?;
+                Admitted::Command(Command::ChangeAccess { by: self.signature(), change })
+            }
+            Request::Command(mut command) => {
+                self.sign(&mut command);
+                Admitted::Command(command)
+            }
+            Request::OpenSession { ttl_ms, owner } => {
+                let mut command = open_session_command(ttl_ms, owner)?;
+                self.sign(&mut command);
+                Admitted::Command(command)
+            }
+            steps @ (Request::EnableAccess { .. }
+            | Request::CreateToken { .. }
+            | Request::AddMember { .. }
+            | Request::RemoveMember { .. }) => Admitted::Steps(steps),
+            read => Admitted::Read(read),
+        })
+    }
+
+    /// Carries out a request and waits for its answer.
+    pub(crate) async fn call(&self, request: Request) -> Result<Answered, Failure> {
+        match self.admit(request)? {
+            Admitted::Command(Command::Acquire(request)) => {
+                let grant = self.acquire_admitted(request).await?;
+                Ok(Answered { answer: Answer::Granted(Grant::clone(&grant)), undelivered: Some(grant) })
+            }
+            Admitted::Command(command) => {
+                let opened = command.opens();
+                Ok(Answer::new(self.run(command).await?, opened).into())
+            }
+            Admitted::Read(request) => Ok(self.read(request)?.into()),
+            Admitted::Steps(Request::EnableAccess { identity }) => {
+                Ok(Answer::NewToken(self.enable_access(&identity).await?).into())
+            }
+            Admitted::Steps(Request::CreateToken { identity }) => {
+                Ok(Answer::NewToken(self.create_token(&identity).await?).into())
+            }
+            Admitted::Steps(Request::AddMember { node_id, address }) => {
+                Ok(Answer::Members(self.add_member(node_id, &address).await?).into())
+            }
+            Admitted::Steps(Request::RemoveMember { node_id }) => {
+                Ok(Answer::Members(self.remove_member(node_id).await?).into())
+            }
+            Admitted::Steps(other) => Err(Failure::Unsupported(format!("{other:?} is not carried out here"))),
+        }
+    }
+
+    /// Sends a command through the log and waits for its reply.
+    pub async fn command(&self, command: Command) -> Outcome {
+        let command = self.admit(command.into())?.into_command()?;
+        self.run(command).await
+    }
+
+    /// The same for a command that is admitted.
+    async fn run(&self, command: Command) -> Outcome {
+        let (sender, answer) = oneshot::channel();
+        let advice = command.retry_advice();
+        self.inner.shared.submit(command, Caller::Call(sender));
+        let outcome = answer.await.unwrap_or_else(|_| Err(Failure::unknown("the node is stopping")));
+        outcome.map_err(|failure| self.disclose(failure.in_doubt(advice)))
+    }
+
+    /// Opens a session; the time to live comes back with it.
+    pub async fn open_session(&self, ttl_ms: u64, owner: SmolStr) -> Result<(SessionId, u64), Failure> {
+        let command = open_session_command(ttl_ms, owner)?;
+        let Some(session) = command.opens() else { return Err(Failure::unknown("no session was opened")) };
+        match self.command(command).await? {
+            lockkeeper_core::Reply::SessionOpened { ttl_ms, .. } => Ok((session, ttl_ms)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Renews a session of the caller. `None` if it is lost.
+    pub fn keep_alive(&self, session: SessionId) -> Result<Option<u64>, Failure> {
+        match self.must_own(session) {
+            Err(Failure::Refused(Refusal::SessionLost)) => {
+                self.now()?;
+                Ok(None)
+            }
+            Err(other) => Err(other),
+            Ok(()) => self.renew(session),
+        }
+    }
+
+    /// Renews a session. `None` if it is lost. Only while this node leads: no other may promise anything (S3).
+    fn renew(&self, session: SessionId) -> Result<Option<u64>, Failure> {
+        match mutation::is_on(Mutation::RenewWithoutLease) {
+            true => self.inner.shared.leader_term.now()?,
+            false => self.now()?,
+        };
+        let shared = &self.inner.shared;
+        let renewed = shared.expiry.renew(&shared.table(), session);
+        if renewed.is_some() {
+            shared.metrics.keep_alives.inc();
+        }
+        Ok(renewed)
+    }
+
+    /// This stream now speaks for the session. Answers its time to live and what it holds.
+    pub(crate) fn attach(
+        &self,
+        session: SessionId,
+        connection: &Arc<Connection>,
+    ) -> Result<(u64, Vec<Grant>), Failure> {
+        let ttl_ms = self.keep_alive(session)?.ok_or(Failure::Refused(Refusal::SessionLost))?;
+        let shared = &self.inner.shared;
+        shared.callers.attach(session, connection);
+        connection.speaks_for(session);
+        Ok((ttl_ms, shared.table().grants_of(session).collect()))
+    }
+}
+
+/// Draws a session id and makes the command that opens it.
+fn open_session_command(ttl_ms: u64, owner: SmolStr) -> Result<Command, Failure> {
+    let mut bytes = [0; 16];
+    lockkeeper_net::random::fill(&mut bytes)
+        .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+    let session = SessionId(u128::from_le_bytes(bytes));
+    Ok(Command::OpenSession { session, ttl_ms, owner, identity: None })
+}
+
+fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
+    Failure::unknown(format!("the reply does not fit the command ({reply:?})"))
+}

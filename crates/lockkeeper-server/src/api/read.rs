@@ -1,0 +1,147 @@
+//! Reads: answered by the leader from its lock table, without the log.
+
+use std::sync::MutexGuard;
+
+use lockkeeper_api::election::Election;
+use lockkeeper_api::lock::{LockPage, LockState};
+use lockkeeper_api::session::KeptAlive;
+use lockkeeper_api::status::Members;
+use lockkeeper_api::token::TokenCheck;
+use lockkeeper_api::{Answer, Request, v1};
+use lockkeeper_core::mutation::{self, Mutation};
+use lockkeeper_core::{CellTime, LockName, LockTable, LockView, Refusal};
+
+use super::Api;
+use crate::failure::Failure;
+
+/// Locks in a page, if the request names no number.
+const PAGE_DEFAULT: usize = 100;
+/// Most locks in a page.
+const PAGE_MAX: usize = 1_000;
+/// A page ends with the lock that fills it to this size, whatever number was asked for: names, owners and values of
+/// candidates may be long.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Holders and waiters shown of one lock.
+const SHOWN_OF_ONE_MAX: usize = 1_000;
+/// Holders and waiters shown of each lock in a list.
+const SHOWN_IN_LIST_MAX: usize = 10;
+
+/// The lock table as of one moment of cell time.
+pub struct View<'a> {
+    /// The table.
+    pub table: MutexGuard<'a, LockTable>,
+    /// The moment: durations are counted up to it.
+    pub now: CellTime,
+}
+
+impl Api {
+    /// Answers a read that is admitted.
+    pub(crate) fn read(&self, request: Request) -> Result<Answer, Failure> {
+        match request {
+            Request::KeepAlive(session) => {
+                let ttl_ms = self.renew(session)?.ok_or(Refusal::SessionLost)?;
+                return Ok(Answer::KeptAlive(KeptAlive { ttl_ms }));
+            }
+            Request::Status => return Ok(Answer::Status(Box::new(self.status()))),
+            Request::Members => return Ok(Answer::Members(Members { members: self.status().members })),
+            Request::Value(key) => return Ok(Answer::Value(self.stored_value(key)?)),
+            _ => {}
+        }
+        let view = self.view()?;
+        Ok(match request {
+            Request::Lock(name) => Answer::Lock(view.lock(&name)),
+            Request::Locks { prefix, after, limit } => Answer::Locks(view.locks(&prefix, &after, limit)),
+            Request::Token { lock, token } => Answer::Token(TokenCheck {
+                valid: view.table.holds(&lock, token),
+                last_token: view.table.last_token_of(&lock).0,
+            }),
+            Request::Election(lock) => Answer::Election(Election::from(view.lock(&lock))),
+            Request::History { lock, limit } => Answer::History(view.history(&lock, limit)),
+            Request::Audit { limit } => Answer::Audit(view.audit(limit)),
+            Request::Top { limit } => Answer::Top(view.top(&self.shared().hourly_stats, limit)),
+            Request::Graph(lock) => Answer::Graph(view.graph(lock.as_ref())),
+            Request::Sessions(filter) => Answer::Sessions(view.sessions(&self.shared().expiry, &filter)),
+            Request::Access => {
+                let (bytes, bytes_max) = (view.table.state_bytes(), view.table.state_bytes_max());
+                let access = view.table.access();
+                let strict = self.guard().is_strict();
+                Answer::Access(lockkeeper_api::access::AccessState::new(
+                    access, view.now, bytes, bytes_max, strict,
+                ))
+            }
+            other => return Err(Failure::Unsupported(format!("{other:?} is not answered from the table"))),
+        })
+    }
+
+    /// The table, if it is true for the whole cell: only the leader has it.
+    pub(crate) fn view(&self) -> Result<View<'_>, Failure> {
+        let now = self.now()?;
+        Ok(View { table: self.shared().table(), now })
+    }
+
+    /// What this node has applied, whoever leads: on a follower it may be a moment old. Durations are counted up to
+    /// the last entry, so that nothing changes in it as long as nothing happens.
+    pub(crate) fn local_view(&self) -> View<'_> {
+        let table = self.shared().table();
+        let now = table.now();
+        View { table, now }
+    }
+
+    /// One lock.
+    pub fn lock(&self, name: &str) -> Result<LockState, Failure> {
+        let request = lockkeeper_api::lock::GetLock { name: name.to_owned() };
+        self.ask(lockkeeper_api::Call::into_request(request)?)?.try_into().map_err(Failure::from)
+    }
+
+    /// A value; version 0 if there is none.
+    pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
+        let request = v1::GetValueRequest { key: key.to_owned() };
+        self.ask(request.try_into()?)?.try_into().map_err(Failure::from)
+    }
+
+    pub(super) fn ask(&self, request: Request) -> Result<Answer, Failure> {
+        self.authorize(&request)?;
+        self.read(request)
+    }
+
+    fn stored_value(&self, key: String) -> Result<v1::Value, Failure> {
+        if !mutation::is_on(Mutation::ReadWithoutLease) {
+            self.now()?;
+        }
+        let table = self.shared().table();
+        let stored = table.value(&key);
+        Ok(v1::Value {
+            value: stored.map(|stored| stored.bytes.to_vec()).unwrap_or_default(),
+            version: stored.map_or(0, |stored| stored.version),
+            token: stored.map_or(0, |stored| stored.token.0),
+            key,
+        })
+    }
+}
+
+impl View<'_> {
+    fn lock(&self, name: &LockName) -> LockState {
+        self.table.lock_view(name, self.now, SHOWN_OF_ONE_MAX).into()
+    }
+
+    /// A page of locks in use.
+    fn locks(&self, prefix: &str, after: &str, limit: usize) -> LockPage {
+        let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
+        let mut views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_LIST_MAX);
+        let (mut locks, mut bytes) = (Vec::new(), 0);
+        while locks.len() < limit && bytes < PAGE_BYTES_MAX {
+            let Some(view) = views.next() else { return LockPage { locks, more: false } };
+            bytes += size(&view);
+            locks.push(view.into());
+        }
+        LockPage { locks, more: views.next().is_some() }
+    }
+}
+
+/// Approximate size of a lock in an answer: its texts, and the numbers beside them.
+fn size(view: &LockView) -> usize {
+    const NUMBERS: usize = 64;
+    let holders = view.holders.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len() + it.value.len());
+    let waiters = view.queue.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len());
+    NUMBERS + view.name.len() + holders.sum::<usize>() + waiters.sum::<usize>()
+}

@@ -1,0 +1,412 @@
+//! The route table: every call of the HTTP interface with all that its documentation needs. The router and the OpenAPI
+//! document are made of it.
+
+use axum::handler::Handler;
+use axum::routing::MethodRouter;
+use lockkeeper_api::access::{
+    AccessRule, CreateToken, EnableAccess, GetAccess, RevokeAccess, RevokeToken, SetQuota,
+};
+use lockkeeper_api::acquire::{Acquire, AcquireAll, Cancel, ForceRelease, Release};
+use lockkeeper_api::election::{Campaign, Election, GetElection, HandOver, Resign};
+use lockkeeper_api::graph::GetGraph;
+use lockkeeper_api::history::{GetAudit, GetHistory};
+use lockkeeper_api::lock::{GetLock, ListLocks};
+use lockkeeper_api::rate::TakeRate;
+use lockkeeper_api::session::{CloseSession, KeepAlive, ListSessions, OpenSession};
+use lockkeeper_api::status::{AddMember, GetStatus, Health, ListMembers, RemoveMember, Version};
+use lockkeeper_api::token::CheckToken;
+use lockkeeper_api::top::GetTop;
+use lockkeeper_api::value::{DeleteValue, GetValue, PutValue};
+use lockkeeper_api::{Answer, Call, Code, WrongAnswer};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{call, console, metrics, observe, openapi, snapshot, status};
+use crate::api::Api;
+
+/// How the schema of a type is generated.
+pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// One call. Each path has one method.
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) handler: MethodRouter<Api>,
+    pub(super) id: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) summary: &'static str,
+    /// The body of a POST, the query of a GET.
+    pub(super) input: Option<SchemaOf>,
+    /// What a successful answer is: its media types, and its schema if it is JSON.
+    pub(super) kinds: &'static [&'static str],
+    pub(super) output: Option<SchemaOf>,
+    /// The codes that it can answer beside those of every call of its kind.
+    pub(super) codes: &'static [Code],
+    /// Whether callers are authorized: then there are codes for that, and for everything that can go wrong with a request.
+    pub(super) guarded: bool,
+    /// Examples of the body and of the answer, as JSON.
+    pub(super) examples: Option<(&'static str, &'static str)>,
+}
+
+const JSON: &[&str] = &["application/json"];
+const EVENTS: &[&str] = &["text/event-stream"];
+const SESSION: &[Code] = &[Code::SessionLost];
+const HOLDER: &[Code] = &[Code::SessionLost, Code::NotHeld];
+const ACQUIRE: &[Code] = &[
+    Code::Busy,
+    Code::Timeout,
+    Code::SessionLost,
+    Code::NotHeld,
+    Code::Deadlock,
+    Code::Wounded,
+    Code::Died,
+    Code::Unsupported,
+];
+const WRITE: &[Code] = &[Code::StaleToken, Code::VersionMismatch];
+
+impl Route {
+    fn new<H, T>(method: &'static str, path: &'static str, handler: H) -> Route
+    where
+        H: Handler<T, Api>,
+        T: 'static,
+    {
+        let handler = match method {
+            "post" => axum::routing::post(handler),
+            _ => axum::routing::get(handler),
+        };
+        Route {
+            method,
+            path,
+            handler,
+            id: "",
+            tag: "",
+            summary: "",
+            input: None,
+            kinds: JSON,
+            output: None,
+            codes: &[],
+            guarded: true,
+            examples: None,
+        }
+    }
+
+    fn about(self, id: &'static str, summary: &'static str) -> Route {
+        Route { id, summary, ..self }
+    }
+
+    fn query<T: JsonSchema>(self) -> Route {
+        Route { input: Some(SchemaGenerator::root_schema_for::<T>), ..self }
+    }
+
+    fn answers<T: JsonSchema>(self) -> Route {
+        Route { output: Some(SchemaGenerator::subschema_for::<T>), ..self }
+    }
+
+    fn kinds(self, kinds: &'static [&'static str]) -> Route {
+        Route { kinds, ..self }
+    }
+
+    fn codes(self, codes: &'static [Code]) -> Route {
+        Route { codes, ..self }
+    }
+
+    fn example(self, body: &'static str, answer: &'static str) -> Route {
+        Route { examples: Some((body, answer)), ..self }
+    }
+
+    fn open(self) -> Route {
+        Route { guarded: false, ..self }
+    }
+}
+
+/// A call with a JSON body.
+fn post<C>(path: &'static str) -> Route
+where
+    C: Call + DeserializeOwned + JsonSchema + Send + 'static,
+    C::Answer: TryFrom<Answer, Error = WrongAnswer> + Serialize + JsonSchema + Send + 'static,
+{
+    let route = Route::new("post", path, call::post::<C>);
+    Route { input: Some(SchemaGenerator::subschema_for::<C>), ..route }.answers::<C::Answer>()
+}
+
+/// A call with a query.
+fn get<C>(path: &'static str) -> Route
+where
+    C: Call + DeserializeOwned + JsonSchema + Send + 'static,
+    C::Answer: TryFrom<Answer, Error = WrongAnswer> + Serialize + JsonSchema + Send + 'static,
+{
+    Route::new("get", path, call::get::<C>).query::<C>().answers::<C::Answer>()
+}
+
+fn tagged(tag: &'static str, routes: impl IntoIterator<Item = Route>) -> impl Iterator<Item = Route> {
+    routes.into_iter().map(move |route| Route { tag, ..route })
+}
+
+/// Every call of the API, in the order of the contract.
+pub(super) fn routes() -> Vec<Route> {
+    let mut all = Vec::new();
+    all.extend(tagged("session", sessions()));
+    all.extend(tagged("lock", locks()));
+    all.extend(tagged(
+        "token",
+        [post::<CheckToken>("/v1/token/check")
+            .about("checkToken", "Ask whether a token still holds its lock")
+            .example(r#"{"sequencer": "lk1:42:x:orders/4472"}"#, r#"{"valid": true, "last_token": 42}"#)],
+    ));
+    all.extend(tagged("value", values()));
+    all.extend(tagged("election", elections()));
+    all.extend(tagged(
+        "rate",
+        [post::<TakeRate>("/v1/rate/take")
+            .about("takeRate", "Take permits of a rate that all instances share, all or none")
+            .example(
+                r#"{"limiter": "mail", "rate_per_s": 10, "burst": 20}"#,
+                r#"{"allowed": false, "retry_after_ms": 87}"#,
+            )],
+    ));
+    all.extend(tagged("observe", observations()));
+    all.extend(tagged("access", access()));
+    all.extend(tagged("node", node()));
+    all
+}
+
+fn sessions() -> [Route; 3] {
+    [
+        post::<OpenSession>("/v1/session/open")
+            .about("openSession", "Open a session: everything is held by one, and ends with it")
+            .example(
+                r#"{"ttl_ms": 10000, "owner": "billing@host-3"}"#,
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "ttl_ms": 10000}"#,
+            ),
+        post::<KeepAlive>("/v1/session/keepalive")
+            .about("keepAlive", "Renew a session; do it every third of its time to live")
+            .codes(SESSION)
+            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, r#"{"ttl_ms": 10000}"#),
+        post::<CloseSession>("/v1/session/close")
+            .about("closeSession", "Close a session: all it holds is free at once")
+            .codes(SESSION)
+            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, "{}"),
+    ]
+}
+
+fn locks() -> [Route; 7] {
+    [
+        post::<Acquire>("/v1/lock/acquire")
+            .about("acquire", "Take a lock, waiting in the queue as long as wait_ms says")
+            .codes(ACQUIRE)
+            .example(
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "wait_ms": 5000, "request": "r-1"}"#,
+                r#"{"lock": "orders/4472", "token": 42, "mode": "exclusive", "sequencer": "lk1:42:x:orders/4472"}"#,
+            ),
+        post::<AcquireAll>("/v1/lock/acquire_all")
+            .about("acquireAll", "Take several locks, all or nothing, with one token")
+            .codes(ACQUIRE)
+            .example(
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "locks": ["a", "b"], "wait_ms": 5000}"#,
+                r#"{"locks": ["a", "b"], "token": 43, "mode": "exclusive", "sequencers": ["lk1:43:x:a", "lk1:43:x:b"]}"#,
+            ),
+        post::<Release>("/v1/lock/release").about("release", "Give a lock back").codes(HOLDER).example(
+            r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "token": 42}"#,
+            r#"{"released": true}"#,
+        ),
+        post::<Cancel>("/v1/lock/cancel")
+            .about(
+                "cancel",
+                "Leave the queue, or give back what was granted, for the acquire with this request id",
+            )
+            .codes(SESSION)
+            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "request": "r-1"}"#, "{}"),
+        post::<ForceRelease>("/v1/lock/force_release")
+            .about(
+                "forceRelease",
+                "Free a lock whoever holds it; its last token rises, so the former holder is stale at every gate",
+            )
+            .example(
+                r#"{"lock": "orders/4472", "reason": "host-3 is gone"}"#,
+                r#"{"released": true, "last_token": 44}"#,
+            ),
+        get::<GetLock>("/v1/lock").about("getLock", "Who holds a lock and who waits"),
+        get::<ListLocks>("/v1/locks").about("listLocks", "Locks in use, in order of name"),
+    ]
+}
+
+fn values() -> [Route; 3] {
+    [
+        post::<PutValue>("/v1/value/put")
+            .about("putValue", "Write a value, under a token and a version if they are given")
+            .codes(WRITE)
+            .example(
+                r#"{"key": "orders/4472/state", "value": "paid", "fence": {"lock": "orders/4472", "token": 42}}"#,
+                r#"{"version": 1}"#,
+            ),
+        post::<DeleteValue>("/v1/value/delete")
+            .about("deleteValue", "Remove a value")
+            .codes(WRITE)
+            .example(r#"{"key": "orders/4472/state", "if_version": 1}"#, "{}"),
+        get::<GetValue>("/v1/value").about("getValue", "Read a value; version 0 if there is none"),
+    ]
+}
+
+fn elections() -> [Route; 5] {
+    [
+        post::<Campaign>("/v1/election/campaign")
+            .about("campaign", "Stand for election and wait to lead, as an acquire waits for its lock")
+            .codes(ACQUIRE)
+            .example(
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "value": "host-3", "wait_ms": 60000}"#,
+                r#"{"epoch": 42}"#,
+            ),
+        post::<Resign>("/v1/election/resign")
+            .about("resign", "Give up the office; the next candidate leads")
+            .codes(HOLDER)
+            .example(
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42}"#,
+                "{}",
+            ),
+        post::<HandOver>("/v1/election/handover")
+            .about("handOver", "Pass the office on to a candidate, whoever is first in line")
+            .codes(HOLDER)
+            .example(
+                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42, "to": "host-4"}"#,
+                "{}",
+            ),
+        get::<GetElection>("/v1/election").about("getElection", "Who leads"),
+        Route::new("get", "/v1/election/observe", observe::election)
+            .about(
+                "observeElection",
+                "Who leads now, and again at every change, as server-sent events named leader",
+            )
+            .query::<GetElection>()
+            .answers::<Election>()
+            .kinds(EVENTS),
+    ]
+}
+
+fn observations() -> [Route; 5] {
+    [
+        get::<GetHistory>("/v1/history").about(
+            "history",
+            "The last events of a lock, the newest first; they survive restarts and fail-overs",
+        ),
+        get::<GetAudit>("/v1/audit")
+            .about("audit", "What operators did, and who led the cell, the newest first"),
+        get::<GetTop>("/v1/top")
+            .about("top", "The most contended locks, those held the longest, and the last hour in figures"),
+        get::<GetGraph>("/v1/graph")
+            .about("waitGraph", "Who waits for whom; rings and the longest chain are marked"),
+        get::<ListSessions>("/v1/sessions")
+            .about("listSessions", "Sessions and the time that they have left"),
+    ]
+}
+
+fn access() -> [Route; 7] {
+    const TOKEN: &str = r#"{"id": "9f86d081884c", "identity": "ci", "token": "lk_9f86d081884c_7d6f..."}"#;
+    [
+        get::<GetAccess>("/v1/access").about(
+            "access",
+            "All rules, tokens (without their secrets) and quotas; for administrators",
+        ),
+        post::<EnableAccess>("/v1/access/enable")
+            .about(
+                "enableAccess",
+                "Turn access control on, with the token of its first administrator; its secret is in this answer and \
+                 nowhere else",
+            )
+            .example(r#"{"identity": "ci"}"#, TOKEN),
+        post::<AccessRule>("/v1/access/grant")
+            .about(
+                "grantAccess",
+                "Allow an identity something with all names that begin so; takes the place of its former rule for them",
+            )
+            .example(r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire"]}"#, "{}"),
+        post::<RevokeAccess>("/v1/access/revoke")
+            .about("revokeAccess", "Take a rule away")
+            .example(r#"{"identity": "ci", "prefix": "builds/"}"#, "{}"),
+        post::<CreateToken>("/v1/access/token/create")
+            .about("createAccessToken", "Make an access token; its secret is in this answer and nowhere else")
+            .example(r#"{"identity": "ci"}"#, TOKEN),
+        post::<RevokeToken>("/v1/access/token/revoke")
+            .about("revokeAccessToken", "Make an access token worthless, at once")
+            .example(r#"{"id": "9f86d081884c"}"#, "{}"),
+        post::<SetQuota>("/v1/access/quota")
+            .about(
+                "setQuota",
+                "Set the bounds of a namespace, of an identity or of the whole cell; what is absent has none",
+            )
+            .example(r#"{"namespace": "builds", "locks": 1000, "requests_per_s": 200}"#, "{}"),
+    ]
+}
+
+fn node() -> Vec<Route> {
+    const MEMBERS: &str = r#"{"members": [{"node_id": 1, "address": "10.0.0.1:7420", "peer_address": "10.0.0.1:7420",
+        "voter": true, "matched_index": 9, "lag": 0, "silent_ms": 0, "round_trip_us": null, "disagreement": null}]}"#;
+    const UNAVAILABLE: &[Code] = &[Code::Unavailable];
+    let health = |path| {
+        Route::new("get", path, status::ready)
+            .answers::<Health>()
+            .query::<Verbose>()
+            .codes(UNAVAILABLE)
+            .open()
+    };
+    vec![
+        get::<GetStatus>("/v1/status").about("status", "The state of the node and its cell"),
+        get::<ListMembers>("/v1/members").about("listMembers", "The members of the cell"),
+        post::<AddMember>("/v1/member/add")
+            .about(
+                "addMember",
+                "Add a node that runs with an empty folder: it learns everything, then it votes. The answer comes when \
+                 it does",
+            )
+            .example(r#"{"node_id": 4, "address": "10.0.0.4:7420"}"#, MEMBERS),
+        post::<RemoveMember>("/v1/member/remove")
+            .about(
+                "removeMember",
+                "Remove a member for good. A leader that is to be removed hands over first and names the new one",
+            )
+            .example(r#"{"node_id": 2}"#, MEMBERS),
+        Route::new("get", "/v1/snapshot", snapshot::save)
+            .about("saveSnapshot", "The whole state at one moment, for `lockkeeper snapshot restore`")
+            .kinds(&["application/octet-stream"]),
+        Route::new("get", "/livez", status::alive)
+            .about("livez", "The process runs and answers")
+            .answers::<Health>()
+            .open(),
+        health("/readyz").about("readyz", "The node leads, or knows who does"),
+        health("/health").about("health", "The same as /readyz"),
+        Route::new("get", "/version", status::version)
+            .about("version", "What runs here")
+            .answers::<Version>()
+            .open(),
+        Route::new("get", "/metrics", metrics::metrics)
+            .about("metrics", "Metrics for Prometheus; OpenMetrics if the Accept header names it")
+            .kinds(&["text/plain", "application/openmetrics-text"]),
+        Route::new("get", "/openapi.json", openapi::serve).about("openapi", "This document").open(),
+        Route::new("get", "/v1/openapi.json", openapi::serve).about("openapiV1", "This document").open(),
+        Route::new("get", "/", console::page)
+            .about("console", "A page that shows the cell")
+            .kinds(&["text/html"])
+            .open(),
+        Route::new("get", "/console/events", console::events)
+            .about(
+                "consoleEvents",
+                "A view of the console as server-sent events, as this node has applied it; for the console itself, it may \
+                 change",
+            )
+            .query::<console::Asked>()
+            .kinds(EVENTS),
+        Route::new("get", "/console/{file}", console::file)
+            .about("consoleFile", "A file of the console")
+            .kinds(&["text/css", "text/javascript", "image/svg+xml"])
+            .open(),
+    ]
+}
+
+/// The query of a readiness probe.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used: probes are answered whatever their query is")]
+struct Verbose {
+    /// Say what it was decided by.
+    #[serde(default)]
+    verbose: String,
+}

@@ -1,0 +1,186 @@
+//! What only the console shows: pages of locks and elections, one lock with its history, and the health of the cell.
+
+use lockkeeper_api::election::Leader;
+use lockkeeper_api::history::{LeaderChange, LockHistory};
+use lockkeeper_api::lock::LockState;
+use lockkeeper_api::status::Status;
+use lockkeeper_api::top::Top;
+use lockkeeper_core::access::ELECTION_PREFIX;
+use lockkeeper_core::{LockName, LockView};
+use serde::Serialize;
+
+use super::disk::Disk;
+use crate::api::{Api, View};
+
+/// Locks or elections in a page.
+const PAGE: usize = 50;
+/// Holders and waiters of each lock in a page.
+const SHOWN_IN_PAGE: usize = 3;
+/// Holders and waiters of one lock.
+const SHOWN_OF_ONE: usize = 200;
+/// Candidates of each election that are named.
+const CANDIDATES: usize = 5;
+/// Changes of the leader shown.
+const LEADER_CHANGES: usize = 50;
+/// Locks shown in each list of the health of the cell.
+const TOP_LOCKS: usize = 5;
+
+/// A page of locks in use, in the order of their names.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockList {
+    locks: Vec<ShownLock>,
+    /// There are more behind the last.
+    more: bool,
+    /// How many are in use in the cell.
+    total: u64,
+}
+
+/// A lock, of whose holders and waiters only the first are shown.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ShownLock {
+    #[serde(flatten)]
+    lock: LockState,
+    /// There are more holders than these.
+    more_holders: bool,
+}
+
+/// One lock with its history.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockInFull {
+    lock: ShownLock,
+    history: LockHistory,
+}
+
+/// A page of elections, in the order of their names.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ElectionList {
+    elections: Vec<ShownElection>,
+    /// There are more behind the last.
+    more: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ShownElection {
+    election: String,
+    lock: String,
+    leader: Option<ShownLeader>,
+    /// How many wait to lead.
+    candidates: u32,
+    /// The first of them, in order.
+    next: Vec<Candidate>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ShownLeader {
+    #[serde(flatten)]
+    leader: Leader,
+    held_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Candidate {
+    owner: String,
+    value: String,
+    waited_ms: u64,
+}
+
+/// The health of the cell, as this node sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CellHealth {
+    #[serde(flatten)]
+    status: Status,
+    locks: u64,
+    /// Commands in front of the log.
+    queued: u64,
+    /// Null if everything is in memory.
+    disk: Option<Disk>,
+    elections: Vec<LeaderChange>,
+    /// Without names for those who may not read all locks.
+    top: Top,
+}
+
+impl ShownLock {
+    /// Out of a view with one more than so many holders and waiters, which tells whether there are more.
+    fn new(mut view: LockView, limit: usize) -> ShownLock {
+        let more_holders = view.holders.len() > limit;
+        view.holders.truncate(limit);
+        view.queue.truncate(limit);
+        ShownLock { lock: view.into(), more_holders }
+    }
+}
+
+impl ShownElection {
+    fn new(view: LockView) -> ShownElection {
+        let leader = view.holders.first().map(|holder| ShownLeader {
+            leader: Leader {
+                owner: holder.owner.to_string(),
+                value: holder.value.to_string(),
+                epoch: holder.token.0,
+            },
+            held_ms: holder.held_ms,
+        });
+        let candidates = view.queue.iter().map(|waiter| Candidate {
+            owner: waiter.owner.to_string(),
+            value: waiter.value.to_string(),
+            waited_ms: waiter.waited_ms,
+        });
+        ShownElection {
+            election: view.name.strip_prefix(ELECTION_PREFIX).unwrap_or(&view.name).to_owned(),
+            lock: view.name.to_string(),
+            leader,
+            candidates: view.waiting,
+            next: candidates.collect(),
+        }
+    }
+}
+
+impl View<'_> {
+    /// A page of locks whose names begin with `prefix`, behind the name `after`.
+    pub fn lock_list(&self, prefix: &str, after: &str) -> LockList {
+        let views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_PAGE + 1);
+        let mut locks: Vec<_> =
+            views.take(PAGE + 1).map(|view| ShownLock::new(view, SHOWN_IN_PAGE)).collect();
+        let more = locks.len() > PAGE;
+        locks.truncate(PAGE);
+        LockList { locks, more, total: self.table.counts().locks }
+    }
+
+    /// One lock with its history.
+    pub fn lock_in_full(&self, name: &LockName) -> LockInFull {
+        let view = self.table.lock_view(name, self.now, SHOWN_OF_ONE + 1);
+        LockInFull { lock: ShownLock::new(view, SHOWN_OF_ONE), history: self.history(name, 0) }
+    }
+
+    /// A page of elections behind the one of this name.
+    pub fn elections(&self, after: &str) -> ElectionList {
+        let after = if after.is_empty() { String::new() } else { format!("{ELECTION_PREFIX}{after}") };
+        let views = self.table.lock_views(ELECTION_PREFIX, &after, self.now, CANDIDATES);
+        let mut elections: Vec<_> = views.take(PAGE + 1).map(ShownElection::new).collect();
+        let more = elections.len() > PAGE;
+        elections.truncate(PAGE);
+        ElectionList { elections, more }
+    }
+}
+
+impl Api {
+    /// The health of the cell. The caller looks at the space on the disk, because that takes a moment.
+    pub fn cell_health(&self, disk: Option<Disk>) -> CellHealth {
+        let status = self.status();
+        let shared = self.shared();
+        let names_locks = self.may_see_all();
+        let view = self.local_view();
+        let mut top = view.top(&shared.hourly_stats, TOP_LOCKS);
+        if !names_locks {
+            top.contended.clear();
+            top.longest_held.clear();
+        }
+        CellHealth {
+            locks: view.table.counts().locks,
+            queued: shared.queue.queued() as u64,
+            disk,
+            elections: view.audit(LEADER_CHANGES).leaders,
+            top,
+            status,
+        }
+    }
+}

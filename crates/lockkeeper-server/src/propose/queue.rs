@@ -1,0 +1,387 @@
+//! The queue in front of the log: what clients and the node itself ask for waits here for the next entry.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockkeeper_core::Command;
+use lockkeeper_core::limits::ENTRY_COST_MAX;
+use tokio::sync::Notify;
+
+use crate::callers::Caller;
+use crate::failure::Failure;
+
+/// Most commands in one entry, so that applying it stays short.
+const COMMANDS_PER_ENTRY_MAX: usize = 4_096;
+/// Above this many queued commands only those that free or end something are accepted (S11).
+const QUEUED_NEW_MAX: usize = 100_000;
+/// Above this many no command of a client is accepted.
+const QUEUED_MAX: usize = 400_000;
+/// Once the oldest queued command has waited for this long, only commands that free or end something are accepted: a caller
+/// that queued now would be answered when it no longer waits. Longer than a leader without a majority keeps leading.
+const QUEUED_NEW_FOR_MAX: Duration = Duration::from_secs(2);
+/// The bounds of the time after which a refused caller is asked to try again.
+const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
+/// An entry is closed when it has grown to about this size.
+const ENTRY_BYTES_MAX: usize = 1 << 20;
+/// Above this many queued bytes only commands that free or end something are accepted.
+const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
+/// How long an entry gathers at most, while every turn of the runtime brings more commands for it.
+const GATHERED_FOR_MAX: Duration = Duration::from_millis(1);
+/// With fewer queued commands than this the node is not busy: they are proposed at once.
+const WORTH_GATHERING: usize = 16;
+
+/// The queue in front of the log.
+#[derive(Debug, Default)]
+pub struct CommandQueue {
+    queue: Mutex<Queue>,
+    /// The queue is no longer empty.
+    filled: Notify,
+    /// Why nothing new is accepted, while the disk has no room for more.
+    disk_full: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    commands: VecDeque<Queued>,
+    // Invariant: the sum of the sizes of its commands.
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Queued {
+    command: Command,
+    caller: Caller,
+    since: Instant,
+}
+
+impl Queue {
+    /// How long the oldest command has waited.
+    fn late(&self) -> Duration {
+        self.late_at(Instant::now())
+    }
+
+    fn late_at(&self, now: Instant) -> Duration {
+        // A simulated node does not depend on how busy the real machine is.
+        #[cfg(feature = "simulation")]
+        if lockkeeper_net::simulation::host().is_some() {
+            return Duration::ZERO;
+        }
+        self.commands.front().map_or(Duration::ZERO, |oldest| now.saturating_duration_since(oldest.since))
+    }
+
+    /// As long as the queue takes now, it will take about then.
+    fn retry_after_ms(&self) -> u64 {
+        (self.late().as_millis() as u64).clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end())
+    }
+}
+
+impl CommandQueue {
+    /// Why nothing new is accepted, while the disk has no room for more.
+    pub fn trouble(&self) -> Option<String> {
+        self.disk_full.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Accepts nothing new from now on, for this reason; or everything again.
+    pub(crate) fn refuse_new(&self, why: Option<String>) {
+        let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*disk_full, &why) {
+            (None, Some(why)) => tracing::error!("{why}"),
+            (Some(_), None) => tracing::info!("there is room on the disks again"),
+            _ => {}
+        }
+        *disk_full = why;
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something in the queue.
+    pub(super) async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// Queues a command. The caller is answered when it is durable and applied, or at once if the queue is
+    /// full.
+    pub(crate) fn push(&self, command: Command, caller: Caller) {
+        if let Err(refusal) = lockkeeper_core::limits::check_sizes(&command) {
+            caller.deliver(Err(Failure::Refused(refusal)));
+            return;
+        }
+        // The clock is read once for each command.
+        let since = Instant::now();
+        let mut queue = self.queue();
+        let frees = command.frees();
+        if !frees && let Some(why) = self.trouble() {
+            drop(queue);
+            caller.deliver(Err(Failure::Unavailable(why)));
+            return;
+        }
+        // What the node itself asks is bounded by what there is, and must never get lost: one tick, one expiry
+        // for each session, one give-back for each grant.
+        let full = match (&caller, frees) {
+            (Caller::Nobody, _) => false,
+            (_, true) => queue.commands.len() >= QUEUED_MAX,
+            (_, false) => {
+                queue.commands.len() >= QUEUED_NEW_MAX
+                    || queue.bytes >= QUEUED_NEW_BYTES_MAX
+                    || queue.late_at(since) >= QUEUED_NEW_FOR_MAX
+            }
+        };
+        if full {
+            let retry_after_ms = queue.retry_after_ms();
+            drop(queue);
+            let why = "the node has more requests than it can carry";
+            caller.deliver(Err(Failure::Overload { why: why.into(), retry_after_ms }));
+            return;
+        }
+        queue.bytes += command.size();
+        queue.commands.push_back(Queued { command, caller, since });
+        if queue.commands.len() == 1 {
+            self.filled.notify_one();
+        }
+    }
+
+    /// This node no longer leads: nothing of what is queued has happened, and nothing will. An expiry that was
+    /// decided here must not wait for another time in office, in which the session has been given its full
+    /// time again.
+    pub fn refuse_queued(&self, failure: &Failure) {
+        let commands = {
+            let mut queue = self.queue();
+            queue.bytes = 0;
+            std::mem::take(&mut queue.commands)
+        };
+        for Queued { caller, .. } in commands {
+            caller.deliver(Err(failure.clone()));
+        }
+    }
+
+    /// How many commands are queued.
+    pub fn queued(&self) -> usize {
+        self.queue().commands.len()
+    }
+
+    /// How long the oldest queued command has waited: how late the node is with its work.
+    pub fn late(&self) -> Duration {
+        self.queue().late()
+    }
+
+    /// When a caller that is refused now should come back.
+    pub fn retry_after_ms(&self) -> u64 {
+        self.queue().retry_after_ms()
+    }
+
+    fn take(&self) -> (Vec<Command>, Vec<Caller>) {
+        let mut queue = self.queue();
+        let (mut count, mut bytes, mut cost) = (0, 0, 0);
+        for Queued { command, .. } in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
+            if count > 0 && (bytes >= ENTRY_BYTES_MAX || cost >= ENTRY_COST_MAX) {
+                break;
+            }
+            bytes += command.size();
+            cost += command.cost();
+            count += 1;
+        }
+        queue.bytes -= bytes;
+        queue.commands.drain(..count).map(|queued| (queued.command, queued.caller)).unzip()
+    }
+
+    /// Approximate size of the next entry, in bytes.
+    pub(super) fn next_entry_bytes(&self) -> usize {
+        self.queue().bytes.min(ENTRY_BYTES_MAX)
+    }
+
+    /// The next commands for the log. While the disk is full, those that ask for something new are refused,
+    /// also if they were queued before it was noticed.
+    pub(super) fn take_what_fits(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
+        loop {
+            let (commands, callers) = self.take();
+            if commands.is_empty() {
+                return None;
+            }
+            let Some(why) = self.trouble() else { return Some((commands, callers)) };
+            let mut kept = Vec::with_capacity(commands.len());
+            for (command, caller) in commands.into_iter().zip(callers) {
+                if command.frees() {
+                    kept.push((command, caller));
+                } else {
+                    caller.deliver(Err(Failure::Unavailable(why.clone())));
+                }
+            }
+            if !kept.is_empty() {
+                return Some(kept.into_iter().unzip());
+            }
+        }
+    }
+
+    /// Everybody who is ready to run goes first, and for as long as that brings more to many. A node with time to spare is
+    /// done after one turn; one that has more to do than it can carries fewer and larger entries, and so can do more.
+    pub(super) async fn gather(&self) {
+        let began = tokio::time::Instant::now();
+        let mut queued = self.queued();
+        while queued > 0 && queued < COMMANDS_PER_ENTRY_MAX && began.elapsed() < GATHERED_FOR_MAX {
+            tokio::task::yield_now().await;
+            let before = std::mem::replace(&mut queued, self.queued());
+            if queued == before || queued < WORTH_GATHERING {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Acquire, Locks, Refusal, SessionId};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::failure::Outcome;
+
+    fn ask(queue: &CommandQueue, command: Command) -> oneshot::Receiver<Outcome> {
+        let (sender, answer) = oneshot::channel();
+        queue.push(command, Caller::Call(sender));
+        answer
+    }
+
+    fn put(bytes: usize) -> Command {
+        let value = vec![0; bytes].into();
+        Command::PutValue { key: "k".into(), value, fence: None, if_version: None }
+    }
+
+    fn close() -> Command {
+        Command::CloseSession { session: SessionId(1) }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_what_is_new_then_what_frees_and_never_the_nodes_own() {
+        let queue = CommandQueue::default();
+        for _ in 0..QUEUED_NEW_MAX {
+            queue.push(put(1), Caller::Nobody);
+        }
+        let refused = ask(&queue, put(1)).try_recv();
+        let hint =
+            |failure: &Failure| lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default();
+        assert!(matches!(&refused, Ok(Err(failure)) if hint(failure) >= 200), "{refused:?}");
+        assert!(ask(&queue, close()).try_recv().is_err(), "what frees is queued");
+        while queue.queued() < QUEUED_MAX {
+            queue.push(close(), Caller::Nobody);
+        }
+        assert!(matches!(ask(&queue, close()).try_recv(), Ok(Err(Failure::Overload { .. }))));
+        queue.push(Command::Tick, Caller::Nobody);
+        assert_eq!(queue.queued(), QUEUED_MAX + 1, "a tick is never lost");
+    }
+
+    #[test]
+    fn a_queue_that_is_late_refuses_what_is_new_and_says_when_to_come_back() {
+        let queue = CommandQueue::default();
+        let Some(long_ago) = Instant::now().checked_sub(QUEUED_NEW_FOR_MAX + Duration::from_secs(1)) else {
+            return;
+        };
+        let (command, caller) = (Command::Tick, Caller::Nobody);
+        queue.queue().commands.push_back(Queued { command, caller, since: long_ago });
+        let refused = ask(&queue, put(1)).try_recv();
+        let late = |failure: &Failure| {
+            (3_000..=5_000).contains(&lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default())
+        };
+        assert!(matches!(&refused, Ok(Err(failure)) if late(failure)), "{refused:?}");
+        assert!(ask(&queue, close()).try_recv().is_err(), "what frees is queued");
+        queue.queue().commands.clear();
+        assert!(ask(&queue, put(1)).try_recv().is_err(), "and all is well again");
+    }
+
+    /// Brings a command at each turn of the runtime, so many times, and counts the turns.
+    async fn bring(queue: &CommandQueue, turns: &mut usize, commands: usize) {
+        loop {
+            if *turns < commands {
+                queue.push(put(1), Caller::Nobody);
+            }
+            *turns += 1;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_entry_gathers_what_every_turn_brings_and_does_not_wait_when_one_brings_nothing() {
+        for (queued, commands, gathered) in
+            [(1, 5, 3), (WORTH_GATHERING, 0, WORTH_GATHERING), (WORTH_GATHERING, 5, 21)]
+        {
+            let (queue, mut turns) = (CommandQueue::default(), 0);
+            (0..queued).for_each(|_| queue.push(put(1), Caller::Nobody));
+            tokio::select! {
+                biased;
+                () = bring(&queue, &mut turns, commands) => {}
+                () = queue.gather() => {}
+            }
+            assert_eq!(queue.queued(), gathered);
+            assert!(turns <= commands + 2, "{turns} turns for {commands} commands");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_entry_does_not_gather_for_ever() {
+        let (queue, mut turns) = (CommandQueue::default(), 0);
+        (0..WORTH_GATHERING).for_each(|_| queue.push(put(1), Caller::Nobody));
+        tokio::select! {
+            biased;
+            () = bring(&queue, &mut turns, usize::MAX) => {}
+            () = queue.gather() => {}
+        }
+        assert!(queue.queued() <= COMMANDS_PER_ENTRY_MAX + 1, "{}", queue.queued());
+    }
+
+    #[test]
+    fn an_entry_and_the_queue_are_bounded_in_bytes() {
+        let queue = CommandQueue::default();
+        for _ in 0..100 {
+            drop(ask(&queue, put(64 * 1024)));
+        }
+        let (commands, _) = queue.take();
+        assert!(commands.len() < 20, "{} values of 64 KiB in one entry", commands.len());
+        while ask(&queue, put(64 * 1024)).try_recv().is_err() {
+            assert!(queue.queue().bytes <= QUEUED_NEW_BYTES_MAX + (1 << 17));
+        }
+        while !queue.take().0.is_empty() {}
+        assert_eq!(queue.queue().bytes, 0);
+    }
+
+    #[test]
+    fn an_entry_is_bounded_in_cost() {
+        let queue = CommandQueue::default();
+        let locks = Locks::many((0..128).map(|number| format!("lock-{number:03}").into()));
+        let expensive = Command::Acquire(Acquire::new(SessionId(1), locks));
+        for _ in 0..COMMANDS_PER_ENTRY_MAX {
+            queue.push(expensive.clone(), Caller::Nobody);
+        }
+        let (commands, _) = queue.take();
+        let cost: u64 = commands.iter().map(Command::cost).sum();
+        assert!(commands.len() > 1 && cost <= ENTRY_COST_MAX + expensive.cost(), "{cost} in one entry");
+        let queue = CommandQueue::default();
+        for _ in 0..COMMANDS_PER_ENTRY_MAX {
+            queue.push(close(), Caller::Nobody);
+        }
+        assert_eq!(queue.take().0.len(), COMMANDS_PER_ENTRY_MAX, "ordinary commands are bounded by number");
+    }
+
+    #[test]
+    fn what_is_too_large_never_reaches_the_log() {
+        let queue = CommandQueue::default();
+        let refused = ask(&queue, put(10 << 20)).try_recv();
+        assert!(matches!(refused, Ok(Err(Failure::Refused(Refusal::TooLarge(_))))), "{refused:?}");
+        assert_eq!(queue.queued(), 0);
+    }
+
+    #[test]
+    fn a_full_disk_also_refuses_what_was_queued_before() {
+        let queue = CommandQueue::default();
+        let mut new = ask(&queue, put(1));
+        let _frees = ask(&queue, close());
+        *queue.disk_full.lock().expect("not poisoned") = Some("no space left".to_owned());
+        let (commands, _) = queue.take_what_fits().expect("something frees");
+        assert_eq!(commands, [close()]);
+        assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));
+        let mut late = ask(&queue, put(1));
+        assert!(matches!(late.try_recv(), Ok(Err(Failure::Unavailable(_)))));
+        assert!(queue.take_what_fits().is_none());
+    }
+}
