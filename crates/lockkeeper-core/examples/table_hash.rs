@@ -6,7 +6,12 @@
 //! callgrind_annotate --inclusive=yes callgrind.out.PID | grep -E 'chain_hash|LockTable.*apply'
 //! ```
 
-#![allow(clippy::expect_used, reason = "an example stops at the first surprise")]
+#![allow(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "an example stops at the first surprise, and measures time"
+)]
 
 use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Reply, SessionId, Token};
 

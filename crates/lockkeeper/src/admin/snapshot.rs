@@ -54,6 +54,6 @@ impl Snapshot {
         };
         self.received += data.len() as u64;
         self.total = Some(total_bytes);
-        Ok(Some(SnapshotChunk { data: data.into(), total_bytes, index }))
+        Ok(Some(SnapshotChunk { data, total_bytes, index }))
     }
 }

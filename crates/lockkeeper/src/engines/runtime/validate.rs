@@ -80,7 +80,7 @@ fn check_permits(request: &AcquireRequest) -> Result<(), Error> {
 pub(super) fn demand(request: &AcquireRequest) -> Result<Demand, Error> {
     let counted = request.capacity.is_some_and(|capacity| capacity > 1);
     let permits = request.permits.or(counted.then_some(1));
-    Demand::of(request.mode.into(), permits, request.capacity, None).map_err(refused)
+    Demand::of(request.mode, permits, request.capacity, None).map_err(refused)
 }
 
 pub(super) fn refused(refusal: Refusal) -> Error {
