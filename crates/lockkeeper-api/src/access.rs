@@ -1,4 +1,4 @@
-//! Who may do what: rules, access tokens and quotas.
+//! Access control: rules, access tokens and quotas.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::request::{Answer, Call, Done, Request};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// The first administrator, if the request names none.
+/// The default identity of the first administrator.
 const FIRST_ADMINISTRATOR: &str = "admin";
 
 /// All rules, access tokens and quotas.
@@ -22,20 +22,20 @@ pub struct AccessState {
     pub rules: Vec<AccessRule>,
     /// The access tokens, without their secrets.
     pub tokens: Vec<AccessTokenInfo>,
-    /// The quotas, and what is in use.
+    /// The quotas and the usage.
     pub quotas: Vec<Quota>,
-    /// Whether access control is on: then nothing is allowed that no rule allows.
+    /// Whether access control is on: then only what a rule grants is allowed.
     pub enabled: bool,
 }
 
-/// What an identity may do with all names that begin with the prefix.
+/// The rights of an identity on all names with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessRule {
-    /// Who; `*` for every authenticated caller.
+    /// The identity; `*` for every authenticated caller.
     pub identity: String,
-    /// How the names begin; empty for all. An election is known by its own name, without `election/`.
+    /// The name prefix; empty for all names. Elections are named without `election/`.
     pub prefix: String,
     /// `read`, `acquire`, `force_release`, `admin`.
     pub rights: Vec<String>,
@@ -48,29 +48,29 @@ pub struct AccessRule {
 pub struct AccessTokenInfo {
     /// Its public part.
     pub id: String,
-    /// Whose it is.
+    /// The identity that it authenticates.
     pub identity: String,
-    /// How long ago it was made, in cell time.
+    /// How long ago it was created, in cell time.
     #[serde(rename = "age_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub age: Duration,
 }
 
-/// The bounds of a namespace, of an identity or of the whole cell, and what is in use.
+/// The quota and usage of a namespace, of an identity or of the whole cell.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Quota {
-    /// The namespace; `*` for each that has no bounds of its own.
+    /// The namespace; `*` for each without a quota of its own.
     pub namespace: Option<String>,
-    /// The identity; `*` for each that has no bound of its own.
+    /// The identity; `*` for each without a quota of its own.
     pub identity: Option<String>,
     /// Most locks.
     pub locks: Option<u64>,
-    /// Most requests that wait.
+    /// Most waiting requests.
     pub waiters: Option<u64>,
     /// Most values.
     pub values: Option<u64>,
-    /// Most requests in a second.
+    /// Most requests per second.
     pub requests_per_s: Option<u32>,
     /// Most sessions of the identity.
     pub sessions: Option<u32>,
@@ -78,30 +78,30 @@ pub struct Quota {
     pub state_bytes: Option<u64>,
     /// Locks in use.
     pub locks_used: u64,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiters_used: u64,
     /// Values in use.
     pub values_used: u64,
-    /// Sessions open.
+    /// Open sessions.
     pub sessions_used: u32,
     /// Logical bytes in use.
     pub state_bytes_used: u64,
 }
 
-/// An access token that was made.
+/// A new access token.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "NewAccessToken"))]
 pub struct NewToken {
     /// Its public part.
     pub id: String,
-    /// Whose it is.
+    /// The identity that it authenticates.
     pub identity: String,
     /// The whole token. It cannot be shown again.
     pub token: String,
 }
 
-/// Never shows the token: values get into logs.
+/// Does not print the token: values are logged.
 impl fmt::Debug for NewToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NewToken { id, identity, token: _ } = self;
@@ -132,7 +132,7 @@ mirror!(
 mirror!(NewToken = v1::NewAccessToken { id, identity, token });
 
 impl AccessState {
-    /// All that is known of who may do what. `strict`: rules are in force without having been turned on.
+    /// The access state of the table. `strict`: access control is on even if it was not enabled.
     pub fn new(access: &Access, now: CellTime, state_bytes: u64, state_bytes_max: u64, strict: bool) -> Self {
         let rules = access.rules().map(|(identity, prefix, rights)| AccessRule {
             identity: identity.to_string(),
@@ -175,7 +175,7 @@ impl AccessState {
     }
 }
 
-/// Asks for all rules, access tokens and quotas.
+/// Request for all rules, access tokens and quotas.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetAccess {}
@@ -194,12 +194,12 @@ impl From<v1::GetAccessRequest> for Request {
     }
 }
 
-/// Turns access control on.
+/// Request to turn access control on.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnableAccess {
-    /// The first administrator; `admin` if absent.
+    /// The identity of the first administrator; `admin` if absent.
     pub identity: Option<String>,
 }
 
@@ -226,7 +226,7 @@ impl Call for AccessRule {
         for word in &self.rights {
             rights.push(Right::from_word(word).ok_or_else(|| {
                 Refusal::invalid(format!(
-                    "\"{word}\" is not a right: there are read, acquire, force_release and admin"
+                    "\"{word}\" is not a right: use read, acquire, force_release or admin"
                 ))
             })?);
         }
@@ -244,14 +244,14 @@ impl TryFrom<v1::GrantAccessRequest> for Request {
     }
 }
 
-/// Takes a rule away.
+/// Request to remove a rule.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RevokeAccess {
-    /// Whose.
+    /// The identity of the rule.
     pub identity: String,
-    /// For which prefix.
+    /// The prefix of the rule.
     pub prefix: String,
 }
 
@@ -272,12 +272,12 @@ impl TryFrom<v1::RevokeAccessRequest> for Request {
     }
 }
 
-/// Makes an access token.
+/// Request to create an access token.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CreateToken {
-    /// Whose it is.
+    /// The identity that it authenticates.
     pub identity: String,
 }
 
@@ -295,7 +295,7 @@ impl From<v1::CreateAccessTokenRequest> for Request {
     }
 }
 
-/// Makes an access token worthless, at once.
+/// Request to revoke an access token at once.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -320,22 +320,22 @@ impl TryFrom<v1::RevokeAccessTokenRequest> for Request {
     }
 }
 
-/// Sets the bounds of a namespace, of an identity or of the whole cell. What is absent has none.
+/// Request to set the quota of a namespace, of an identity or of the whole cell. Absent values are unlimited.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SetQuota {
-    /// The namespace: the part of names before their first slash; `*` for each that has no bounds of its own.
+    /// The namespace: the part of names before their first slash; `*` for each without a quota of its own.
     pub namespace: Option<String>,
-    /// Instead of a namespace: an identity; `*` for each that has no bound of its own.
+    /// Instead of a namespace: an identity; `*` for each without a quota of its own.
     pub identity: Option<String>,
     /// Most locks.
     pub locks: Option<u64>,
-    /// Most requests that wait.
+    /// Most waiting requests.
     pub waiters: Option<u64>,
     /// Most values.
     pub values: Option<u64>,
-    /// Most requests in a second.
+    /// Most requests per second.
     pub requests_per_s: Option<u32>,
     /// Most sessions of the identity.
     pub sessions: Option<u32>,
@@ -369,7 +369,7 @@ impl Call for SetQuota {
             _ => {
                 return Err(Refusal::invalid(
                     "a quota is for a namespace (locks, waiters, values, requests_per_s), for an identity (sessions) or \
-                     for the whole cell (state_bytes): name one of them with what belongs to it",
+                     for the whole cell (state_bytes): name one of them with its values",
                 ));
             }
         };

@@ -1,4 +1,4 @@
-//! Taking locks and giving them back.
+//! Acquiring and releasing locks.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::request::{Answer, Call, Done, Request, session_id, some_text, wait};
 use crate::v1;
 use crate::wire::{Wire, answers};
 
-/// A request id: text, or a whole number that stands for its digits.
+/// A request id: text, or a whole number, which is the same as its digits as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(pub CoreRequestId);
 
@@ -50,13 +50,13 @@ impl schemars::JsonSchema for RequestId {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "description": "The client's id of the request: the same id in the same session is the same request, and a \
-                            retry finds its place in the queue or its answer.",
+                            retry gets its place in the queue or its answer.",
             "type": ["string", "integer"]
         })
     }
 }
 
-/// The schema of a mode; the core knows no schemas.
+/// The schema of a mode, because the core does not depend on schemars.
 #[cfg(feature = "schema")]
 pub(crate) fn mode_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "string", "enum": Mode::ALL.map(Mode::as_str) })
@@ -76,7 +76,7 @@ fn optional_policy_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema
     schemars::json_schema!({ "type": ["string", "null"], "enum": words })
 }
 
-/// Takes a lock.
+/// Request to acquire a lock.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -92,7 +92,7 @@ pub struct Acquire {
     /// Permits of a counted lock.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub permits: Option<u32>,
-    /// The capacity of a counted lock, fixed by whoever opens it.
+    /// The capacity of a counted lock. The first request fixes it.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
     pub capacity: Option<u32>,
     /// How long to wait in the queue; 0 never waits.
@@ -101,12 +101,12 @@ pub struct Acquire {
     pub wait_forever: Option<bool>,
     /// The client's id of this request.
     pub request: Option<RequestId>,
-    /// How long the lock stays closed if the session dies while it holds the lock.
+    /// How long the lock stays closed if the session expires while it holds the lock.
     pub lock_delay_ms: Option<u64>,
-    /// The line of work that the lock is for: the unit of deadlock, private to the session. Its age is that of its first
+    /// The scope: one line of work, the unit of deadlock detection, private to the session. Its age is that of its first
     /// acquire.
     pub scope: Option<String>,
-    /// What to do when another scope is in the way; needs a scope. detect, if absent, refuses the wait that closes a cycle
+    /// What to do when another scope blocks the request; needs a scope. detect, the default, refuses the wait that closes a cycle
     /// (deadlock). wait_die: a younger scope gets died. wound_wait: an older scope takes the lock, and the younger one gets
     /// wounded.
     #[cfg_attr(feature = "schema", schemars(schema_with = "optional_policy_schema"))]
@@ -122,7 +122,7 @@ pub struct Granted {
     pub lock: String,
     /// The fencing token: greater than that of every earlier grant of the cell.
     pub token: u64,
-    /// How it is held.
+    /// The mode of the grant.
     #[cfg_attr(feature = "schema", schemars(schema_with = "mode_schema"))]
     pub mode: Mode,
     /// The token with its lock and mode as one text.
@@ -184,7 +184,7 @@ impl TryFrom<v1::AcquireRequest> for Request {
     }
 }
 
-/// Takes several locks, all or nothing.
+/// Request to acquire several locks, all or nothing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -204,11 +204,11 @@ pub struct AcquireAll {
     pub wait_forever: Option<bool>,
     /// The client's id of this request.
     pub request: Option<RequestId>,
-    /// How long the locks stay closed if the session dies while it holds them.
+    /// How long the locks stay closed if the session expires while it holds them.
     pub lock_delay_ms: Option<u64>,
-    /// The line of work that the locks are for.
+    /// The scope, as with acquire.
     pub scope: Option<String>,
-    /// What to do when another scope is in the way, as with acquire.
+    /// What to do when another scope blocks the request, as with acquire.
     #[cfg_attr(feature = "schema", schemars(schema_with = "optional_policy_schema"))]
     #[serde(default)]
     pub policy: Option<Policy>,
@@ -222,7 +222,7 @@ pub struct GrantedAll {
     pub locks: Vec<String>,
     /// One fencing token for all of them.
     pub token: u64,
-    /// How they are held.
+    /// The mode of the grant.
     #[cfg_attr(feature = "schema", schemars(schema_with = "mode_schema"))]
     pub mode: Mode,
     /// The sequencer of each lock, in the same order.
@@ -289,7 +289,7 @@ impl From<&Grant> for v1::Grant {
     }
 }
 
-/// A grant for a caller that knows the names.
+/// A grant without names, for a caller that knows them.
 pub(crate) fn brief_grant(grant: &Grant) -> v1::Grant {
     v1::Grant { token: grant.token.0, mode: grant.mode.into_wire(), ..Default::default() }
 }
@@ -304,7 +304,7 @@ fn sequencer(grant: &Grant) -> String {
     }
 }
 
-/// A capacity without mode and permits means one permit of it.
+/// A capacity without mode and permits means one permit.
 fn default_permits(mode: Option<Mode>, permits: Option<u32>, capacity: Option<u32>) -> Option<u32> {
     match (mode, permits, capacity) {
         (None, None, Some(capacity)) if capacity > 1 => Some(1),
@@ -316,9 +316,7 @@ fn policy(word: &str) -> Result<Policy, Refusal> {
     match word {
         "" => Ok(Policy::Detect),
         word => Policy::from_word(word).ok_or_else(|| {
-            Refusal::invalid(format!(
-                "the policy \"{word}\" is neither \"detect\" nor \"wait_die\" nor \"wound_wait\""
-            ))
+            Refusal::invalid(format!("\"{word}\" is not a policy: use detect, wait_die or wound_wait"))
         }),
     }
 }
@@ -331,7 +329,7 @@ fn mode(number: Option<i32>) -> Result<Option<Mode>, Refusal> {
     }
 }
 
-/// Gives a lock back.
+/// Request to release a lock.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -344,7 +342,7 @@ pub struct Release {
     pub token: u64,
 }
 
-/// A lock that was given back.
+/// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Released {
@@ -358,7 +356,7 @@ impl Call for Release {
     fn into_request(self) -> Result<Request, Refusal> {
         let session = session_id(&self.session)?;
         let (lock, token) = (self.lock.into(), Token(self.token));
-        // Over HTTP a repeated acquire may still be on its way: its answer is kept, within the session's bound.
+        // Over HTTP a retry of the acquire may still be in flight: its answer is kept, within the session's bound.
         Ok(Command::Release { session, lock, token, forget: false }.into())
     }
 }
@@ -374,7 +372,7 @@ impl TryFrom<v1::ReleaseRequest> for Request {
     }
 }
 
-/// Leaves the queue, or gives back what was granted.
+/// Request to cancel an acquire: leaves the queue, or releases what was granted.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -387,7 +385,7 @@ pub struct Cancel {
 
 fn cancel(session: &str, request: SmolStr) -> Result<Request, Refusal> {
     if request.is_empty() {
-        return Err(Refusal::invalid("the request id is empty: name the one that the acquire had"));
+        return Err(Refusal::invalid("the request id is empty: use that of the acquire"));
     }
     Ok(Command::Cancel { session: session_id(session)?, what: Waiting::Request(request) }.into())
 }
@@ -408,24 +406,24 @@ impl TryFrom<v1::CancelRequest> for Request {
     }
 }
 
-/// Frees a lock, whoever holds it.
+/// Request to free a lock, whoever holds it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForceRelease {
     /// The lock.
     pub lock: String,
-    /// Why; it is recorded.
+    /// The reason, which is recorded in the audit trail.
     pub reason: String,
 }
 
-/// A lock that was freed by force.
+/// The answer to a force-release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Forced {
-    /// Whether anybody held it.
+    /// Whether the lock was held.
     pub released: bool,
-    /// The lock's last token, now above that of every former holder.
+    /// The lock's last token, now above that of every previous holder.
     pub last_token: u64,
 }
 

@@ -30,25 +30,25 @@ impl TryFrom<Answer> for Kind {
             Answer::Top(top) => Kind::Top(top.into()),
             Answer::Graph(graph) => Kind::WaitGraph(graph.into()),
             Answer::Status(status) => Kind::Status((*status).into()),
-            // Calls of their own: nothing on a stream is answered so.
+            // Answers of calls that do not exist on a stream.
             other => return Err(other.into()),
         })
     }
 }
 
-/// What is needed besides the reply of the lock table to answer an operation on a stream.
+/// The shape of the answer to an operation on a stream, as far as the reply of the lock table does not determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyShape {
     /// The operation opens this session.
     Opening(SessionId),
-    /// An acquire whose caller needs no names in its answer.
+    /// The operation is an acquire whose answer needs no names.
     BriefAcquire,
     /// Any other operation.
     Full,
 }
 
 impl ReplyShape {
-    /// The session that the operation opens.
+    /// Returns the session that the operation opens.
     pub fn opens(&self) -> Option<SessionId> {
         match self {
             ReplyShape::Opening(session) => Some(*session),
@@ -56,7 +56,7 @@ impl ReplyShape {
         }
     }
 
-    /// The answer of an operation that went through the log: straight from the reply of the lock table to the message.
+    /// Converts the reply of the lock table directly to the answer of an operation that went through the log.
     pub fn answer(&self, reply: Reply) -> Kind {
         match reply {
             Reply::Granted(granted) => Kind::Grant(match self {

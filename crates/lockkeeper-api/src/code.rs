@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use lockkeeper_core::Refusal;
 
-/// The text is not a code of the contract.
+/// Error for a text that is not a code of the contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is not an error code of Lockkeeper")]
+#[error("not an error code of Lockkeeper")]
 pub struct UnknownCode;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $http:literal, $grpc:ident;)*) => {
-        /// Why a request was not carried out.
+        /// The reason why a request failed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Code {
             $($(#[doc = $doc])+ $name,)*
@@ -22,7 +22,7 @@ macro_rules! codes {
             /// All codes.
             pub const ALL: [Code; [$(Code::$name),*].len()] = [$(Code::$name),*];
 
-            /// The code as it is written in answers.
+            /// The code as written in answers.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
             }
@@ -54,7 +54,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The lock is held or others wait for it, and the caller does not wait.
+    /// The lock is held or has waiters, and the caller does not wait.
     Busy = "busy", 409, FailedPrecondition;
     /// The wait ended without a grant; the request has left the queue.
     Timeout = "timeout", 408, DeadlineExceeded;
@@ -72,7 +72,7 @@ codes! {
     Wounded = "wounded", 409, Aborted;
     /// The scope is younger than the holder's and may not wait for it.
     Died = "died", 409, Aborted;
-    /// The cell cannot do it.
+    /// The cell does not support it.
     Unsupported = "unsupported", 501, Unimplemented;
     /// The request is malformed; the message says what to change.
     Invalid = "invalid", 400, InvalidArgument;
@@ -84,9 +84,9 @@ codes! {
     Unauthenticated = "unauthenticated", 401, Unauthenticated;
     /// The caller is authenticated but not allowed to do this.
     Forbidden = "forbidden", 403, PermissionDenied;
-    /// Another node leads; `leader` names it if it is known.
+    /// Another node is the leader; `leader` names it if it is known.
     NotLeader = "not_leader", 421, Unavailable;
-    /// Nothing can be done at the moment; `may_have_happened` says whether the request may have been carried out.
+    /// The cell cannot serve the request now; `may_have_happened` says whether it may have been executed.
     Unavailable = "unavailable", 503, Unavailable;
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_read_as_it_is_written() {
+    fn every_code_round_trips() {
         for code in Code::ALL {
             assert_eq!(code.as_str().parse(), Ok(code));
             assert!((400..600).contains(&code.http_status()), "{code}");

@@ -1,4 +1,4 @@
-//! Elections: the leader is whoever holds the lock `election/NAME`, and its epoch is that lock's token.
+//! Elections: the leader is the holder of the lock `election/NAME`, and its epoch is the token of the grant.
 
 use lockkeeper_core::{Acquire, Command, Grant, Locks, Refusal, Token};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::request::{Answer, Call, Done, Request, election_lock, session_id, som
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Stands for election.
+/// Request to become a candidate of an election.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -19,9 +19,9 @@ pub struct Campaign {
     pub session: String,
     /// The election.
     pub election: String,
-    /// What the candidate announces when it leads.
+    /// The value to announce as leader.
     pub value: String,
-    /// How long to wait for the office; 0 never waits.
+    /// How long to wait to become leader; 0 never waits.
     pub wait_ms: Option<u64>,
     /// Wait without a limit; wait_ms is then ignored.
     pub wait_forever: Option<bool>,
@@ -29,11 +29,11 @@ pub struct Campaign {
     pub request: Option<RequestId>,
 }
 
-/// A candidate that was elected.
+/// The answer to an elected candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Elected {
-    /// Greater than that of every leader before it: a fencing token.
+    /// Greater than that of every earlier leader: a fencing token.
     pub epoch: u64,
 }
 
@@ -73,7 +73,7 @@ impl TryFrom<v1::CampaignRequest> for Request {
     }
 }
 
-/// Gives an office up.
+/// Request to step down as leader.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -107,7 +107,7 @@ impl TryFrom<v1::ResignRequest> for Request {
     }
 }
 
-/// Passes an office on to a candidate, whoever is first in line.
+/// Request to hand leadership over to a candidate, whatever its place in the queue.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -118,7 +118,7 @@ pub struct HandOver {
     pub election: String,
     /// Its epoch.
     pub epoch: u64,
-    /// The value, or else the owner, of the candidate who shall lead.
+    /// The value, or else the owner, of the candidate that shall lead.
     pub to: String,
 }
 
@@ -141,7 +141,7 @@ impl TryFrom<v1::HandOverRequest> for Request {
     }
 }
 
-/// Asks who leads.
+/// Request for the leader of an election.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -150,25 +150,25 @@ pub struct GetElection {
     pub name: String,
 }
 
-/// An election.
+/// The state of an election.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Election {
-    /// Null if nobody leads.
+    /// Null if there is no leader.
     pub leader: Option<Leader>,
-    /// How many wait to lead.
+    /// The number of waiting candidates.
     pub candidates: u32,
 }
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leader {
-    /// What it announced when it stood for election.
+    /// The value that it announced.
     pub value: String,
-    /// Greater than that of every leader before it: a fencing token.
+    /// Greater than that of every earlier leader: a fencing token.
     pub epoch: u64,
-    /// Who it is, for people.
+    /// The owner of its session, for people.
     pub owner: String,
 }
 
@@ -176,7 +176,7 @@ mirror!(Election = v1::Election { leader, candidates });
 mirror!(Leader = v1::Leader { value, epoch, owner });
 
 impl Leader {
-    /// The one who leads, if the lock of an election is held.
+    /// The holder of the lock of an election, if it is held.
     pub fn of(lock: LockState) -> Option<Leader> {
         let holder = lock.holders.into_iter().next()?;
         Some(Leader { value: holder.value, epoch: holder.token, owner: holder.owner })
@@ -191,7 +191,7 @@ impl From<LockState> for Election {
 }
 
 impl Election {
-    /// The leader's epoch; 0 if nobody leads.
+    /// The leader's epoch; 0 if there is no leader.
     pub fn epoch(&self) -> u64 {
         self.leader.as_ref().map_or(0, |leader| leader.epoch)
     }

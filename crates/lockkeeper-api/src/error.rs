@@ -1,4 +1,4 @@
-//! Errors as callers see them: one type for JSON and for protobuf.
+//! Errors for callers: one type for JSON and protobuf.
 
 use lockkeeper_core::{CycleStep, Refusal};
 use serde::Serialize;
@@ -6,45 +6,45 @@ use serde::Serialize;
 use crate::code::Code;
 use crate::v1;
 
-/// A refused request. Each detail is present with the codes that it belongs to, and only with those.
+/// The error of a refused request. Each detail is present only with the codes that it belongs to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(inline))]
 pub struct Error {
-    /// Why.
+    /// The error code.
     pub code: Code,
-    /// Why, and what to do next, for people.
+    /// The reason and the next step, for people.
     pub message: String,
-    /// The lock that the request could not have.
+    /// The lock that the request could not acquire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
     /// With `stale_token`: the last token granted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_token: Option<u64>,
-    /// With `version_mismatch`: the version that the value has; 0 if there is no such value.
+    /// With `version_mismatch`: the current version; 0 if there is no such value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// With `not_leader`: the leader's address; null if it is not known.
+    /// With `not_leader`: the leader's address; null if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<Option<String>>,
-    /// With `deadlock`: who waits for which lock, beginning with the scope that asked.
+    /// With `deadlock`: the scopes and the locks they wait for, beginning with the scope of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<CycleStepSchema>>"))]
     pub cycle: Option<Vec<CycleStep>>,
-    /// With `unavailable`: whether the request may have been carried out all the same.
+    /// With `unavailable`: whether the request may have been executed anyway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_have_happened: Option<bool>,
-    /// With `limit`, when the node is overloaded: when to try again.
+    /// With `limit`, when the node is overloaded: when to retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
-/// The body of an answer that refuses a request.
+/// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Error"))]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// The error.
     pub error: Error,
 }
 
@@ -52,11 +52,11 @@ pub struct ErrorBody {
 #[cfg(feature = "schema")]
 #[derive(schemars::JsonSchema)]
 #[schemars(rename = "CycleStep")]
-#[allow(dead_code, reason = "only its schema is used: the core knows no schemas")]
+#[allow(dead_code, reason = "only its schema is used: the core does not depend on schemars")]
 struct CycleStepSchema {
     /// Empty for a request without a scope.
     scope: String,
-    /// Who it is, for people.
+    /// The owner of the session, for people.
     owner: String,
     /// The lock that it waits for.
     lock: String,

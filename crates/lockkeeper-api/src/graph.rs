@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! The wait graph.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::request::{Answer, Call, Request, lock_name};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Who waits for whom.
+/// The wait graph: which sessions wait for which others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitGraph {
     /// The sessions.
     pub points: Vec<GraphPoint>,
-    /// From one that waits to one that blocks it, by their places in `points`.
+    /// From a waiting session to one that blocks it, as indexes of `points`.
     pub arrows: Vec<GraphArrow>,
-    /// The longest path along arrows, as places in `points`.
+    /// The longest path along arrows, as indexes of `points`.
     pub longest_chain: Vec<u32>,
-    /// How many rings there are.
+    /// The number of rings: groups of sessions that wait for each other.
     pub rings: u32,
-    /// How many requests wait in the whole cell.
+    /// The number of waiting requests in the whole cell.
     pub waiting: u64,
-    /// Some waits were left out.
+    /// Whether some waits were omitted.
     pub sampled: bool,
 }
 
@@ -33,25 +33,25 @@ pub struct WaitGraph {
 pub struct GraphPoint {
     /// The first eight digits of its id.
     pub session: String,
-    /// Who it is.
+    /// Its owner.
     pub owner: String,
-    /// How many grants it holds.
+    /// The number of grants it holds.
     pub holds: u32,
-    /// The ring that it is part of; 0 if none.
+    /// The number of the ring that it belongs to; 0 if none.
     pub ring: u32,
 }
 
-/// One session that blocks another.
+/// An arrow from a waiting session to one that blocks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GraphArrow {
-    /// The place of the one that waits.
+    /// Index of the waiting session.
     pub from: u32,
-    /// The place of the one that blocks it.
+    /// Index of the blocking session.
     pub to: u32,
     /// The lock.
     pub lock: String,
-    /// For how long it has waited.
+    /// How long it has waited.
     #[serde(rename = "waited_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub waited: Duration,
@@ -62,7 +62,7 @@ mirror!(GraphPoint = v1::wait_graph::Point { session, owner, holds, ring });
 mirror!(GraphArrow = v1::wait_graph::Arrow { from, to, lock; waited = waited_ms });
 
 impl WaitGraph {
-    /// A graph as people see it, with the number of all requests that wait.
+    /// Converts a graph of the lock table, adding the number of all waiting requests.
     pub fn new(graph: graph::WaitGraph, waiting: u64) -> WaitGraph {
         let point = |point: graph::Point| GraphPoint {
             session: point.session.to_string(),
@@ -87,7 +87,7 @@ impl WaitGraph {
     }
 }
 
-/// Asks who waits for whom.
+/// Request for the wait graph.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,8 +1,10 @@
-//! What happened: the last events of a lock, what operators did, who led the cell.
+//! History: the last events of a lock, the actions of operators, the leaders of the cell.
 
 use std::time::Duration;
 
-use lockkeeper_core::history::{Act, Deed, Leader as LeaderRecord, LockEvent as EventRecord, What};
+use lockkeeper_core::history::{
+    ActionKind, Leader as LeaderRecord, LockEvent as EventRecord, LockEventKind, OperatorAction,
+};
 use lockkeeper_core::{CellTime, Mode, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +12,7 @@ use crate::request::{Answer, Call, Limit, Request, lock_name};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// The last events of one lock, the newest first.
+/// The last events of one lock, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockHistory {
@@ -20,7 +22,7 @@ pub struct LockHistory {
     pub events: Vec<LockEvent>,
 }
 
-/// One thing that happened to a lock.
+/// An event of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockEvent {
@@ -28,7 +30,7 @@ pub struct LockEvent {
     pub what: String,
     /// When, in cell time.
     pub at_ms: u64,
-    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: it may be wrong.
+    /// The leader's wall clock at that time, in milliseconds since 1970 UTC. For people: it may be wrong.
     pub utc_ms: u64,
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
@@ -36,74 +38,74 @@ pub struct LockEvent {
     pub ago: Duration,
     /// The token of the grant.
     pub token: u64,
-    /// How it was held, for a grant.
+    /// The mode, for a grant.
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::acquire::optional_mode_schema"))]
     pub mode: Option<Mode>,
-    /// Who.
+    /// The owner of the session.
     pub owner: String,
     /// The first eight digits of the session's id.
     pub session: String,
-    /// How long a grant was waited for.
+    /// How long the request waited for the grant.
     #[serde(rename = "waited_ms", serialize_with = "crate::ms::option::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub waited: Option<Duration>,
-    /// How long it had been held when it ended.
+    /// How long the lock was held when the grant ended.
     #[serde(rename = "held_ms", serialize_with = "crate::ms::option::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub held: Option<Duration>,
-    /// Why it was taken away by force.
+    /// The reason for a force-release.
     pub reason: Option<String>,
 }
 
-/// What operators did, and who led the cell; the newest first.
+/// The actions of operators and the leaders of the cell, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// What operators did.
+    /// The actions of operators.
     pub acts: Vec<AuditAct>,
-    /// Who came to lead.
+    /// The leader changes.
     pub leaders: Vec<LeaderChange>,
 }
 
-/// Something that an operator did.
+/// An action of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditAct {
-    /// Counts all acts of the cell.
+    /// Its number among all actions of the cell.
     pub number: u64,
     /// `force_release`, `members`, `restored`, `access` or `note`.
     pub what: String,
     /// When, in cell time.
     pub at_ms: u64,
-    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    /// The leader's wall clock at that time, in milliseconds since 1970 UTC; null until it is recorded.
     pub utc_ms: Option<u64>,
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub ago: Duration,
-    /// The lock that was freed.
+    /// The lock that was force-released.
     pub lock: Option<String>,
-    /// Why, in the operator's words.
+    /// The operator's reason.
     pub reason: Option<String>,
-    /// How many holders it was taken from.
+    /// The number of grants that were taken away.
     pub released: Option<u32>,
-    /// The last token afterwards.
+    /// The lock's last token afterwards.
     pub last_token: Option<u64>,
-    /// The members since then.
+    /// The new members.
     pub members: Option<String>,
-    /// Who did it, if the caller was authenticated.
+    /// The caller, if it was authenticated.
     pub by: Option<String>,
-    /// What was changed or done, in a line.
+    /// The change or action, in one line.
     pub change: Option<String>,
 }
 
-/// A node that came to lead the cell.
+/// A node that became leader of the cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaderChange {
     /// When, in cell time.
     pub at_ms: u64,
-    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC; null for a moment, until it is recorded.
+    /// The leader's wall clock at that time, in milliseconds since 1970 UTC; null until it is recorded.
     pub utc_ms: Option<u64>,
     /// How long ago, in cell time.
     #[serde(rename = "ago_ms", serialize_with = "crate::ms::serialize")]
@@ -130,12 +132,12 @@ fn ago(now: CellTime, at: CellTime) -> Duration {
 }
 
 impl LockEvent {
-    /// An event as it is seen at this moment.
+    /// Converts an event of the lock table, with its age at `now`.
     pub fn new(event: &EventRecord, now: CellTime) -> LockEvent {
-        let granted = event.what == What::Granted;
+        let granted = event.kind == LockEventKind::Granted;
         let took = Duration::from_millis(event.took_ms);
         LockEvent {
-            what: event.what.as_str().to_owned(),
+            what: event.kind.as_str().to_owned(),
             at_ms: event.at.0 / 1_000,
             utc_ms: event.utc_ms,
             ago: ago(now, event.at),
@@ -151,42 +153,42 @@ impl LockEvent {
 }
 
 impl AuditAct {
-    /// An act as it is seen at this moment.
-    pub fn new(act: &Act, now: CellTime) -> AuditAct {
+    /// Converts an action of the audit trail, with its age at `now`.
+    pub fn new(act: &OperatorAction, now: CellTime) -> AuditAct {
         let mut shown = AuditAct {
             number: act.number,
-            what: act.deed.as_str().to_owned(),
+            what: act.kind.as_str().to_owned(),
             at_ms: act.at.0 / 1_000,
             utc_ms: act.utc_ms,
             ago: ago(now, act.at),
             ..AuditAct::default()
         };
         let known = |by: &str| (!by.is_empty()).then(|| by.to_owned());
-        match &act.deed {
-            Deed::ForceRelease { by, lock, reason, released, last_token } => {
+        match &act.kind {
+            ActionKind::ForceRelease { by, lock, reason, released, last_token } => {
                 shown.by = known(by);
                 shown.lock = Some(lock.to_string());
                 shown.reason = Some(reason.to_string());
                 shown.released = Some(*released);
                 shown.last_token = Some(last_token.0);
             }
-            Deed::Access { by, change } => {
+            ActionKind::Access { by, change } => {
                 shown.by = known(by);
                 shown.change = Some(change.to_string());
             }
-            Deed::Note { by, text } => {
+            ActionKind::Note { by, text } => {
                 shown.by = known(by);
                 shown.change = Some(text.to_string());
             }
-            Deed::Members { members } => shown.members = Some(members.to_string()),
-            Deed::Restored { last_token } => shown.last_token = Some(last_token.0),
+            ActionKind::Members { members } => shown.members = Some(members.to_string()),
+            ActionKind::Restored { last_token } => shown.last_token = Some(last_token.0),
         }
         shown
     }
 }
 
 impl LeaderChange {
-    /// A change of the leader as it is seen at this moment.
+    /// Converts a leader change, with its age at `now`.
     pub fn new(leader: LeaderRecord, now: CellTime) -> LeaderChange {
         LeaderChange {
             at_ms: leader.at.0 / 1_000,
@@ -198,14 +200,14 @@ impl LeaderChange {
     }
 }
 
-/// Asks for the last events of a lock.
+/// Request for the last events of a lock.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetHistory {
     /// The lock.
     pub name: String,
-    /// Most events: all that are remembered (32) if absent or 0.
+    /// Most events; all (up to 32) if absent or 0.
     #[serde(default)]
     pub limit: Limit,
 }
@@ -227,12 +229,12 @@ impl TryFrom<v1::GetHistoryRequest> for Request {
     }
 }
 
-/// Asks what operators did, and who led the cell.
+/// Request for the actions of operators and the leaders of the cell.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetAudit {
-    /// Most acts: 100 if absent or 0.
+    /// Most actions; 100 if absent or 0.
     pub limit: Limit,
 }
 

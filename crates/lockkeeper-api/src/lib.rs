@@ -1,8 +1,8 @@
-//! The contract of Lockkeeper, stated once: the messages and services of `lockkeeper.v1`, the JSON types of the HTTP
-//! interface, the error codes with their statuses, and all conversions between them and the lock table.
+//! The API contract of Lockkeeper: the messages and services of `lockkeeper.v1`, the JSON types of the HTTP interface, the
+//! error codes with their statuses, and all conversions between them and the lock table.
 //!
-//! Each noun has a file with its JSON types and its conversions. Every protocol makes a [`Request`] of what it reads, and
-//! every answer is made of an [`Answer`].
+//! Each noun has a file with its JSON types and conversions. Every protocol converts its input to a [`Request`], and an
+//! [`Answer`] to its output.
 //!
 //! The code in `generated/` is checked in; `tests/generated.rs` regenerates it from `proto/` and compares.
 
@@ -44,5 +44,5 @@ pub mod peer {
     include!("generated/lockkeeper.peer.v1.rs");
 }
 
-/// The description of the services, for gRPC reflection.
+/// The descriptors of the services, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/lockkeeper.v1.bin");

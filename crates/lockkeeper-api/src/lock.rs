@@ -1,4 +1,4 @@
-//! Locks as people see them.
+//! Views of locks.
 
 use std::time::Duration;
 
@@ -10,77 +10,77 @@ use crate::request::{Answer, Call, Limit, Request, lock_name};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// One lock: who holds it, who waits for it.
+/// A lock with its holders and waiters.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Lock"))]
 pub struct LockState {
     /// Its name.
     pub lock: String,
-    /// How many permits it has; 1 for a lock that nobody counts.
+    /// The number of permits; 1 for an uncounted lock.
     pub capacity: u32,
     /// The last token granted for it.
     pub last_token: u64,
-    /// Those who hold it.
+    /// The holders.
     pub holders: Vec<Holder>,
-    /// The first of those who wait, in order; `waiting` counts them all.
+    /// The first waiters, in order; `waiting` counts all.
     pub queue: Vec<Waiter>,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u32,
-    /// How long a lock-delay still keeps it closed; 0 if it is open.
+    /// The remaining lock-delay; 0 if none.
     #[serde(rename = "closed_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub closed: Duration,
 }
 
-/// One who holds a lock.
+/// A holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
-    /// Its session. A cell shows the first eight digits of the id: whoever knows a whole one can act for the session.
+    /// The first eight digits of its session's id. The whole id is a secret, because it gives control of the session.
     pub session: String,
     /// Its token.
     pub token: u64,
     /// Exclusive or shared.
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::acquire::mode_schema"))]
     pub mode: Mode,
-    /// How many permits it has taken.
+    /// The number of its permits.
     pub permits: u32,
-    /// Who it is.
+    /// The owner of its session.
     pub owner: String,
     /// How long it has held the lock.
     #[serde(rename = "held_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub held: Duration,
-    /// The scope it belongs to; absent if none.
+    /// Its scope; absent if none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub scope: String,
-    /// In an election: what the leader announced.
+    /// In an election: the value of the leader.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
 }
 
-/// One who waits for a lock.
+/// A waiter for a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Waiter {
-    /// Its session, as with holders.
+    /// The first eight digits of its session's id.
     pub session: String,
     /// Its place in the queue; 1 is next.
     pub position: u32,
     /// Exclusive or shared.
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::acquire::mode_schema"))]
     pub mode: Mode,
-    /// Who it is.
+    /// The owner of its session.
     pub owner: String,
     /// How long it has waited.
     #[serde(rename = "waited_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub waited: Duration,
-    /// The scope it belongs to; absent if none.
+    /// Its scope; absent if none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub scope: String,
-    /// In an election: what the candidate stands for.
+    /// In an election: the value of the candidate.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
 }
@@ -90,9 +90,9 @@ pub struct Waiter {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Locks"))]
 pub struct LockPage {
-    /// The locks, in order of name.
+    /// The locks, sorted by name.
     pub locks: Vec<LockState>,
-    /// There are more: ask again after the last name.
+    /// Whether there are more locks after the last name.
     pub more: bool,
 }
 
@@ -144,12 +144,12 @@ impl From<WaiterView> for Waiter {
     }
 }
 
-/// Asks who holds a lock and who waits for it.
+/// Request for the holders and waiters of a lock.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetLock {
-    /// The lock. In a query + is a space: write %2B.
+    /// The lock. In a query, + means a space: write %2B for a plus.
     pub name: String,
 }
 
@@ -169,14 +169,14 @@ impl TryFrom<v1::GetLockRequest> for Request {
     }
 }
 
-/// Lists the locks in use.
+/// Request for a page of the locks in use.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListLocks {
-    /// Names that begin with this.
+    /// Only names with this prefix.
     pub prefix: String,
-    /// The last name of the page before.
+    /// The last name of the previous page.
     pub after: String,
     /// Most locks in the page: 100 if absent or 0, at most 1000.
     pub limit: Limit,

@@ -1,4 +1,4 @@
-//! The operations of a stream as requests.
+//! Converts the operations of a stream to requests.
 
 use lockkeeper_core::Refusal;
 
@@ -9,17 +9,17 @@ use crate::v1::{AttachRequest, AuthenticateRequest, KeepAliveAll, ObserveElectio
 /// An operation on a stream.
 #[derive(Debug)]
 pub enum Operation {
-    /// A request, as with every other protocol.
+    /// A request, as with all other protocols.
     Request(Request),
-    /// An acquire whose caller needs no names in its answer.
+    /// An acquire whose answer needs no names.
     BriefAcquire(Request),
     /// Renews several sessions.
     KeepAlive(KeepAliveAll),
-    /// The stream now speaks for a session.
+    /// Attaches the stream to a session.
     Attach(AttachRequest),
-    /// The client shows who it is.
+    /// Authenticates the client.
     Authenticate(AuthenticateRequest),
-    /// Waits for another leader than the one that is known.
+    /// Waits for a leader other than the known one.
     Observe(ObserveElectionRequest),
 }
 
@@ -60,8 +60,8 @@ impl TryFrom<Kind> for Operation {
     }
 }
 
-/// Whether an operation asks for something new, which a stream with too many open operations refuses.
-pub fn asks_for_more(kind: &Kind) -> bool {
+/// Whether an operation adds work, which a stream with too many open operations refuses.
+pub fn adds_work(kind: &Kind) -> bool {
     match kind {
         Kind::Release(_)
         | Kind::Cancel(_)

@@ -1,4 +1,4 @@
-//! Rates that all instances of a service share.
+//! Rate limiters that all instances of a service share.
 
 use lockkeeper_core::limits::INTERVAL_NS_MAX;
 use lockkeeper_core::{Command, Refusal, TakeRate as TakeRateCommand};
@@ -8,29 +8,29 @@ use crate::request::{Answer, Call, Request};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Takes permits of a rate, all or none.
+/// Request to take permits of a rate limiter, all or none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TakeRate {
     /// The limiter.
     pub limiter: String,
-    /// How many permits; 1 if absent.
+    /// The number of permits; 1 if absent.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub permits: Option<u64>,
-    /// How many permits come back in a second.
+    /// The number of permits that become available per second.
     pub rate_per_s: f64,
-    /// How many permits there are at most.
+    /// The maximum number of available permits.
     pub burst: u64,
 }
 
-/// Whether permits were taken.
+/// The answer to a request for permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RateTaken {
-    /// They were.
+    /// Whether they were taken.
     pub allowed: bool,
-    /// If not: when to try again.
+    /// If not: when to retry.
     pub retry_after_ms: u64,
 }
 

@@ -1,5 +1,5 @@
-//! One request type and one answer type for every protocol: HTTP bodies, unary gRPC messages and the operations of a stream
-//! all become a [`Request`], and JSON, messages and answers on a stream are made of an [`Answer`].
+//! One request type and one answer type for all protocols: HTTP bodies, unary gRPC messages and the operations of a stream
+//! are converted to a [`Request`]; an [`Answer`] is converted to JSON, messages and answers on a stream.
 
 use lockkeeper_core::access::ELECTION_PREFIX;
 use lockkeeper_core::{
@@ -22,27 +22,27 @@ use crate::v1;
 use crate::value::Written;
 use crate::wire::answers;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug, Clone)]
 pub enum Request {
-    /// A command for the lock table, complete but for the caller's identity.
+    /// A command for the lock table, complete except for the caller's identity.
     Command(Command),
-    /// Open a session; the node draws its id.
+    /// Open a session; the node generates its id.
     OpenSession {
-        /// How long it lives without a renewal.
+        /// Its time to live without a renewal.
         ttl_ms: u64,
-        /// Who it is, for people.
+        /// Description of the client, for people.
         owner: SmolStr,
     },
     /// Renew a session.
     KeepAlive(SessionId),
-    /// Who holds a lock and who waits for it.
+    /// The holders and waiters of a lock.
     Lock(LockName),
     /// A page of the locks in use.
     Locks {
-        /// Names that begin with this.
+        /// Only names with this prefix.
         prefix: String,
-        /// The last name of the page before.
+        /// The last name of the previous page.
         after: String,
         /// Most locks in the page; 0 for the default.
         limit: usize,
@@ -56,7 +56,7 @@ pub enum Request {
     },
     /// A value.
     Value(String),
-    /// Who leads an election, by its lock.
+    /// The leader of an election, by its lock.
     Election(LockName),
     /// The last events of a lock.
     History {
@@ -65,9 +65,9 @@ pub enum Request {
         /// Most events; 0 for all.
         limit: usize,
     },
-    /// What operators did, and who led the cell.
+    /// The actions of operators and the leaders of the cell.
     Audit {
-        /// Most acts; 0 for the default.
+        /// Most actions; 0 for the default.
         limit: usize,
     },
     /// The most contended locks, those held the longest, and the statistics of the last hour.
@@ -75,7 +75,7 @@ pub enum Request {
         /// Most locks in each list; 0 for the default.
         limit: usize,
     },
-    /// Who waits for whom: from one lock on, or in the whole cell.
+    /// The wait graph of one lock or of the whole cell.
     Graph(Option<LockName>),
     /// A page of sessions.
     Sessions(SessionFilter),
@@ -92,16 +92,16 @@ pub enum Request {
         /// The first administrator.
         identity: String,
     },
-    /// Make an access token.
+    /// Create an access token.
     CreateToken {
-        /// Whose it is.
+        /// The identity that it authenticates.
         identity: String,
     },
     /// Add a member.
     AddMember {
         /// Its id.
         node_id: u64,
-        /// host:port at which it answers.
+        /// The host:port at which the node answers.
         address: String,
     },
     /// Remove a member.
@@ -123,27 +123,27 @@ impl From<Command> for Request {
     }
 }
 
-/// What the caller of a request must be allowed to do.
+/// The permission that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Need<'a> {
-    /// To be authenticated.
+    /// The caller is authenticated.
     Authenticated,
-    /// To have any right at all.
+    /// The caller has any right.
     AnyRight,
-    /// To read this name.
+    /// The right to read this name.
     Read(&'a str),
-    /// To read all names with this prefix.
+    /// The right to read all names with this prefix.
     ReadAll(&'a str),
-    /// To administer everything.
+    /// The right to administer everything.
     Administer,
-    /// To be the owner of this session.
+    /// The caller is the owner of this session.
     Own(SessionId),
-    /// What the command says.
+    /// The permission that the command needs.
     Command(&'a Command),
 }
 
 impl Request {
-    /// What its caller must be allowed to do.
+    /// The permission that it needs.
     pub fn needs(&self) -> Need<'_> {
         match self {
             Request::Command(command) => Need::Command(command),
@@ -172,7 +172,7 @@ impl Request {
     }
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "each variant is named after its type")]
 pub enum Answer {
@@ -199,9 +199,9 @@ pub enum Answer {
     NewToken(NewToken),
 }
 
-/// The answer is not one to this request: a defect of the node.
+/// Error for an answer of another kind than the request expects: a bug of the node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the answer does not fit the request ({0})")]
+#[error("the answer does not match the request ({0})")]
 pub struct WrongAnswer(String);
 
 impl From<Answer> for WrongAnswer {
@@ -211,7 +211,7 @@ impl From<Answer> for WrongAnswer {
 }
 
 impl Answer {
-    /// The answer to a command. The lock table does not repeat the id of a session that was opened.
+    /// Converts the reply to a command. `opened` is the id of an opened session, which the reply does not contain.
     pub fn new(reply: Reply, opened: Option<SessionId>) -> Answer {
         match reply {
             Reply::Done | Reply::Queued { .. } => Answer::Done,
@@ -228,16 +228,16 @@ impl Answer {
     }
 }
 
-/// A call of the HTTP interface: its body or query is this type, and its answer has the type [`Call::Answer`].
+/// A call of the HTTP interface. Its body or query has this type, and its answer has the type [`Call::Answer`].
 pub trait Call {
-    /// What it answers.
+    /// The type of the answer.
     type Answer;
 
-    /// The request that it makes.
+    /// Converts the call to a request.
     fn into_request(self) -> Result<Request, Refusal>;
 }
 
-/// The answer of calls that say no more than that they were carried out.
+/// The empty answer of successful calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Done {}
@@ -260,13 +260,13 @@ impl Limit {
     }
 }
 
-/// A session id as text.
+/// Parses a session id.
 pub fn session_id(text: &str) -> Result<SessionId, Refusal> {
-    // A text that cannot be an id names no session.
+    // A malformed id is the id of no session.
     text.parse().map_err(|_| Refusal::SessionLost)
 }
 
-/// The lock of an election: its leader is whoever holds that lock.
+/// The lock of an election. Its holder is the leader.
 pub fn election_lock(election: &str) -> Result<LockName, Refusal> {
     limits::check_name("name of the election", election)?;
     let lock = format_smolstr!("{ELECTION_PREFIX}{election}");
@@ -274,7 +274,7 @@ pub fn election_lock(election: &str) -> Result<LockName, Refusal> {
     Ok(lock)
 }
 
-/// A lock that is only read.
+/// Checks the name of a lock for a read.
 pub(crate) fn lock_name(name: String) -> Result<LockName, Refusal> {
     limits::check_name("name of the lock", &name)?;
     Ok(name.into())
@@ -288,7 +288,7 @@ pub(crate) fn wait(wait_ms: u64, forever: bool) -> Wait {
     }
 }
 
-/// Empty is the same as absent.
+/// The text, or `None` if it is empty.
 pub(crate) fn some_text(text: String) -> Option<SmolStr> {
     (!text.is_empty()).then(|| text.into())
 }

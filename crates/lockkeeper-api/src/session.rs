@@ -1,4 +1,4 @@
-//! Sessions: open, renew, close, and see them.
+//! Opening, renewing, closing and listing sessions.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::request::{Answer, Call, Done, Limit, Request, session_id};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Opens a session.
+/// Request to open a session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenSession {
-    /// How long the session lives without a renewal.
+    /// Its time to live without a renewal.
     pub ttl_ms: u64,
-    /// Who it is, for people: host, process, label.
+    /// Description of the client for people: host, process, label.
     pub owner: Option<String>,
 }
 
-/// A session that was opened.
+/// The answer to opening a session.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionOpened {
-    /// Its id, a secret: whoever has it can act for the session.
+    /// Its id: a secret, because it gives control of the session.
     pub session: String,
-    /// How long it lives without a renewal.
+    /// Its time to live without a renewal.
     pub ttl_ms: u64,
 }
 
@@ -47,7 +47,7 @@ impl From<v1::OpenSessionRequest> for Request {
     }
 }
 
-/// Renews a session.
+/// Request to renew a session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -56,11 +56,11 @@ pub struct KeepAlive {
     pub session: String,
 }
 
-/// A session that was renewed.
+/// The answer to a renewal.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptAlive {
-    /// How long it lives from now on without another renewal.
+    /// Its time to live from now on.
     pub ttl_ms: u64,
 }
 
@@ -82,7 +82,7 @@ impl TryFrom<v1::KeepAliveRequest> for Request {
     }
 }
 
-/// Closes a session.
+/// Request to close a session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -107,14 +107,14 @@ impl TryFrom<v1::CloseSessionRequest> for Request {
     }
 }
 
-/// Lists sessions.
+/// Request for a page of sessions.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListSessions {
-    /// Only those whose owner contains this.
+    /// Only sessions whose owner contains this.
     pub owner: String,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     pub after: String,
     /// Most sessions: 100 if absent or 0, at most 1000.
     pub limit: Limit,
@@ -128,19 +128,19 @@ impl Call for ListSessions {
     }
 }
 
-/// Which sessions to show.
+/// A filter of sessions.
 #[derive(Debug, Clone, Default)]
 pub struct SessionFilter {
-    /// Only those behind this one, by the beginning of its id.
+    /// Only sessions after this one, by the first digits of its id.
     pub after: Option<ShortSession>,
-    /// Only those whose owner contains this.
+    /// Only sessions whose owner contains this.
     pub owner: String,
-    /// At most so many; 0 means a hundred.
+    /// Most sessions; 0 means 100.
     pub limit: usize,
 }
 
 impl SessionFilter {
-    /// Sessions behind the one that a page before has shown last.
+    /// Creates a filter for the page after `after`.
     pub fn new(after: &str, owner: String, limit: usize) -> Result<SessionFilter, Refusal> {
         if after.is_empty() {
             return Ok(SessionFilter { after: None, owner, limit });
@@ -148,7 +148,7 @@ impl SessionFilter {
         let digits = after.get(..8).unwrap_or(after);
         let short = u32::from_str_radix(digits, 16).map_err(|_| {
             Refusal::invalid(format!(
-                "after is \"{after}\", not the session of a page before: eight digits or more"
+                "after is \"{after}\", not a session of the previous page: use its first eight digits"
             ))
         })?;
         Ok(SessionFilter { after: Some(ShortSession(short)), owner, limit })
@@ -161,27 +161,27 @@ impl SessionFilter {
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<SessionState>,
-    /// There may be more.
+    /// Whether there may be more.
     pub more: bool,
-    /// Where the next page begins, if there are more: its `after`.
+    /// The `after` of the next page, if there are more.
     pub next: Option<String>,
-    /// How many there are in the cell.
+    /// The number of sessions in the cell.
     pub total: u64,
 }
 
-/// A session as people see it.
+/// The view of a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionState {
-    /// The first eight digits of its id: enough to tell sessions apart, and not enough to act for one.
+    /// The first eight digits of its id: enough to tell sessions apart, not enough to use one.
     pub session: String,
-    /// Who it is.
+    /// Description of the client.
     pub owner: String,
-    /// How long it lives without a renewal.
+    /// Its time to live without a renewal.
     #[serde(rename = "ttl_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub ttl: Duration,
-    /// How long it still lives; null on a follower, which does not know it.
+    /// Its remaining time to live; null on a follower, which does not know it.
     #[serde(rename = "remaining_ms", serialize_with = "crate::ms::option::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub remaining: Option<Duration>,
@@ -189,9 +189,9 @@ pub struct SessionState {
     #[serde(rename = "age_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub age: Duration,
-    /// How many grants it holds.
+    /// The number of its grants.
     pub grants: u32,
-    /// How many of its requests wait.
+    /// The number of its waiting requests.
     pub waits: u32,
 }
 

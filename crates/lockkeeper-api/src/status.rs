@@ -34,14 +34,14 @@ impl Wire<u64> for TableHash {
     }
 }
 
-/// Two lock tables that should be the same and are not. In JSON it is a sentence.
+/// A difference between two lock tables that should be equal. In JSON it is a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The entry after which it was noticed.
+    /// The entry after which it was detected.
     pub index: u64,
-    /// The hash of the table of the node that answers.
+    /// The hash of the answering node's table.
     pub own_hash: TableHash,
-    /// The hash of the other one.
+    /// The hash of the other table.
     pub other_hash: TableHash,
 }
 
@@ -60,7 +60,7 @@ impl Serialize for Disagreement {
     }
 }
 
-/// How the cell is, as one node sees it.
+/// The status of the cell, as seen by one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
@@ -70,7 +70,7 @@ pub struct Status {
     pub cell: String,
     /// The version of its binary.
     pub version: String,
-    /// The node that leads; null if none is known.
+    /// The leader; null if unknown.
     pub leader: Option<u64>,
     /// The term.
     pub term: u64,
@@ -84,70 +84,70 @@ pub struct Status {
     pub snapshot_index: u64,
     /// The last entry that is no longer in its log.
     pub purged_index: u64,
-    /// Sessions alive.
+    /// Live sessions.
     pub sessions: u64,
-    /// Grants held.
+    /// Grants.
     pub locks_held: u64,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: u64,
     /// Values.
     pub values: u64,
     /// The last token granted.
     pub last_token: u64,
-    /// Time as the cell counts it; not a wall clock.
+    /// Cell time, which is not a wall clock.
     pub cell_time_ms: u64,
-    /// For how long the process has run.
+    /// How long the process has run.
     pub uptime_ms: u64,
-    /// The node's wall clock, in milliseconds since 1970 UTC; nothing about locks is decided by it.
+    /// The node's wall clock, in milliseconds since 1970 UTC; never used for decisions about locks.
     pub unix_ms: u64,
-    /// Which commands and rules the cell uses.
+    /// The version of the cell's commands and rules.
     pub cell_version: u32,
     /// The highest cell version that the node supports.
     pub cell_version_max: u32,
-    /// Between two heartbeats of a leader, as the node is configured.
+    /// The configured interval between heartbeats of a leader.
     pub heartbeat_ms: u64,
-    /// The longest silence of a leader before an election, as the node is configured.
+    /// The configured time without a message from the leader after which an election starts.
     pub election_timeout_ms: u64,
-    /// The longest round trip between members that the node's timing is made for.
+    /// The longest round trip between members that the node's timing allows.
     pub round_trip_max_ms: u64,
-    /// The hash of the node's lock table after `table_hash_index`, in hexadecimal digits: equal on all nodes.
+    /// The hash of the node's lock table after `table_hash_index`, in hexadecimal: equal on all nodes.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub table_hash: TableHash,
     /// The entry that the hash belongs to.
     pub table_hash_index: u64,
-    /// Set if the node's lock table differs from that of the majority; it does not serve then.
+    /// Set if the node's lock table differs from the majority's; then it does not serve.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub disagreement: Option<Disagreement>,
-    /// What the cell holds, in logical bytes.
+    /// The size of the cell's state in logical bytes.
     pub state_bytes: u64,
-    /// The most that it may hold.
+    /// The maximum size of the cell's state.
     pub state_bytes_max: u64,
     /// Why the node accepts no new requests, for example because disks are full; absent if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// A node of the cell.
+/// A member of the cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Member {
     /// Its id.
     pub node_id: u64,
-    /// Where clients reach it.
+    /// Its address for clients.
     pub address: String,
-    /// Where the other members reach it.
+    /// Its address for other members.
     pub peer_address: String,
-    /// It votes; otherwise it is a learner.
+    /// Whether it votes; otherwise it is a learner.
     pub voter: bool,
     /// The last entry that it has; known only to the leader.
     pub matched_index: Option<u64>,
-    /// How many entries it lacks; known only to the leader.
+    /// The number of entries that it lacks; known only to the leader.
     pub lag: Option<u64>,
-    /// For how long it has not answered; known only to the leader.
+    /// How long it has not answered; known only to the leader.
     pub silent_ms: Option<u64>,
-    /// The measured round trip from the node that answers; null for itself, and before it is known.
+    /// The measured round trip from the answering node; null for itself, and until it is known.
     pub round_trip_us: Option<u64>,
-    /// Set if its lock table differs from that of the node that answers; known only to the leader.
+    /// Set if its lock table differs from the answering node's; known only to the leader.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub disagreement: Option<Disagreement>,
 }
@@ -200,14 +200,14 @@ mirror!(
 );
 
 impl Status {
-    /// The members whose round trip from the node that was asked is too long for its timing: leaders may change
-    /// needlessly.
+    /// The members whose round trip from the answering node is too long for its timing, which may cause needless leader
+    /// changes.
     pub fn too_far(&self) -> impl Iterator<Item = &Member> {
         let limit_us = self.round_trip_max_ms.saturating_mul(1_000);
         self.members.iter().filter(move |member| member.round_trip_us.is_some_and(|us| us > limit_us))
     }
 
-    /// Why the cell is degraded, a sentence for each reason, as far as the node that was asked knows. Empty if it is
+    /// The reasons why the cell is degraded, one sentence each, as far as the answering node knows. Empty if it is
     /// healthy.
     pub fn degradations(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -216,7 +216,7 @@ impl Status {
         }
         if let Some(differs) = &self.disagreement {
             found.push(format!(
-                "node {} has another lock table than the majority and does not serve: {differs}",
+                "the lock table of node {} differs from the majority's, and it does not serve: {differs}",
                 self.node_id
             ));
         }
@@ -235,7 +235,7 @@ impl Status {
     }
 }
 
-/// Asks for the state of the node and its cell.
+/// Request for the status of the node and its cell.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetStatus {}
@@ -254,7 +254,7 @@ impl From<v1::StatusRequest> for Request {
     }
 }
 
-/// Lists the members.
+/// Request for the members.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListMembers {}
@@ -283,14 +283,14 @@ impl From<v1::ListMembersRequest> for Request {
     }
 }
 
-/// Adds a node that runs with an empty folder: it learns everything, then it votes.
+/// Request to add a node that runs with an empty data folder. It receives all data first, then it votes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AddMember {
     /// Its id.
     pub node_id: u64,
-    /// host:port at which it answers.
+    /// The host:port at which the node answers.
     pub address: String,
 }
 
@@ -308,7 +308,7 @@ impl From<v1::AddMemberRequest> for Request {
     }
 }
 
-/// Removes a member for good.
+/// Request to remove a member permanently.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -335,20 +335,20 @@ impl From<v1::RemoveMemberRequest> for Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Health {
-    /// Always `ok`: what is not is answered with an error.
+    /// Always `ok`; anything else is an error response.
     pub status: &'static str,
-    /// What readiness was decided by, if the query says `verbose`.
+    /// The basis of readiness, if the query contains `verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<HealthChecks>,
 }
 
-/// What readiness was decided by.
+/// The basis of readiness.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HealthChecks {
     /// `leader` or `follower`.
     pub role: &'static str,
-    /// The node that leads.
+    /// The leader.
     pub leader: Option<u64>,
     /// The term.
     pub term: u64,
@@ -358,7 +358,7 @@ pub struct HealthChecks {
     pub last_log_index: u64,
 }
 
-/// What runs on a node.
+/// The version of the software of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Version {

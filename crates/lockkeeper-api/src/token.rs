@@ -1,4 +1,4 @@
-//! Whether a token still holds its lock.
+//! Checks of tokens.
 
 use lockkeeper_core::{Refusal, Sequencer, Token};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::request::{Answer, Call, Request, lock_name};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Asks whether a token still holds its lock: by lock and token, or by the sequencer alone.
+/// Request to check whether a token still holds its lock, by lock and token or by sequencer.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -16,16 +16,16 @@ pub struct CheckToken {
     pub lock: Option<String>,
     /// Its token.
     pub token: Option<u64>,
-    /// Instead of both: the sequencer that was given with the grant.
+    /// Instead of both: the sequencer of the grant.
     pub sequencer: Option<String>,
 }
 
-/// Whether a token is still the last one.
+/// The answer to the check of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Checked"))]
 pub struct TokenCheck {
-    /// It holds the lock.
+    /// Whether it holds the lock.
     pub valid: bool,
     /// The last token granted for the lock.
     pub last_token: u64,
@@ -40,7 +40,7 @@ impl Call for CheckToken {
         match (self.lock, self.token, self.sequencer) {
             (Some(lock), Some(token), None) => by_name(lock, token),
             (None, None, Some(sequencer)) if sequencer.is_empty() => {
-                Err(Refusal::invalid("the sequencer is empty: it is given with the grant"))
+                Err(Refusal::invalid("the sequencer is empty: use the one that was returned with the grant"))
             }
             (None, None, Some(sequencer)) => by_sequencer(&sequencer),
             _ => Err(Refusal::invalid("name either lock and token, or sequencer alone")),

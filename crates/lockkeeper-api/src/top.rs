@@ -1,4 +1,4 @@
-//! The most contended locks, those held the longest, and the last hour.
+//! The most contended locks, the longest held locks, and the statistics of the last hour.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::request::{Answer, Call, Limit, Request};
 use crate::v1;
 use crate::wire::{answers, mirror};
 
-/// Where to look first.
+/// The locks that need attention, and the statistics of the last hour.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Top {
@@ -17,73 +17,73 @@ pub struct Top {
     pub contended: Vec<Contended>,
     /// The locks that are held the longest.
     pub longest_held: Vec<LongHeld>,
-    /// There were too many to look at all of them.
+    /// Whether the lists are a sample, because there were too many locks or sessions.
     pub sampled: bool,
-    /// The last hour.
+    /// The statistics of the last hour.
     pub hour: Hour,
 }
 
-/// The last hour.
+/// The statistics of the last hour.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hour {
     /// How long requests waited before they were granted.
     pub waited: Spread,
-    /// How long locks were held until they were free.
+    /// How long locks were held.
     pub held: Spread,
-    /// Grants of each minute, the oldest first.
+    /// The number of grants in each minute, oldest first.
     pub granted: Vec<u32>,
-    /// Grants that were taken from their holders in each minute, the oldest first.
+    /// The number of lost grants in each minute, oldest first.
     pub lost: Vec<u32>,
 }
 
-/// A distribution in two figures.
+/// Count and percentiles of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Spread {
-    /// How many there were.
+    /// The number of samples.
     pub count: u64,
-    /// Half of them took no longer.
+    /// The median.
     #[serde(rename = "p50_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub p50: Duration,
-    /// 99 of a hundred took no longer.
+    /// The 99th percentile.
     #[serde(rename = "p99_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub p99: Duration,
 }
 
-/// A lock that others wait for.
+/// A contended lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Contended {
     /// The lock.
     pub lock: String,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u32,
-    /// How long the first of them has waited.
+    /// How long the first waiter has waited.
     #[serde(rename = "waited_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub waited: Duration,
-    /// Who holds it.
+    /// The owner of the first holder.
     pub owner: String,
 }
 
-/// A lock that has been held for long.
+/// A lock that has been held for a long time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongHeld {
     /// The lock.
     pub lock: String,
-    /// For how long.
+    /// How long it has been held.
     #[serde(rename = "held_ms", serialize_with = "crate::ms::serialize")]
     #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub held: Duration,
     /// The token.
     pub token: u64,
-    /// Who holds it.
+    /// The owner of the holder.
     pub owner: String,
-    /// How many wait for it.
+    /// The number of waiters.
     pub waiting: u32,
 }
 
@@ -138,7 +138,7 @@ impl From<top::LongHeld> for LongHeld {
     }
 }
 
-/// Asks where to look first.
+/// Request for the locks that need attention.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,4 +1,4 @@
-//! Small values beside the locks, written under a token.
+//! Small values with fenced writes.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::request::{Answer, Call, Done, Request};
 use crate::v1;
 use crate::wire::answers;
 
-/// A JSON object. What serde derives for a struct would accept an array as well.
+/// A JSON object. Serde's derived implementation for structs would also accept an array.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(transparent))]
@@ -39,7 +39,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// A token as the condition of a write: it must be the last one granted for the lock.
+/// A fencing condition of a write: the token must be the last one granted for the lock.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -52,7 +52,7 @@ pub struct Fence {
 
 fn fence(fence: Option<Object<Fence>>) -> Result<Option<CoreFence>, Refusal> {
     let Some(Object(fence)) = fence else { return Ok(None) };
-    // A lock that cannot exist has no token.
+    // A lock with an invalid name has no token.
     limits::check_name("name of the lock", &fence.lock)?;
     Ok(Some(CoreFence { lock: fence.lock.into(), token: Token(fence.token) }))
 }
@@ -63,7 +63,7 @@ impl From<v1::Fence> for CoreFence {
     }
 }
 
-/// Writes a value: either as text or in base64.
+/// Request to write a value, given as text or in base64.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -80,7 +80,7 @@ pub struct PutValue {
     pub if_version: Option<u64>,
 }
 
-/// A value that was written.
+/// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Written {
@@ -119,16 +119,16 @@ impl From<v1::PutValueRequest> for Request {
     }
 }
 
-/// Removes a value.
+/// Request to delete a value.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeleteValue {
     /// Its key.
     pub key: String,
-    /// Remove only while this token is the last one of its lock.
+    /// Delete only while this token is the last one of its lock.
     pub fence: Option<Object<Fence>>,
-    /// Remove only if the value has this version.
+    /// Delete only if the value has this version.
     pub if_version: Option<u64>,
 }
 
@@ -149,7 +149,7 @@ impl From<v1::DeleteValueRequest> for Request {
     }
 }
 
-/// Reads a value.
+/// Request to read a value.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -179,21 +179,21 @@ impl TryFrom<v1::GetValueRequest> for Request {
     }
 }
 
-/// A value in JSON. One that does not exist has version 0, so that what was read can be written back with `if_version`.
+/// A value in JSON. A missing value has version 0, so that the version of every read can be used as `if_version`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Value"))]
 pub struct ValueAsText {
     /// Its key.
     pub key: String,
-    /// Its content; null if there is none, and if it is not UTF-8.
+    /// Its content; null if the value is missing or not UTF-8.
     pub value: Option<String>,
-    /// Its content in base64, if it is not UTF-8.
+    /// Its content in base64 if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
     /// Rises with each write; 0 if there is no such value.
     pub version: u64,
-    /// The highest token that wrote it; 0 if none did.
+    /// The highest token that wrote it; 0 if none.
     pub token: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The types of this crate as protobuf messages and back: where both have the same fields, naming them once makes both
-//! conversions.
+//! Conversions between the types of this crate and protobuf messages. Naming common fields once generates both
+//! directions.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lockkeeper_core::Mode;
 
 use crate::v1;
 
-/// A value that has a form in protobuf messages.
+/// A type with a representation in protobuf messages.
 pub(crate) trait Wire<W>: Sized {
     fn into_wire(self) -> W;
     fn from_wire(wire: W) -> Self;
@@ -87,7 +87,7 @@ impl Wire<i32> for Mode {
     }
 }
 
-/// As a word, for an event that may have no mode.
+/// The mode as a word, for events that may have none.
 impl Wire<String> for Option<Mode> {
     fn into_wire(self) -> String {
         self.map(Mode::as_str).unwrap_or_default().to_owned()
@@ -130,7 +130,7 @@ macro_rules! mirror {
 }
 pub(crate) use mirror;
 
-/// `answers!(pattern => Type as value)`: how an answer becomes the type that a call answers.
+/// `answers!(pattern => Type as value)` converts an answer to the type that a call returns.
 macro_rules! answers {
     ($($pattern:pat => $type:ty as $value:expr;)*) => {$(
         impl TryFrom<$crate::request::Answer> for $type {

@@ -1,5 +1,5 @@
-//! The generated code is checked in, so that users of the library build no compiler of protobuf. It is what the `.proto`
-//! files say: after a change to them, `LOCKKEEPER_REGENERATE=1 cargo test -p lockkeeper-api --test generated` writes it.
+//! Checks that the checked-in generated code is up to date. It is checked in so that users need no protobuf compiler. After a
+//! change of the `.proto` files, `LOCKKEEPER_REGENERATE=1 cargo test -p lockkeeper-api --test generated` updates it.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn generate(out: &Path) {
                 .collect::<Vec<_>>(),
         );
         tonic_prost_build::configure()
-            // Entries and snapshots are not copied out of what was read.
+            // Use `Bytes` so that entries and snapshots are not copied out of the read buffer.
             .bytes(".lockkeeper.peer.v1")
             .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
             .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
@@ -45,7 +45,7 @@ fn generate(out: &Path) {
     }
 }
 
-/// A macro that lists all unary calls, from which the server implements the service.
+/// Generates a macro that lists all unary calls, from which the server implements the service.
 fn unary_calls(methods: &[(&str, &str, &str)]) -> String {
     let mut text = String::from(
         "/// Hands all unary calls to another macro, as `name(Request) -> Answer;`.\n\
@@ -72,7 +72,7 @@ fn snake_case(name: &str) -> String {
 }
 
 #[test]
-fn checked_in_code_is_what_the_contract_generates() {
+fn checked_in_code_is_up_to_date() {
     let checked_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/generated");
     if std::env::var_os("LOCKKEEPER_REGENERATE").is_some() {
         generate(&checked_in);
@@ -83,7 +83,7 @@ fn checked_in_code_is_what_the_contract_generates() {
         let (fresh, kept) = (fs::read(out.path().join(name)), fs::read(checked_in.join(name)));
         assert!(
             fresh.expect("generated") == kept.expect("checked in"),
-            "src/generated/{name} is not what the .proto files say: run this test with LOCKKEEPER_REGENERATE=1"
+            "src/generated/{name} is out of date: run this test with LOCKKEEPER_REGENERATE=1"
         );
     }
 }

@@ -37,18 +37,18 @@ The caller authenticates with LOCKKEEPER_AUTH_TOKEN_FILE, or with LOCKKEEPER_CER
 LOCKKEEPER_KEY.")]
 pub(crate) struct AccessVerb {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Show all rules, tokens and quotas
     List {
         #[command(flatten)]
         client: Client,
     },
-    /// Turn access control on: from then on every client needs an access token or a certificate, and everything is refused
-    /// that no rule allows. Creates the first administrator's token, which is shown once
+    /// Turn access control on: from then on every client needs an access token or a certificate, and a request that no rule
+    /// allows is refused. Creates the first administrator's token, which is shown once
     Enable {
         /// Identity of the first administrator
         #[arg(default_value = "admin")]
@@ -59,7 +59,7 @@ enum What {
         #[command(flatten)]
         client: Client,
     },
-    /// Give an identity rights on all names with a prefix; replaces its former rule for that prefix
+    /// Grant an identity rights on all names with a prefix; replaces its previous rule for that prefix
     Grant {
         /// Identity; '*' for every authenticated caller
         identity: String,
@@ -82,14 +82,14 @@ enum What {
     },
     /// Create and revoke access tokens
     #[command(subcommand)]
-    Token(TokenWhat),
+    Token(TokenAction),
     /// Set and remove quotas
     #[command(subcommand)]
-    Quota(QuotaWhat),
+    Quota(QuotaAction),
 }
 
 #[derive(Debug, Subcommand)]
-enum TokenWhat {
+enum TokenAction {
     /// Create a token for an identity. It is shown once; the cell keeps only its hash
     Create {
         /// Identity
@@ -110,34 +110,34 @@ enum TokenWhat {
 }
 
 #[derive(Debug, Subcommand)]
-enum QuotaWhat {
+enum QuotaAction {
     /// Set the quota of a namespace, an identity or the whole cell; a limit that is not named is removed
     Set {
         /// Namespace: the part of names before the first slash; '*' for each namespace without a quota of its own
         #[arg(required_unless_present_any = ["identity", "cell"], conflicts_with_all = ["identity", "cell"])]
         namespace: Option<String>,
-        /// Most locks in use
+        /// Maximum number of locks in use
         #[arg(long, conflicts_with = "identity")]
         locks: Option<u64>,
-        /// Most waiting requests
+        /// Maximum number of waiting requests
         #[arg(long, conflicts_with = "identity")]
         waiters: Option<u64>,
-        /// Most values
+        /// Maximum number of values
         #[arg(long, conflicts_with = "identity")]
         values: Option<u64>,
-        /// Most requests in a second
+        /// Maximum number of requests per second
         #[arg(long, conflicts_with = "identity")]
         requests_per_s: Option<u32>,
         /// Instead of a namespace: an identity; '*' for each identity without a quota of its own
         #[arg(long)]
         identity: Option<String>,
-        /// Most sessions of the identity
+        /// Maximum number of sessions of the identity
         #[arg(long, requires = "identity")]
         sessions: Option<u32>,
         /// Instead of a namespace: the whole cell
         #[arg(long, requires = "state_bytes", conflicts_with = "identity")]
         cell: bool,
-        /// Most logical bytes of state in the cell; 0 for the default, 1 GiB
+        /// Maximum logical size of the cell's state; 0 for the default, 1 GiB
         #[arg(long, requires = "cell", value_name = "BYTES")]
         state_bytes: Option<u64>,
         #[command(flatten)]
@@ -151,36 +151,36 @@ impl AccessVerb {
     }
 
     fn client(&self) -> &Client {
-        match &self.what {
-            What::List { client }
-            | What::Enable { client, .. }
-            | What::Grant { client, .. }
-            | What::Revoke { client, .. }
-            | What::Token(TokenWhat::Create { client, .. } | TokenWhat::Revoke { client, .. })
-            | What::Quota(QuotaWhat::Set { client, .. }) => client,
+        match &self.action {
+            Action::List { client }
+            | Action::Enable { client, .. }
+            | Action::Grant { client, .. }
+            | Action::Revoke { client, .. }
+            | Action::Token(TokenAction::Create { client, .. } | TokenAction::Revoke { client, .. })
+            | Action::Quota(QuotaAction::Set { client, .. }) => client,
         }
     }
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let client = self.client().clone();
-        client::block_on(self.carry_out(&client))?;
+        client::block_on(self.execute(&client))?;
         Ok(0)
     }
 
-    async fn carry_out(self, client: &Client) -> Result<(), Failure> {
+    async fn execute(self, client: &Client) -> Result<(), Failure> {
         let admin = client.admin()?;
-        match self.what {
-            What::List { .. } => return show(client.output, &admin.access().await?),
-            What::Enable { identity, to, .. } => return enable(client, &identity, to).await,
-            What::Grant { identity, prefix, rights, .. } => {
+        match self.action {
+            Action::List { .. } => return show(client.output, &admin.access().await?),
+            Action::Enable { identity, to, .. } => return enable(client, &identity, to).await,
+            Action::Grant { identity, prefix, rights, .. } => {
                 admin.grant_access(&identity, &prefix, &rights).await?;
             }
-            What::Revoke { identity, prefix, .. } => admin.revoke_access(&identity, &prefix).await?,
-            What::Token(TokenWhat::Create { identity, to, .. }) => {
+            Action::Revoke { identity, prefix, .. } => admin.revoke_access(&identity, &prefix).await?,
+            Action::Token(TokenAction::Create { identity, to, .. }) => {
                 return create(client, &identity, to).await;
             }
-            What::Token(TokenWhat::Revoke { id, .. }) => admin.revoke_access_token(&id).await?,
-            What::Quota(QuotaWhat::Set {
+            Action::Token(TokenAction::Revoke { id, .. }) => admin.revoke_access_token(&id).await?,
+            Action::Quota(QuotaAction::Set {
                 namespace,
                 locks,
                 waiters,
@@ -219,8 +219,8 @@ fn right(word: &str) -> Result<Right, String> {
 }
 
 async fn create(client: &Client, identity: &str, to: Option<PathBuf>) -> Result<(), Failure> {
-    // A file that cannot be written is detected before a token is created that nobody would ever see.
-    let file = to.as_deref().map(own_file).transpose()?;
+    // Created before the token: if the file cannot be written, no unknown token is left on the cell.
+    let file = to.as_deref().map(create_private_file).transpose()?;
     let made = client.admin()?.create_access_token(identity).await?;
     if let Some(file) = file {
         write_token(file, &made.token).map_err(|error| {
@@ -230,12 +230,12 @@ async fn create(client: &Client, identity: &str, to: Option<PathBuf>) -> Result<
             ))
         })?;
     }
-    hand_over(client.output, &made, to.as_deref())
+    print_token(client.output, &made, to.as_deref())
 }
 
 /// Turns access control on. The token is the only way back in, so it goes to stdout if the file cannot be written.
 async fn enable(client: &Client, identity: &str, to: Option<PathBuf>) -> Result<(), Failure> {
-    let file = to.as_deref().map(own_file).transpose()?;
+    let file = to.as_deref().map(create_private_file).transpose()?;
     let enabled = client.admin()?.enable_access(identity).await.map_err(Failure::from);
     let made = match (enabled, &to) {
         (Ok(made), _) => made,
@@ -251,7 +251,7 @@ async fn enable(client: &Client, identity: &str, to: Option<PathBuf>) -> Result<
         eprintln!("lockkeeper: failed to write the token to the file ({error}); printing it instead");
         to = None;
     }
-    hand_over(client.output, &made, to.as_deref())?;
+    print_token(client.output, &made, to.as_deref())?;
     let whose = escape::line(&made.identity);
     eprintln!(
         "lockkeeper: access control is on; {whose} is the administrator. Clients without a token or certificate are now \
@@ -266,8 +266,8 @@ fn write_token(mut file: std::fs::File, token: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Prints the token once, or the file that it is in.
-fn hand_over(output: Output, made: &NewAccessToken, to: Option<&Path>) -> Result<(), Failure> {
+/// Prints the token, or the file that contains it.
+fn print_token(output: Output, made: &NewAccessToken, to: Option<&Path>) -> Result<(), Failure> {
     match (output, to) {
         (Output::Json, None) => client::print_json(made),
         (Output::Json, Some(_)) => client::print_json(&json!({"id": made.id, "identity": made.identity})),
@@ -279,7 +279,7 @@ fn hand_over(output: Output, made: &NewAccessToken, to: Option<&Path>) -> Result
 }
 
 /// Creates a new file that only its owner may read.
-fn own_file(path: &Path) -> Result<std::fs::File, Failure> {
+fn create_private_file(path: &Path) -> Result<std::fs::File, Failure> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| {
         Failure::usage(format!(
@@ -292,11 +292,11 @@ fn own_file(path: &Path) -> Result<std::fs::File, Failure> {
 fn show(output: Output, state: &AccessState) -> Result<(), Failure> {
     match output {
         Output::Json => client::print_json(state),
-        Output::Table => client::print(&as_tables(state)),
+        Output::Table => client::print(&tables(state)),
     }
 }
 
-fn as_tables(state: &AccessState) -> String {
+fn tables(state: &AccessState) -> String {
     let mut rules = Table::new(&["IDENTITY", "PREFIX", "RIGHTS"]);
     for rule in &state.rules {
         rules.row([rule.identity.clone(), format!("\"{}\"", rule.prefix), rule.rights.join(", ")]);
@@ -327,7 +327,7 @@ fn as_tables(state: &AccessState) -> String {
     let state = match state.enabled {
         true => "access control is on\n",
         false => {
-            "access control is off: everybody who can reach the cell may do everything (turn it on with lockkeeper access enable)\n"
+            "access control is off: anyone who can reach the cell may do anything (turn it on with lockkeeper access enable)\n"
         }
     };
     [state.to_owned(), rules.to_string(), tokens.to_string(), quotas.to_string()].join("\n")

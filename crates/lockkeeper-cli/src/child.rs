@@ -22,51 +22,46 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit code of shells for a command that cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// The settings of the child, as words of a command line.
-pub(crate) struct Wishes {
+/// Settings of the child, passed as command-line arguments.
+pub(crate) struct ChildSettings {
     pub(crate) parent: Pid,
-    /// The child's group is to be in the terminal's foreground.
+    /// Whether to put the child's process group into the terminal's foreground.
     pub(crate) foreground: bool,
     pub(crate) json: bool,
 }
 
-impl Wishes {
-    pub(crate) fn words(&self) -> [String; 4] {
-        let yes_no = |wish| if wish { "1" } else { "0" }.to_owned();
-        [
-            VERB.to_owned(),
-            self.parent.as_raw_nonzero().to_string(),
-            yes_no(self.foreground),
-            yes_no(self.json),
-        ]
+impl ChildSettings {
+    pub(crate) fn to_arguments(&self) -> [String; 4] {
+        let flag = |is_set| if is_set { "1" } else { "0" }.to_owned();
+        [VERB.to_owned(), self.parent.as_raw_nonzero().to_string(), flag(self.foreground), flag(self.json)]
     }
 
-    fn read(words: &[OsString]) -> Option<(Wishes, &[OsString])> {
+    fn parse(words: &[OsString]) -> Option<(ChildSettings, &[OsString])> {
         let [parent, foreground, json, command @ ..] = words else { return None };
         let parent = Pid::from_raw(parent.to_str()?.parse().ok()?)?;
-        Some((Wishes { parent, foreground: foreground == "1", json: json == "1" }, command))
+        Some((ChildSettings { parent, foreground: foreground == "1", json: json == "1" }, command))
     }
 }
 
 /// Becomes the command. Returns an exit code only if that failed.
 pub(crate) fn become_command(words: &[OsString]) -> u8 {
-    let Some((wishes, [program, arguments @ ..])) = Wishes::read(words) else {
+    let Some((settings, [program, arguments @ ..])) = ChildSettings::parse(words) else {
         eprintln!("lockkeeper: {VERB} is internal to `lockkeeper run`");
         return USAGE;
     };
-    // If `run` is killed, nobody renews the lease: this process has to die too. The setting survives exec, except for
+    // If `run` is killed, the lease is no longer renewed: this process has to die too. The setting survives exec, except for
     // set-user-id programs.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     // `run` may have been killed before the line above.
-    if tied.is_ok() && getppid() != Some(wishes.parent) {
+    if tied.is_ok() && getppid() != Some(settings.parent) {
         return OTHER;
     }
-    if wishes.foreground {
-        terminal::to_foreground(getpgrp());
+    if settings.foreground {
+        terminal::set_foreground(getpgrp());
     }
     let error = Command::new(program).args(arguments).exec();
     let failure = cannot_start(program, &error);
-    failure.print(if wishes.json { Output::Json } else { Output::Table });
+    failure.print(if settings.json { Output::Json } else { Output::Table });
     failure.exit
 }
 

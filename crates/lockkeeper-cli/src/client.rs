@@ -1,4 +1,4 @@
-//! What all client verbs have in common: which engine, which output.
+//! Options that all client verbs share: engine and output.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::duration;
 use crate::escape;
 use crate::failure::Failure;
 
-/// The variable with the same meaning as `--engine`, which other users cannot see.
+/// The variable for `--engine`. Unlike the flag, other users cannot see it.
 const ENGINE: &str = "LOCKKEEPER_ENGINE";
 
 /// The engine and the output format.
@@ -23,12 +23,13 @@ pub(crate) struct Client {
         help = engine_help(),
         value_name = "URL",
         default_value = "lockkeeper://127.0.0.1:7420",
-        env = ENGINE
+        env = ENGINE,
+        hide_env_values = true
     )]
     pub(crate) engine: String,
     /// Tables for people, or JSON with the field names of the HTTP API. With json, an error is one line of JSON on
     /// stderr: {"error": {"code", "message"}}
-    #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_enum, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Output,
     /// How long to wait for an engine to answer
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration::parse)]
@@ -52,7 +53,7 @@ fn engine_help() -> String {
         None => format!("{}:", engine.schemes[0]),
     });
     format!(
-        "The engine: {} (several hosts with commas), or {}. Put a URL with a password into the variable",
+        "The engine: {} (several hosts with commas), or {}. Pass a URL with a password in LOCKKEEPER_ENGINE",
         EngineInfo::all()[0].example.trim_end_matches(",..."),
         others.collect::<Vec<_>>().join(", ")
     )
@@ -83,16 +84,16 @@ impl Client {
     }
 }
 
-/// Whether a URL has a secret in it: `scheme://user:password@host`.
+/// Whether a URL contains a password: `scheme://user:password@host`.
 fn has_password(url: &str) -> bool {
     let login = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     login.is_some_and(|(login, _)| login.split_once(':').is_some_and(|(_, password)| !password.is_empty()))
 }
 
-/// Threads for work that waits for a disk or a name. Each reserves memory for its stack, so their number bounds memory too.
+/// Limit on blocking threads (disk, name lookups). Each reserves memory for its stack, so the limit bounds memory too.
 const BLOCKING_THREADS_MAX: usize = 16;
 
-/// Runs a verb on its own runtime, with one thread.
+/// Runs a verb on a single-threaded runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -110,7 +111,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_raw(&escape::lines(text))
 }
 
-/// Prints our own text as it is. A reader that has gone away, such as `head`, is not an error.
+/// Prints trusted text unescaped. A closed stdout, such as with `head`, is not an error.
 pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -132,7 +133,7 @@ mod tests {
     use super::has_password;
 
     #[test]
-    fn a_secret_in_a_url_is_seen() {
+    fn password_in_a_url_is_detected() {
         for url in ["redis://:secret@h:1", "postgres://app:secret@db/app", "redlock://u:p@h1:1,h2:1,h3:1"] {
             assert!(has_password(url), "{url}");
         }

@@ -38,7 +38,7 @@ struct Show {
     #[command(flatten)]
     _serve: Serve,
     /// A table for people or JSON for programs
-    #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_enum, default_value = "table", value_name = "FORMAT")]
     output: Output,
 }
 

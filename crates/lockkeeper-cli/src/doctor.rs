@@ -1,4 +1,4 @@
-//! `lockkeeper doctor`: what an engine can promise, and which settings of it are unsafe.
+//! `lockkeeper doctor`: the guarantees of an engine, and its unsafe settings.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::client::{self, Client, Output};
 use crate::failure::{Failure, OTHER};
 
-/// Show what an engine can promise, and check its set-up for unsafe settings
+/// Show the guarantees of an engine, and check its configuration for unsafe settings
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,19 +28,19 @@ struct Diagnosis {
     engine: String,
     /// None if the engine refused the connection.
     capabilities: Option<&'static Capabilities>,
-    findings: Vec<Told>,
+    findings: Vec<ReportedFinding>,
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ReportedFinding {
     code: String,
     what: String,
     advice: String,
 }
 
-impl From<Finding> for Told {
-    fn from(finding: Finding) -> Told {
-        Told { code: finding.code.to_owned(), what: finding.what, advice: finding.advice }
+impl From<Finding> for ReportedFinding {
+    fn from(finding: Finding) -> ReportedFinding {
+        ReportedFinding { code: finding.code.to_owned(), what: finding.what, advice: finding.advice }
     }
 }
 
@@ -55,21 +55,21 @@ impl Doctor {
     }
 
     async fn diagnose(&self) -> Result<Diagnosis, Failure> {
-        let engine = shown(&self.client.engine);
+        let engine = without_password(&self.client.engine);
         let keeper = match self.client.builder().connect_unfenced(&self.client.engine).await {
             Ok(keeper) => keeper,
-            // Unsafe or wrong enough that the engine itself refuses.
+            // The engine itself refuses an unsafe or wrong configuration.
             Err(error @ (Error::Unsupported(_) | Error::Invalid(_) | Error::Forbidden(_))) => {
-                let refused = Told {
+                let refused = ReportedFinding {
                     code: "refused".to_owned(),
                     what: error.to_string(),
-                    advice: "change the URL or the set-up accordingly".to_owned(),
+                    advice: "correct the URL or the engine's configuration".to_owned(),
                 };
                 return Ok(Diagnosis { engine, capabilities: None, findings: vec![refused] });
             }
             Err(error) => return Err(error.into()),
         };
-        let findings = keeper.examine().await?.into_iter().map(Told::from).collect();
+        let findings = keeper.examine().await?.into_iter().map(ReportedFinding::from).collect();
         let capabilities = Some(keeper.capabilities());
         let _ = keeper.close().await;
         Ok(Diagnosis { engine, capabilities, findings })
@@ -77,7 +77,7 @@ impl Doctor {
 }
 
 /// The URL without a password.
-fn shown(url: &str) -> String {
+fn without_password(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => format!("{}...{}", &url[..scheme + 3], &url[at..]),
         _ => url.to_owned(),
@@ -96,7 +96,7 @@ fn text(diagnosis: &Diagnosis) -> String {
             ("engine", can.engine.to_owned()),
             ("class", can.class.to_string()),
             ("token", token),
-            ("clock", format!("{} (ends a lease)", can.clock)),
+            ("lease clock", can.clock.to_string()),
             ("fairness", can.fairness.to_string()),
             ("loss detection", can.loss.to_string()),
             ("shared", yes(can.shared).to_owned()),
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_not_shown() {
-        assert_eq!(shown("redis://me:secret@h:1/0"), "redis://...@h:1/0");
-        assert_eq!(shown("lockkeeper://h:1"), "lockkeeper://h:1");
+    fn password_is_not_shown() {
+        assert_eq!(without_password("redis://me:secret@h:1/0"), "redis://...@h:1/0");
+        assert_eq!(without_password("lockkeeper://h:1"), "lockkeeper://h:1");
     }
 }

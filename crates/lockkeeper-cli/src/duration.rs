@@ -32,19 +32,19 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration in at most two units.
-pub(crate) fn words(duration: Duration) -> String {
+pub(crate) fn humanize(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{} ms", duration.as_millis()),
         1..10 if duration.subsec_millis() >= 100 => format!("{seconds}.{} s", duration.subsec_millis() / 100),
         1..60 => format!("{seconds} s"),
-        60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
-        3_600..86_400 => two(seconds / 3_600, "h", seconds / 60 % 60, "min"),
-        _ => two(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
+        60..3_600 => two_units(seconds / 60, "min", seconds % 60, "s"),
+        3_600..86_400 => two_units(seconds / 3_600, "h", seconds / 60 % 60, "min"),
+        _ => two_units(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
     }
 }
 
-fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+fn two_units(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
     match small {
         0 => format!("{large} {large_unit}"),
         small => format!("{large} {large_unit} {small} {small_unit}"),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_durations_are_refused() {
+    fn invalid_durations_are_rejected() {
         for text in ["", "s", "10", "ten", "10x", "-1s", "1..s", "10s5", "99999999999999999999d"] {
             assert!(parse(text).is_err(), "{text}");
         }
@@ -89,7 +89,7 @@ mod tests {
             (7_200_000, "2 h"),
             (90_000_000, "1 d 1 h"),
         ] {
-            assert_eq!(words(Duration::from_millis(millis)), text);
+            assert_eq!(humanize(Duration::from_millis(millis)), text);
         }
     }
 }

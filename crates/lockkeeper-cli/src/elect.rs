@@ -17,11 +17,11 @@ Examples:
   lockkeeper elect scheduler --value $(hostname):8080 -- ./scheduler
   lockkeeper observe scheduler                        who leads, in another terminal
 
-Start it on every host: one of them leads, the others stand by and take over in the
-order of their arrival. An election is the lock election/NAME, so `who`, `ls` and
+Start it on every host: one of them leads, the others stand by and take over in
+FIFO order. An election is the lock election/NAME, so `who`, `ls` and
 `force-release` work with it.
 
-The environment of the command has, besides the variables of `run`:
+The environment of the command contains the variables of `run`, and:
   LOCKKEEPER_EPOCH      the fencing token of the leader, greater than that of every
                         earlier leader. Pass it to every resource with every write
 

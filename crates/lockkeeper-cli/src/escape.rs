@@ -1,5 +1,5 @@
 //! Escapes characters that could control a terminal or change the order in which text is shown. Clients choose names,
-//! owners and values, so everything that the CLI prints and logs passes here.
+//! owners and values, so all output and logs of the CLI are escaped.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_steers_a_terminal_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         for bad in ["\u{202e}", "\u{1b}[2J", "\r", "\u{7}", "\u{9b}31m", "\u{2066}", "\u{200f}", "\u{e0041}"]
         {
             let text = format!("orders/{bad}4472");
@@ -100,11 +100,11 @@ mod tests {
         }
         assert_eq!(line("a\nb"), "a\\u{a}b");
         assert_eq!(lines("a\nb"), "a\nb");
-        assert_eq!(line("größer/日本/\"x\""), "größer/日本/\"x\"", "ordinary text stays");
+        assert_eq!(line("größer/日本/\"x\""), "größer/日本/\"x\"", "ordinary text is unchanged");
     }
 
     #[test]
-    fn escaped_json_means_the_same() {
+    fn escaped_json_decodes_to_the_same_text() {
         let name = "a\u{202e}b\u{e0041}\u{1b}c";
         let text = serde_json::to_string(name).unwrap();
         let shown = json(&text).into_owned();

@@ -5,7 +5,7 @@ use lockkeeper::{Blocked, LockEvent, LockState, Status};
 use serde::Serialize;
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::escape;
 use crate::failure::{Failure, UNAVAILABLE};
 
@@ -22,7 +22,7 @@ code is 69.")]
 pub(crate) struct Explain {
     /// Name of the lock
     name: String,
-    /// Explain the wait of this owner (a part of its name)
+    /// Explain the wait of the owner whose name contains this text
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
     #[command(flatten)]
@@ -42,17 +42,17 @@ struct Explanation {
 
 impl Explain {
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let looked = client::block_on(async {
+        let result = client::block_on(async {
             let keeper = self.client.connect().await?;
             let lock = keeper.who(&self.name).await?;
-            // Other engines support neither call; the rest needs only `who`.
+            // Only cells support these two calls; `who` is enough for an explanation.
             let blocked = keeper.blocked(&self.name).await.unwrap_or_default();
             let events = keeper.history(&self.name, 5).await.unwrap_or_default();
             Ok((lock, blocked, events))
         });
-        let (lock, blocked, events) = match looked {
-            Ok(known) => known,
-            Err(failure) if failure.exit == UNAVAILABLE => return Err(self.cell_in_words(failure)),
+        let (lock, blocked, events) = match result {
+            Ok(found) => found,
+            Err(failure) if failure.exit == UNAVAILABLE => return Err(self.explain_outage(failure)),
             Err(failure) => return Err(failure),
         };
         let sentences = sentences(&lock, &blocked, &events, self.owner.as_deref());
@@ -65,13 +65,13 @@ impl Explain {
         Ok(0)
     }
 
-    /// Explains why the cell does not answer, as far as its nodes know.
-    fn cell_in_words(&self, failure: Failure) -> Failure {
+    /// Explains why the cell does not answer, from what its nodes report.
+    fn explain_outage(&self, failure: Failure) -> Failure {
         let status = client::block_on(async { Ok(self.client.admin()?.status().await?) });
         let why = match status {
             Ok(Status { leader: None, node_id, members, .. }) => format!(
                 "the cell has no leader: node {node_id} answers, but fewer than {} of its {} voters seem to be up. Nothing \
-                 can be granted or released until a majority is back; no lease runs out meanwhile",
+                 can be granted or released until a majority is back; no lease expires meanwhile",
                 members.iter().filter(|member| member.voter).count() / 2 + 1,
                 members.iter().filter(|member| member.voter).count()
             ),
@@ -88,45 +88,53 @@ impl Explain {
 /// The reasons for a wait, the nearest first.
 fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Option<&str>) -> Vec<String> {
     let name = &lock.lock;
-    let mut said = vec![state(lock)];
+    let mut sentences = vec![state(lock)];
     let mine = me.map(|me| (me, lock.queue.iter().find(|waiter| waiter.owner.contains(me))));
     match mine {
-        Some((_, Some(waiter))) => said.push(match waiter.position {
+        Some((_, Some(waiter))) => sentences.push(match waiter.position {
             1 => {
-                format!("{} is next in the queue and has waited for {}.", waiter.owner, words(waiter.waited))
+                format!(
+                    "{} is next in the queue and has waited for {}.",
+                    waiter.owner,
+                    humanize(waiter.waited)
+                )
             }
             position => {
-                let before: Vec<&str> = lock
+                let ahead: Vec<&str> = lock
                     .queue
                     .iter()
                     .take(position as usize - 1)
                     .map(|waiter| waiter.owner.as_str())
                     .collect();
                 format!(
-                    "{} is number {position} in the queue and has waited for {}; before it: {}.",
+                    "{} is number {position} in the queue and has waited for {}; ahead of it: {}.",
                     waiter.owner,
-                    words(waiter.waited),
-                    some_of(&before)
+                    humanize(waiter.waited),
+                    some_of(&ahead)
                 )
             }
         }),
         Some((me, None)) if lock.holders.iter().any(|holder| holder.owner.contains(me)) => {
-            said.push(format!("{me} does not wait: it holds the lock."));
+            sentences.push(format!("{me} is not waiting: it holds the lock."));
         }
         Some((me, None)) => {
-            said.push(format!(
+            sentences.push(format!(
                 "No waiter has an owner that contains \"{me}\": the request has ended or never arrived."
             ));
         }
         None if lock.waiting > 0 => {
-            let line: Vec<&str> = lock.queue.iter().map(|waiter| waiter.owner.as_str()).collect();
-            let first = lock.queue.first().map(|waiter| words(waiter.waited)).unwrap_or_default();
-            said.push(format!("{}, the first for {first}: {}.", waiters(lock.waiting), some_of(&line)));
+            let owners: Vec<&str> = lock.queue.iter().map(|waiter| waiter.owner.as_str()).collect();
+            let first = lock.queue.first().map(|waiter| humanize(waiter.waited)).unwrap_or_default();
+            sentences.push(format!(
+                "{}, the first for {first}: {}.",
+                waiters(lock.waiting),
+                some_of(&owners)
+            ));
         }
-        None if !lock.holders.is_empty() => said.push("No waiters.".to_owned()),
+        None if !lock.holders.is_empty() => sentences.push("No waiters.".to_owned()),
         None => {}
     }
-    said.extend(chain(lock, blocked));
+    sentences.extend(chain(lock, blocked));
     if let Some(lost) =
         events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced" | "wounded"))
     {
@@ -139,9 +147,9 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
             "wounded" => format!("was lost by {} to an older scope", lost.owner),
             _ => format!("was lost by {}, whose session expired", lost.owner),
         };
-        said.push(format!("{} ago, \"{name}\" {how}.", words(lost.ago)));
+        sentences.push(format!("{} ago, \"{name}\" {how}.", humanize(lost.ago)));
     }
-    said
+    sentences
 }
 
 fn waiters(count: u32) -> String {
@@ -154,7 +162,7 @@ fn state(lock: &LockState) -> String {
     match &lock.holders[..] {
         [] if !lock.closed.is_zero() => format!(
             "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost.",
-            words(lock.closed)
+            humanize(lock.closed)
         ),
         [] if lock.waiting > 0 => {
             format!("\"{name}\" is free; its waiters also need other locks, which are not free.")
@@ -163,7 +171,7 @@ fn state(lock: &LockState) -> String {
         [only] => format!(
             "\"{name}\" is held by {} for {} (token {}, {}).",
             only.owner,
-            words(only.held),
+            humanize(only.held),
             only.token,
             only.mode
         ),
@@ -174,15 +182,15 @@ fn state(lock: &LockState) -> String {
                 1 => format!("shared by {} holders", lock.holders.len()),
                 capacity => format!("held: {taken} of {capacity} permits in use"),
             };
-            format!("\"{name}\" is {how}, the first for {}: {}.", words(first.held), some_of(&owners))
+            format!("\"{name}\" is {how}, the first for {}: {}.", humanize(first.held), some_of(&owners))
         }
     }
 }
 
-/// What the blocking sessions wait for.
+/// The locks that the blocking sessions wait for in turn.
 fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
     let further: Vec<&Blocked> = blocked.iter().filter(|one| one.lock != lock.lock).collect();
-    let mut said: Vec<String> = further
+    let mut sentences: Vec<String> = further
         .iter()
         .take(5)
         .map(|one| {
@@ -191,21 +199,21 @@ fn chain(lock: &LockState, blocked: &[Blocked]) -> Vec<String> {
                 one.waiter,
                 one.lock,
                 one.holder,
-                words(one.waited)
+                humanize(one.waited)
             )
         })
         .collect();
     if further.len() > 5 {
-        said.push(format!("{} more waits follow.", further.len() - 5));
+        sentences.push(format!("{} more waits follow.", further.len() - 5));
     }
     if blocked.iter().any(|one| one.in_ring) {
-        said.push(
+        sentences.push(
             "These sessions wait for each other in a cycle. If each is one line of work, this is a deadlock: end one of \
              them, or free a lock with lockkeeper force-release."
                 .to_owned(),
         );
     }
-    said
+    sentences
 }
 
 /// The first names of a list.

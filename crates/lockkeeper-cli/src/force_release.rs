@@ -1,4 +1,4 @@
-//! `lockkeeper force-release NAME`: free a lock, whoever holds it.
+//! `lockkeeper force-release NAME`: releases a lock regardless of its holder.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,11 +7,11 @@ use lockkeeper::LockState;
 use serde_json::json;
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::escape;
 use crate::failure::Failure;
 
-/// Free a lock, whoever holds it; its holder becomes stale at every gate
+/// Release a lock regardless of its holder, and make its tokens stale
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +20,7 @@ Examples:
 
 The next waiter gets the lock. The former holder is notified, and its token is stale
 from now on: a resource that checks tokens refuses it. A resource without a check is
-not protected from a holder that is still working: end the holder first.
+not protected from a holder that still works: stop the holder first.
 
 On a terminal it asks for confirmation, unless --yes is given.")]
 pub(crate) struct ForceRelease {
@@ -38,11 +38,11 @@ pub(crate) struct ForceRelease {
 
 impl ForceRelease {
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let reason = self.reason.clone().unwrap_or_else(no_reason);
+        let reason = self.reason.clone().unwrap_or_else(default_reason);
         let forced = client::block_on(async {
             let keeper = self.client.connect().await?;
             if !self.yes && io::stdin().is_terminal() && io::stderr().is_terminal() {
-                ask(&keeper.who(&self.name).await?)?;
+                confirm(&keeper.who(&self.name).await?)?;
             }
             Ok(keeper.force_release(&self.name, &reason).await?)
         })?;
@@ -75,7 +75,7 @@ fn question(lock: &LockState) -> String {
         }
         [first, others @ ..] => {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            let held = words(first.held);
+            let held = humanize(first.held);
             format!(
                 "\"{name}\" is held by {}{more} for {held}, {waiting} waiting. Force-release it? [y/N] ",
                 first.owner
@@ -84,7 +84,7 @@ fn question(lock: &LockState) -> String {
     }
 }
 
-fn ask(lock: &LockState) -> Result<(), Failure> {
+fn confirm(lock: &LockState) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::other(format!("failed to ask on the terminal: {error}; use --yes"));
     let mut stderr = io::stderr().lock();
@@ -99,7 +99,7 @@ fn ask(lock: &LockState) -> Result<(), Failure> {
 }
 
 /// The reason that is recorded if none is given.
-fn no_reason() -> String {
+fn default_reason() -> String {
     let user = std::env::var("USER").unwrap_or_else(|_| "unknown user".to_owned());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("no reason given by {user} on {host}")

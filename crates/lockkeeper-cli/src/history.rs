@@ -6,7 +6,7 @@ use lockkeeper_api::history::LockHistory;
 use lockkeeper_net::utc::shown_ms;
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -20,12 +20,12 @@ Examples:
 
 The newest event comes first. A cell keeps at most 32 events of each lock and 1,000
 actions of operators; they survive restarts and fail-overs. WHEN is cell time, which
-stands still while there is no leader. UTC is the leader's wall clock at that moment;
+does not advance while there is no leader. UTC is the leader's wall clock at that moment;
 no decision depends on it.")]
 pub(crate) struct History {
     /// Name of the lock [default: show the audit trail]
     name: Option<String>,
-    /// Most events to show
+    /// Maximum number of events to show
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
     #[command(flatten)]
@@ -65,8 +65,8 @@ impl History {
     }
 }
 
-/// The event as text.
-fn told(event: &LockEvent) -> String {
+/// Describes the event.
+fn describe(event: &LockEvent) -> String {
     let word = match event.what.as_str() {
         "session_closed" => "released (session closed)",
         "session_expired" => "lost (session expired)",
@@ -88,14 +88,14 @@ fn table(events: &[LockEvent]) -> Table {
     for event in events {
         let took = match (event.waited, event.held) {
             (Some(waited), _) if waited.is_zero() => "no wait".to_owned(),
-            (Some(waited), _) => format!("waited {}", words(waited)),
-            (None, Some(held)) => format!("held {}", words(held)),
+            (Some(waited), _) => format!("waited {}", humanize(waited)),
+            (None, Some(held)) => format!("held {}", humanize(held)),
             (None, None) => "-".to_owned(),
         };
         table.row([
-            format!("{} ago", words(event.ago)),
+            format!("{} ago", humanize(event.ago)),
             utc(Some(event.utc_ms)),
-            told(event),
+            describe(event),
             event.token.to_string(),
             if event.owner.is_empty() { "-".to_owned() } else { event.owner.clone() },
             took,
@@ -127,7 +127,7 @@ fn acts(acts: &[AuditAct]) -> Table {
         };
         table.row([
             act.number.to_string(),
-            format!("{} ago", words(act.ago)),
+            format!("{} ago", humanize(act.ago)),
             utc(act.utc_ms),
             act.by.clone().unwrap_or_else(|| "-".to_owned()),
             what,

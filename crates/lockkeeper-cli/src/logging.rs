@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Sends remaining spans when it is dropped: keep it while the process works.
+/// Exports the remaining spans when dropped: keep it for the life of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Logging {
     #[cfg(feature = "otel")]
@@ -30,11 +30,13 @@ pub(crate) struct Logging {
 pub(crate) fn filter(text: &str) -> Result<String, String> {
     match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}: use a level such as info, or levels for parts such as {FILTER}")),
+        Err(error) => {
+            Err(format!("{error}: use a level such as info, or levels per target such as {FILTER}"))
+        }
     }
 }
 
-/// Starts logging. `filter` was checked by [`filter`].
+/// Starts logging with a filter that [`filter`] has checked.
 pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
     let filter: Targets = filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let has_colours = std::io::stderr().is_terminal();
@@ -46,8 +48,8 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    let (logging, trouble) = begin(Some(lines.with_filter(filter).boxed()));
-    if let Some(why) = trouble {
+    let (logging, problem) = install(Some(lines.with_filter(filter).boxed()));
+    if let Some(why) = problem {
         tracing::warn!("traces are off: {why}");
     }
     logging
@@ -55,8 +57,8 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Logging {
 
 /// Starts spans without logs, for interactive verbs.
 pub(crate) fn start_silent() -> Logging {
-    let (logging, trouble) = begin(None);
-    if let Some(why) = trouble {
+    let (logging, problem) = install(None);
+    if let Some(why) = problem {
         eprintln!("lockkeeper: traces are off: {why}");
     }
     logging
@@ -66,25 +68,25 @@ type Lines = Option<Box<dyn Layer<Registry> + Send + Sync>>;
 
 /// Installs logs and, if configured, traces. A failure of traces is returned and does not stop the verb.
 #[cfg(feature = "otel")]
-fn begin(lines: Lines) -> (Logging, Option<String>) {
-    let mut trouble = None;
-    if crate::otel::is_asked_for() {
+fn install(lines: Lines) -> (Logging, Option<String>) {
+    let mut problem = None;
+    if crate::otel::is_configured() {
         match crate::otel::layer() {
             Ok((spans, traces)) => {
                 tracing_subscriber::registry().with(lines).with(spans).init();
                 return (Logging { _traces: Some(traces) }, None);
             }
-            Err(why) => trouble = Some(why),
+            Err(why) => problem = Some(why),
         }
     }
     if let Some(lines) = lines {
         tracing_subscriber::registry().with(lines).init();
     }
-    (Logging::default(), trouble)
+    (Logging::default(), problem)
 }
 
 #[cfg(not(feature = "otel"))]
-fn begin(lines: Lines) -> (Logging, Option<String>) {
+fn install(lines: Lines) -> (Logging, Option<String>) {
     if let Some(lines) = lines {
         tracing_subscriber::registry().with(lines).init();
     }

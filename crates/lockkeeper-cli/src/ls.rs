@@ -4,11 +4,11 @@ use clap::Args;
 use lockkeeper::{Keeper, LockPage, LockState, Unfenced};
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// The largest page of a cell.
+/// Maximum page size of a cell.
 const PAGE: u32 = 1_000;
 
 /// List the locks that are held or waited for
@@ -21,10 +21,10 @@ Examples:
 
 Free locks are not listed: a lock exists while it is held or waited for.")]
 pub(crate) struct Ls {
-    /// Only names that begin with this
+    /// Only locks whose names begin with this
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Most locks to list
+    /// Maximum number of locks to list
     #[arg(long, value_name = "N", default_value_t = PAGE, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     #[command(flatten)]
@@ -53,7 +53,7 @@ impl Ls {
         Ok(0)
     }
 
-    /// One page after the other, up to the limit.
+    /// Fetches pages up to the limit.
     async fn pages(&self, keeper: &Keeper<Unfenced>) -> Result<LockPage, Failure> {
         let mut all = LockPage::default();
         loop {
@@ -74,12 +74,12 @@ fn table(locks: &[LockState]) -> Table {
     for lock in locks {
         let (owner, mode, held) = match &lock.holders[..] {
             [] if lock.closed.is_zero() => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
-            [] => (format!("(closed for {})", words(lock.closed)), "-".to_owned(), "-".to_owned()),
-            [only] => (only.owner.clone(), mode(lock, only.mode), words(only.held)),
+            [] => (format!("(closed for {})", humanize(lock.closed)), "-".to_owned(), "-".to_owned()),
+            [only] => (only.owner.clone(), mode(lock, only.mode), humanize(only.held)),
             [first, others @ ..] => (
                 format!("{} and {} more", first.owner, others.len()),
                 mode(lock, first.mode),
-                words(first.held),
+                humanize(first.held),
             ),
         };
         table.row([

@@ -1,6 +1,5 @@
-//! The binary `lockkeeper`: parses, runs a verb, returns its exit code. One file for each verb.
+//! The binary `lockkeeper`: parses the command line, runs a verb and returns its exit code. Each verb has its own file.
 
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -36,6 +35,7 @@ mod status;
 mod table;
 mod top;
 mod who;
+mod words;
 
 use client::Output;
 use failure::Failure;
@@ -88,7 +88,7 @@ enum Verb {
     Top(top::TopVerb),
     /// Show the state of the cell: members, leader, log, counts
     Status(status::StatusVerb),
-    /// Free a lock, whoever holds it; its holder becomes stale at every gate
+    /// Release a lock regardless of its holder, and make its tokens stale
     ForceRelease(force_release::ForceRelease),
     /// Show, add and remove the members of a cell
     Member(member::MemberVerb),
@@ -96,7 +96,7 @@ enum Verb {
     Access(access::AccessVerb),
     /// Save the state of a cell, and restore it as a new cell
     Snapshot(snapshot::SnapshotVerb),
-    /// Show what an engine can promise, and check its set-up for unsafe settings
+    /// Show the guarantees of an engine, and check its configuration for unsafe settings
     Doctor(doctor::Doctor),
     /// Run a fencing proxy in front of an HTTP service that cannot check tokens itself
     Proxy(proxy::Proxy),
@@ -112,15 +112,16 @@ enum Verb {
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    // `run` starts its command through this binary. That call is not documented in the help.
+    // Internal calls: `run` starts its command and its sentinel through this binary.
     if words.get(1).is_some_and(|word| word == run::sentinel::VERB) {
-        return ExitCode::from(run::sentinel::stand(&words[2..]));
+        return ExitCode::from(run::sentinel::watch_over(&words[2..]));
     }
     if words.get(1).is_some_and(|word| word == child::VERB) {
         return ExitCode::from(child::become_command(&words[2..]));
     }
-    let json = asked_for_json(&words);
+    let json = words::requests_json(&words);
     let command = settings::with_variables(Arguments::command());
+    let words = words::move_client_options(&command, words);
     let (words, file) = match settings::with_file(command.clone(), &words) {
         Ok(found) => found,
         Err(failure) => {
@@ -158,7 +159,7 @@ fn main() -> ExitCode {
         Verb::Doctor(verb) => (verb.client.output, verb.run()),
         Verb::Proxy(verb) => (Output::Table, verb.run()),
         Verb::Config(verb) => {
-            let settings = settings::in_force(&command, &matches, file.as_ref());
+            let settings = settings::effective(&command, &matches, file.as_ref());
             (verb.output(), verb.run(&command, &settings))
         }
         Verb::Completions(verb) => (Output::Table, verb.run(command)),
@@ -177,7 +178,7 @@ fn main() -> ExitCode {
 /// Prints clap's message and returns our exit code. Help and version are not errors.
 fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if !error.use_stderr() {
-        // A closed stdout is not an error either.
+        // A closed stdout is not an error.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -190,19 +191,12 @@ fn usage(error: &clap::Error, json: bool) -> ExitCode {
     ExitCode::from(failure::USAGE)
 }
 
-/// Whether a command line that could not be parsed asks for JSON. Words after `--` belong to the child.
-fn asked_for_json(words: &[std::ffi::OsString]) -> bool {
-    let ours: Vec<&OsStr> = words.iter().map(AsRef::as_ref).take_while(|word| *word != "--").collect();
-    ours.contains(&OsStr::new("--output=json"))
-        || ours.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_definition_is_valid() {
         settings::with_variables(Arguments::command()).debug_assert();
     }
 
@@ -213,19 +207,11 @@ mod tests {
         for flag in serve.get_arguments() {
             let long = flag.get_long().unwrap_or_default();
             let secret = ["password", "secret", "token", "key"].iter().any(|word| long.contains(word));
-            // A switch has no value that could be one.
+            // A switch has no value.
             let secret = secret && flag.get_action().takes_values();
             let names_a_file =
                 flag.get_value_parser().type_id() == std::any::TypeId::of::<std::path::PathBuf>();
             assert!(!secret || names_a_file, "--{long} would put a secret into a process list: name a file");
         }
-    }
-
-    #[test]
-    fn json_is_asked_for_before_the_childs_words_only() {
-        let words = |text: &str| text.split(' ').map(Into::into).collect::<Vec<_>>();
-        assert!(asked_for_json(&words("lockkeeper ls --output json")));
-        assert!(asked_for_json(&words("lockkeeper ls --output=json x")));
-        assert!(!asked_for_json(&words("lockkeeper run x -- aws --output json")));
     }
 }

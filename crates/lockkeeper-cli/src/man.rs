@@ -42,7 +42,7 @@ fn page(command: &clap::Command) -> Result<String, Failure> {
     let mut text = Vec::new();
     Man::new(command.clone())
         .render(&mut text)
-        .map_err(|error| Failure::other(format!("failed to render the page: {error}")))?;
+        .map_err(|error| Failure::other(format!("failed to render the manual page: {error}")))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -23,11 +23,11 @@ survive the loss of one, five the loss of two.
 To replace a dead node, remove it, start a new one with an empty folder, and add that.")]
 pub(crate) struct MemberVerb {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Show the members, the leader, and the lag of each member
     List {
         #[command(flatten)]
@@ -41,7 +41,7 @@ enum What {
         #[command(flatten)]
         client: Client,
     },
-    /// Remove a member permanently; a leader hands over first
+    /// Remove a member permanently; a leader transfers its leadership first
     Remove {
         /// The node's id
         #[arg(value_name = "ID")]
@@ -57,38 +57,38 @@ impl MemberVerb {
     }
 
     fn client(&self) -> &Client {
-        match &self.what {
-            What::List { client } | What::Add { client, .. } | What::Remove { client, .. } => client,
+        match &self.action {
+            Action::List { client } | Action::Add { client, .. } | Action::Remove { client, .. } => client,
         }
     }
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let client = self.client().clone();
-        let members = client::block_on(self.carry_out(&client))?;
+        let members = client::block_on(self.execute(&client))?;
         match client.output {
             Output::Json => client::print_json(&List::new(&members))?,
-            Output::Table => client::print(&as_table(&members).to_string())?,
+            Output::Table => client::print(&member_table(&members).to_string())?,
         }
         Ok(0)
     }
 
-    async fn carry_out(&self, client: &Client) -> Result<Members, Failure> {
+    async fn execute(&self, client: &Client) -> Result<Members, Failure> {
         let admin = client.admin()?;
-        match &self.what {
-            What::List { .. } => {}
-            What::Add { node: (node_id, address), .. } => {
+        match &self.action {
+            Action::List { .. } => {}
+            Action::Add { node: (node_id, address), .. } => {
                 if client.output == Output::Table {
                     eprintln!("node {node_id} is catching up; it will vote afterwards");
                 }
                 admin.add_member(*node_id, address).await?;
             }
-            What::Remove { node_id, .. } => admin.remove_member(*node_id).await?,
+            Action::Remove { node_id, .. } => admin.remove_member(*node_id).await?,
         }
         Ok(admin.members().await?)
     }
 }
 
-/// A member as `/v1/members` shows it, and whether it leads.
+/// A member in the format of `/v1/members`, and whether it leads.
 #[derive(Serialize)]
 struct Listed<'a> {
     #[serde(flatten)]
@@ -108,7 +108,7 @@ impl<'a> List<'a> {
     }
 }
 
-fn as_table(members: &Members) -> Table {
+fn member_table(members: &Members) -> Table {
     let mut table = table();
     for member in &members.members {
         table.row(row(member, members.leader));

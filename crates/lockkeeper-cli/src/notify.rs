@@ -36,24 +36,24 @@ impl Notify {
         }
     }
 
-    /// The node leads or follows.
+    /// Reports that the node leads or follows.
     pub(crate) fn ready(&self, address: &str) {
-        self.say(&format!("READY=1\nSTATUS=serving on {address}"));
+        self.send(&format!("READY=1\nSTATUS=serving on {address}"));
     }
 
-    /// The node is stopping.
+    /// Reports that the node is stopping.
     pub(crate) fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=stopping");
+        self.send("STOPPING=1\nSTATUS=stopping");
     }
 
     /// Sends watchdog messages if the manager expects them. Runs on the main thread of the node, so that they stop when
     /// that thread hangs.
-    pub(crate) async fn live(&self) {
+    pub(crate) async fn send_watchdog(&self) {
         let Some(every) = self.watchdog() else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(every);
         loop {
             ticks.tick().await;
-            self.say("WATCHDOG=1");
+            self.send("WATCHDOG=1");
         }
     }
 
@@ -66,7 +66,7 @@ impl Notify {
         Some(Duration::from_micros(micros / 2))
     }
 
-    fn say(&self, message: &str) {
+    fn send(&self, message: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
             tracing::warn!(%error, "failed to notify the service manager: {}", message.lines().next().unwrap_or(""));

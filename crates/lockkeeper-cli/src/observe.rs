@@ -10,8 +10,8 @@ use crate::client::{self, Client, Output};
 use crate::escape;
 use crate::failure::Failure;
 
-/// The pause when no engine answers.
-const REST: Duration = Duration::from_millis(500);
+/// Pause before the next attempt when no engine answers.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Show the leader of an election, and every change
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ goes to stderr, and the command continues.")]
 pub(crate) struct Observe {
     /// Name of the election
     name: String,
-    /// Show the present leader only; exit with 1 if there is none
+    /// Show the current leader and exit; exit with 1 if there is none
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ impl Observe {
                     Ok(leader) => self.show(leader.as_ref())?,
                     Err(error @ (Error::Unavailable(_) | Error::NotLeader { .. } | Error::Unknown(_))) => {
                         Failure::from(error).print(self.client.output);
-                        tokio::time::sleep(REST).await;
+                        tokio::time::sleep(RETRY_PAUSE).await;
                     }
                     Err(error) => return Err(error.into()),
                 }

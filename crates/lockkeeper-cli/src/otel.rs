@@ -5,7 +5,7 @@
 //! | `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | address of the collector; either turns traces on |
 //! | `OTEL_TRACES_EXPORTER` | `otlp` turns traces on with http://localhost:4318, `none` off |
 //! | `OTEL_SDK_DISABLED` | `true` turns traces off |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*` | as in other programs |
+//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*` | as specified by OpenTelemetry |
 //!
 //! OTLP over HTTP with protobuf. A separate thread sends spans every few seconds; if the collector does not keep up, spans
 //! are dropped and the node continues.
@@ -22,7 +22,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends remaining spans when dropped.
+/// Exports the remaining spans when dropped.
 #[derive(Debug)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -36,8 +36,8 @@ impl Drop for Traces {
     }
 }
 
-/// Whether the environment asks for traces.
-pub(crate) fn is_asked_for() -> bool {
+/// Whether the environment turns traces on.
+pub(crate) fn is_configured() -> bool {
     let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is = |name: &str, word: &str| value(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
     if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
@@ -80,7 +80,7 @@ where
     };
     let provider =
         SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
-    lockkeeper_server::trace::join_others_by(join);
+    lockkeeper_server::trace::set_parent_adopter(join_trace);
     let tracer = provider.tracer("lockkeeper");
     let own = Targets::new().with_target(lockkeeper_server::trace::TARGET, Level::DEBUG);
     let layer = tracing_opentelemetry::layer()
@@ -93,9 +93,9 @@ where
 }
 
 /// Adds a span to the trace of a `traceparent`; an invalid one is ignored.
-fn join(span: &Span, traceparent: &str) {
+fn join_trace(span: &Span, traceparent: &str) {
     let carrier = std::collections::HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
     let context = TraceContextPropagator::new().extract(&carrier);
-    // Only fails where no layer takes this span.
+    // Fails only if no layer records this span.
     let _ = span.set_parent(context);
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use lockkeeper_server::config::ENTRIES_BEHIND_SNAPSHOT;
+use lockkeeper_server::formation::versions::Versions;
 use lockkeeper_server::raft::snapshot::COMMANDS_BETWEEN;
 use lockkeeper_server::raft::{Timing, TimingPreset};
 use lockkeeper_server::security::ConnectionLimits;
-use lockkeeper_server::versions::Versions;
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -65,10 +65,10 @@ pub(crate) struct Serve {
     peer_listen: Option<String>,
     #[command(flatten)]
     timing: TimingArguments,
-    /// Log requests that were granted after a wait of this length or more; 0s turns that off
+    /// Log requests that waited this long or longer for their grant; 0s turns this off
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::duration::parse)]
     slow_acquire: Duration,
-    /// Log filter: a level, or levels for parts
+    /// Log filter: a level, or levels per target
     #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter)]
     log: String,
     #[command(flatten)]
@@ -104,22 +104,22 @@ impl Serve {
     /// Serves until a signal or a failure.
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let _logging = logging::start(&self.log, self.log_format);
-        // A node runs on one thread: waking another one costs more than an operation.
+        // A node runs on one thread: waking another thread costs more than an operation.
         client::block_on(async { self.serve().await.map_err(Failure::other) })?;
         Ok(0)
     }
 
     async fn serve(self) -> Result<(), String> {
-        // Before the node reports that it serves: a reader of that line may stop it at once.
+        // Installed before the ready line is printed: a reader of that line may stop the node at once.
         let failed = |error: std::io::Error| format!("failed to install signal handlers: {error}");
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let words = |error: StartError| error.to_string();
+        let describe = |error: StartError| error.to_string();
         let members = BTreeMap::from_iter(self.cell.iter().cloned());
         if members.len() < self.cell.len() {
             return Err("--cell names a node twice: give each id one address".to_owned());
         }
-        raise_open_files();
+        raise_open_file_limit();
         let config = NodeConfig {
             node_id: self.node_id,
             listen: Some(self.listen.clone()),
@@ -133,7 +133,7 @@ impl Serve {
             versions: versions(),
             ..NodeConfig::durable(&self.data_dir)
         };
-        let node = Node::open(config).await.map_err(words)?;
+        let node = Node::open(config).await.map_err(describe)?;
         let address = node.address().map(|address| address.to_string()).unwrap_or_default();
         tokio::select! {
             ready = node.ready() => ready.map_err(|failure| format!("the node stopped: {failure}"))?,
@@ -155,7 +155,7 @@ impl Serve {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
             why = node.ended() => return Err(format!("the node stopped: {why}")),
-            () = notify.live() => {}
+            () = notify.send_watchdog() => {}
         }
         notify.stopping();
         node.stop().await;
@@ -163,7 +163,7 @@ impl Serve {
     }
 }
 
-/// The timing of the cell, by the distance between its members.
+/// Timing of the cell, by the distance between its members.
 #[derive(Debug, Args)]
 struct TimingArguments {
     /// Distance between members: lan (round trips up to 50 ms), region (150 ms) or global (400 ms). Use the same on all
@@ -184,13 +184,14 @@ impl TimingArguments {
     }
 }
 
-/// For tests only, which cannot wait for half a million commands: hidden flags, and the variables LOCKKEEPER_SNAPSHOT_EVERY and LOCKKEEPER_SNAPSHOT_BEHIND.
+/// Hidden flags for tests, which cannot wait for half a million commands. Their variables are LOCKKEEPER_SNAPSHOT_EVERY and
+/// LOCKKEEPER_SNAPSHOT_BEHIND.
 #[derive(Debug, Args)]
 struct SnapshotArguments {
     /// Commands between two snapshots
     #[arg(long, value_name = "COUNT", hide = true, default_value_t = COMMANDS_BETWEEN)]
     snapshot_every: u64,
-    /// Log entries that are kept behind a snapshot
+    /// Log entries to keep behind a snapshot
     #[arg(long, value_name = "COUNT", hide = true, default_value_t = ENTRIES_BEHIND_SNAPSHOT)]
     snapshot_behind: u64,
 }
@@ -235,13 +236,13 @@ struct SecurityArguments {
     /// names in --listen, --cell and the node's certificate; * allows every name
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
-    /// Most connections at once
+    /// Maximum number of connections
     #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().connections_max)]
     connections_max: usize,
-    /// Most connections from one address
+    /// Maximum number of connections from one address
     #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().per_address_max)]
     connections_per_address_max: usize,
-    /// Most connections that have not sent anything yet; beyond that, the oldest is closed
+    /// Maximum number of connections that have not sent anything yet; beyond that, the oldest is closed
     #[arg(long, value_name = "COUNT", default_value_t = ConnectionLimits::default().silent_max,
         env = "LOCKKEEPER_CONNECTIONS_SILENT_MAX")]
     connections_silent_max: usize,
@@ -272,7 +273,7 @@ impl SecurityArguments {
 }
 
 /// Raises the limit on open files to the maximum: each connection is an open file.
-fn raise_open_files() {
+fn raise_open_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum

@@ -16,16 +16,16 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::failure::Failure;
 
-/// Files that are read if no other is named: the first that exists.
-const PLACES: [&str; 2] = ["lockkeeper.toml", "/etc/lockkeeper/lockkeeper.toml"];
+/// Default paths of the file: the first that exists is read.
+const DEFAULT_PATHS: [&str; 2] = ["lockkeeper.toml", "/etc/lockkeeper/lockkeeper.toml"];
 /// The verbs with settings, as words of the command line.
 const VERBS: [&[&str]; 2] = [&["serve"], &["config", "show"]];
 /// The flag that names the file. It is not a setting, because a file cannot name itself.
 const CONFIG: &str = "config";
 /// Flags that are not settings.
-const NO_SETTINGS: [&str; 4] = [CONFIG, "output", "help", "version"];
-/// The similarity from which a word is suggested.
-const SIMILAR: f64 = 0.6;
+const NOT_SETTINGS: [&str; 4] = [CONFIG, "output", "help", "version"];
+/// Similarity above which a key is suggested.
+const SIMILARITY_MIN: f64 = 0.6;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(crate) struct File {
     used: Vec<String>,
 }
 
-/// Adds the values of the file to the command line. Returns the words of verbs without settings unchanged.
+/// Adds the values of the file to the command line. A command line without settings is returned unchanged.
 pub(crate) fn with_file(
     command: Command,
     words: &[OsString],
@@ -74,10 +74,10 @@ pub(crate) fn with_file(
     let Some(verb) = VERBS.iter().find(|verb| is_verb(words, verb)) else {
         return Ok((words.to_vec(), None));
     };
-    // Wrong words are reported later, when the command line is complete.
+    // Invalid arguments are reported later, when the command line is complete.
     let lenient = command.clone().ignore_errors(true);
     let Ok(matches) = lenient.try_get_matches_from(words) else { return Ok((words.to_vec(), None)) };
-    let Some(own) = of_verb(&matches, verb) else { return Ok((words.to_vec(), None)) };
+    let Some(own) = matches_of(&matches, verb) else { return Ok((words.to_vec(), None)) };
     let flags = flags_of(&command, verb);
     let Some(own_command) = verb.iter().try_fold(&command, |command, part| command.find_subcommand(part))
     else {
@@ -90,7 +90,7 @@ pub(crate) fn with_file(
             check(own_command, flag, &[value.to_string_lossy().into_owned()], &variable)?;
         }
     }
-    let Some(path) = place(own.get_one::<PathBuf>(CONFIG).map(PathBuf::as_path))? else {
+    let Some(path) = find_file(own.get_one::<PathBuf>(CONFIG).map(PathBuf::as_path))? else {
         return Ok((words.to_vec(), None));
     };
     let mut file = read(&path, own_command, &flags)?;
@@ -98,8 +98,8 @@ pub(crate) fn with_file(
     let mut all = before.to_vec();
     for (key, values) in &file.values {
         let Some(flag) = flags.iter().find(|flag| key_of(flag) == *key) else { continue };
-        let stronger = own.value_source(flag.get_id().as_str());
-        if matches!(stronger, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
+        let origin = own.value_source(flag.get_id().as_str());
+        if matches!(origin, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             continue;
         }
         all.extend(as_words(flag, values));
@@ -109,14 +109,14 @@ pub(crate) fn with_file(
     Ok((all, Some(file)))
 }
 
-/// Lets a variable set each flag of `serve`.
+/// Adds an environment variable to each flag of `serve`.
 pub(crate) fn with_variables(command: Command) -> Command {
     VERBS.iter().fold(command, |command, verb| add_variables(command, verb))
 }
 
 fn add_variables(command: Command, verb: &[&'static str]) -> Command {
     match verb {
-        [] => command.mut_args(|arg| match arg.get_long().is_some() && !is_no_setting(&arg) {
+        [] => command.mut_args(|arg| match arg.get_long().is_some() && !is_not_a_setting(&arg) {
             true => {
                 let variable = variable(&arg);
                 arg.env(variable)
@@ -128,9 +128,9 @@ fn add_variables(command: Command, verb: &[&'static str]) -> Command {
 }
 
 /// All settings with their effective values, for `config show`.
-pub(crate) fn in_force(command: &Command, matches: &ArgMatches, file: Option<&File>) -> Vec<Setting> {
+pub(crate) fn effective(command: &Command, matches: &ArgMatches, file: Option<&File>) -> Vec<Setting> {
     let verb = VERBS[1];
-    let Some(own) = of_verb(matches, verb) else { return Vec::new() };
+    let Some(own) = matches_of(matches, verb) else { return Vec::new() };
     flags_of(command, verb)
         .into_iter()
         .map(|flag| {
@@ -177,12 +177,12 @@ fn is_verb(words: &[OsString], verb: &[&str]) -> bool {
     words.len() > verb.len() && words[1..].iter().zip(verb).all(|(word, part)| word == part)
 }
 
-fn of_verb<'a>(matches: &'a ArgMatches, verb: &[&str]) -> Option<&'a ArgMatches> {
+fn matches_of<'a>(matches: &'a ArgMatches, verb: &[&str]) -> Option<&'a ArgMatches> {
     verb.iter().try_fold(matches, |matches, part| matches.subcommand_matches(part))
 }
 
-fn is_no_setting(arg: &Arg) -> bool {
-    NO_SETTINGS[1..].contains(&arg.get_id().as_str())
+fn is_not_a_setting(arg: &Arg) -> bool {
+    NOT_SETTINGS[1..].contains(&arg.get_id().as_str())
 }
 
 /// The flags of a verb that are settings.
@@ -190,7 +190,7 @@ fn flags_of(command: &Command, verb: &[&str]) -> Vec<Arg> {
     let own = verb.iter().try_fold(command, |command, part| command.find_subcommand(part));
     let arguments = own.into_iter().flat_map(Command::get_arguments);
     arguments
-        .filter(|arg| arg.get_long().is_some() && !NO_SETTINGS.contains(&arg.get_id().as_str()))
+        .filter(|arg| arg.get_long().is_some() && !NOT_SETTINGS.contains(&arg.get_id().as_str()))
         // Hidden flags are for tests only.
         .filter(|arg| !arg.is_hide_set())
         .cloned()
@@ -207,14 +207,14 @@ fn variable(flag: &Arg) -> String {
 }
 
 /// The file to read, if there is one.
-fn place(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+fn find_file(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     match named {
         Some(path) if path.is_file() => Ok(Some(path.to_owned())),
         Some(path) => Err(Failure::usage(format!(
             "{} does not exist: correct --config or LOCKKEEPER_CONFIG, or create a file with `lockkeeper config example`",
             path.display()
         ))),
-        None => Ok(PLACES.iter().map(PathBuf::from).find(|path| path.is_file())),
+        None => Ok(DEFAULT_PATHS.iter().map(PathBuf::from).find(|path| path.is_file())),
     }
 }
 
@@ -284,25 +284,25 @@ fn check(verb: &Command, flag: &Arg, values: &[String], place: &str) -> Result<(
         return Ok(());
     };
     // Other errors, such as a missing companion flag, are reported when the command line is complete.
-    let about = match error.get(ContextKind::InvalidArg) {
+    let argument = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => return Ok(()),
     };
     let of_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
     let long = format!("--{}", flag.get_long().unwrap_or_default());
-    if !of_value || about.split(' ').next() != Some(&long) {
+    if !of_value || argument.split(' ').next() != Some(&long) {
         return Ok(());
     }
     let text = error.to_string();
-    let said = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    Err(Failure::usage(format!("{place}: {}", said.replace(&format!(" for '{about}'"), ""))))
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    Err(Failure::usage(format!("{place}: {}", message.replace(&format!(" for '{argument}'"), ""))))
 }
 
 fn unknown(key: &str, flags: &[Arg]) -> String {
     let known = || flags.iter().map(key_of);
     let near = known()
         .map(|other| (strsim::jaro_winkler(&key.replace('-', "_"), &other), other))
-        .filter(|(likeness, _)| *likeness > SIMILAR)
+        .filter(|(similarity, _)| *similarity > SIMILARITY_MIN)
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match near {
         Some((_, other)) => format!("unknown setting {key}: did you mean {other}?"),

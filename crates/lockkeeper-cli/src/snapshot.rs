@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use lockkeeper_server::backup::token_floor::FloorSource;
 use lockkeeper_server::backup::{self, Restored};
-use lockkeeper_server::token_floor::FloorSource;
 use serde_json::json;
 
 use crate::client::{self, Client, Output};
@@ -32,11 +32,11 @@ time between the restores: such cells may grant the same tokens. Never let two c
 same clients.")]
 pub(crate) struct SnapshotVerb {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Action {
     /// Save the state of the cell, as one node knows it, to a file
     Save {
         /// File to create; it must not exist
@@ -48,7 +48,7 @@ enum What {
     Restore {
         /// File with the saved state
         file: PathBuf,
-        /// Folder to create
+        /// Data folder to create
         #[arg(long, default_value = "./lockkeeper-data", env = "LOCKKEEPER_DATA_DIR")]
         data_dir: PathBuf,
         /// Id of the first node of the new cell
@@ -58,22 +58,22 @@ enum What {
         #[arg(long, value_name = "N")]
         tokens_above: Option<u64>,
         /// Text for people or JSON for programs
-        #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+        #[arg(short, long, value_enum, default_value = "table", value_name = "FORMAT")]
         output: Output,
     },
 }
 
 impl SnapshotVerb {
     pub(crate) fn output(&self) -> Output {
-        match &self.what {
-            What::Save { client, .. } => client.output,
-            What::Restore { output, .. } => *output,
+        match &self.action {
+            Action::Save { client, .. } => client.output,
+            Action::Restore { output, .. } => *output,
         }
     }
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        match &self.what {
-            What::Save { file, client } => {
+        match &self.action {
+            Action::Save { file, client } => {
                 let (bytes, index) = client::block_on(save(client, file))?;
                 match client.output {
                     Output::Json => {
@@ -85,15 +85,15 @@ impl SnapshotVerb {
                     ))?,
                 }
             }
-            What::Restore { file, data_dir, node_id, tokens_above, output } => {
-                // The only decision of Lockkeeper that reads a wall clock: see lockkeeper_server::token_floor.
+            Action::Restore { file, data_dir, node_id, tokens_above, output } => {
+                // The only decision of Lockkeeper that depends on a wall clock: see lockkeeper_server::backup::token_floor.
                 let floor =
                     tokens_above.map_or_else(|| FloorSource::Clock(SystemTime::now()), FloorSource::Given);
                 let restored = backup::restore(file, data_dir, *node_id, floor)
                     .map_err(|error| Failure::other(error.to_string()))?;
                 match output {
-                    Output::Json => client::print_json(&as_json(&restored, data_dir))?,
-                    Output::Table => client::print(&as_text(&restored, data_dir, floor))?,
+                    Output::Json => client::print_json(&to_json(&restored, data_dir))?,
+                    Output::Table => client::print(&to_text(&restored, data_dir, floor))?,
                 }
             }
         }
@@ -101,7 +101,7 @@ impl SnapshotVerb {
     }
 }
 
-fn as_json(restored: &Restored, data_dir: &Path) -> serde_json::Value {
+fn to_json(restored: &Restored, data_dir: &Path) -> serde_json::Value {
     json!({
         "cell": restored.cell,
         "node_id": restored.node_id,
@@ -114,7 +114,7 @@ fn as_json(restored: &Restored, data_dir: &Path) -> serde_json::Value {
     })
 }
 
-fn as_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
+fn to_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
     let Restored { cell, node_id: _, backup_token, floor: above, locks, sessions, values } = restored;
     let data_dir = data_dir.display();
     let source = match floor {
@@ -132,12 +132,12 @@ fn as_text(restored: &Restored, data_dir: &Path, floor: FloorSource) -> String {
         "restored {locks} locks, {sessions} sessions and {values} values into the new cell {cell} in {data_dir}\n\
          all tokens and versions of the new cell are above {above} (the backup's last token was {backup_token})\n\
          {source}\
-         do not let the old cell serve any longer\n\
+         stop the old cell for good\n\
          start the new one: lockkeeper serve --data-dir {data_dir}\n"
     )
 }
 
-/// Saves under another name first, so that the named file is complete.
+/// Saves to a temporary name first, so that the named file is always complete.
 async fn save(client: &Client, file: &Path) -> Result<(u64, u64), Failure> {
     let failed =
         |error: std::io::Error| Failure::other(format!("failed to write {}: {error}", file.display()));

@@ -7,7 +7,7 @@ use clap::Args;
 use lockkeeper::Status;
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::failure::Failure;
 use crate::member;
 
@@ -43,7 +43,7 @@ impl StatusVerb {
     }
 }
 
-/// The highest cell version that this node supports, if it is above the present one.
+/// The highest cell version that this node supports, if it is above the current one.
 fn next_version(status: &Status) -> String {
     match status.cell_version_max > status.cell_version {
         true => format!(" (node {} supports version {})", status.node_id, status.cell_version_max),
@@ -65,7 +65,7 @@ fn text(status: &Status) -> String {
                 "{}, version {}, uptime {}",
                 status.node_id,
                 status.version,
-                words(Duration::from_millis(status.uptime_ms))
+                humanize(Duration::from_millis(status.uptime_ms))
             ),
         ),
         (

@@ -2,7 +2,7 @@
 
 use crate::escape;
 
-/// A header and rows.
+/// A table with a header.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_steers_the_terminal() {
+    fn cells_are_escaped() {
         let mut table = Table::new(&["NAME"]);
         table.row(["a\x1b[2Jb\nc".to_owned()]);
         assert_eq!(table.to_string(), "NAME\na\\u{1b}[2Jb\\u{a}c\n");

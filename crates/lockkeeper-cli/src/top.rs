@@ -10,12 +10,12 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::{self, Client, Output};
-use crate::duration::{self, words};
+use crate::duration::{self, humanize};
 use crate::escape;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// Enters and leaves the alternate screen, without cursor.
+/// Enter and leave the alternate screen; the cursor is hidden there.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Moves to the first line, and clears the rest of each line and of the screen.
@@ -33,7 +33,7 @@ Examples:
 
 The leader counts the figures of the last hour.")]
 pub(crate) struct TopVerb {
-    /// Most locks in each list
+    /// Maximum number of locks in each list
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     limit: u32,
     /// Print once and exit
@@ -47,7 +47,7 @@ pub(crate) struct TopVerb {
 }
 
 #[derive(Serialize)]
-struct Look {
+struct View {
     status: Status,
     top: Top,
 }
@@ -58,22 +58,22 @@ impl TopVerb {
         client::block_on(async {
             let keeper = self.client.connect().await?;
             if live {
-                return self.live(&keeper).await;
+                return self.run_live(&keeper).await;
             }
-            let look = self.look(&keeper).await?;
+            let view = self.view(&keeper).await?;
             match self.client.output {
-                Output::Json => client::print_json(&look),
-                Output::Table => client::print(&text(&look)),
+                Output::Json => client::print_json(&view),
+                Output::Table => client::print(&text(&view)),
             }
         })?;
         Ok(0)
     }
 
-    async fn look(&self, keeper: &Keeper<Unfenced>) -> Result<Look, Failure> {
-        Ok(Look { status: keeper.status().await?, top: keeper.top(self.limit).await? })
+    async fn view(&self, keeper: &Keeper<Unfenced>) -> Result<View, Failure> {
+        Ok(View { status: keeper.status().await?, top: keeper.top(self.limit).await? })
     }
 
-    async fn live(&self, keeper: &Keeper<Unfenced>) -> Result<(), Failure> {
+    async fn run_live(&self, keeper: &Keeper<Unfenced>) -> Result<(), Failure> {
         let failed =
             |error: std::io::Error| Failure::other(format!("failed to install signal handlers: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -81,17 +81,17 @@ impl TopVerb {
         let _screen = Screen::enter()?;
         let mut last = String::new();
         loop {
-            let looked = tokio::select! {
-                looked = self.look(keeper) => looked,
+            let result = tokio::select! {
+                result = self.view(keeper) => result,
                 _ = interrupt.recv() => return Ok(()),
                 _ = terminate.recv() => return Ok(()),
             };
-            match looked {
-                Ok(look) => {
-                    last = text(&look);
+            match result {
+                Ok(view) => {
+                    last = text(&view);
                     draw(&last)?;
                 }
-                // The last view stays, with the error above it.
+                // Keep the last view, and show the error above it.
                 Err(failure) => draw(&format!("{}\n\n{last}", failure.message))?,
             }
             tokio::select! {
@@ -115,7 +115,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A failure cannot be reported any more.
+        // There is no way left to report a failure.
         let _ = client::print_raw(LEAVE);
     }
 }
@@ -138,8 +138,8 @@ fn draw(text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::other(format!("failed to write to the terminal: {error}")))
 }
 
-fn text(look: &Look) -> String {
-    let Look { status, top } = look;
+fn text(view: &View) -> String {
+    let View { status, top } = view;
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = match status.leader {
@@ -156,20 +156,25 @@ fn text(look: &Look) -> String {
         text,
         "last hour: {} grants ({last_minute} in this minute), {lost} lost; waited p50 {}, p99 {}; held p50 {}, p99 {}",
         top.hour.waited.count,
-        words(top.hour.waited.p50),
-        words(top.hour.waited.p99),
-        words(top.hour.held.p50),
-        words(top.hour.held.p99)
+        humanize(top.hour.waited.p50),
+        humanize(top.hour.waited.p99),
+        humanize(top.hour.held.p50),
+        humanize(top.hour.held.p99)
     );
     let mut contended = Table::new(&["MOST CONTENDED", "WAITING", "LONGEST WAIT", "HELD BY"]);
     for lock in &top.contended {
-        contended.row([lock.lock.clone(), lock.waiting.to_string(), words(lock.waited), lock.owner.clone()]);
+        contended.row([
+            lock.lock.clone(),
+            lock.waiting.to_string(),
+            humanize(lock.waited),
+            lock.owner.clone(),
+        ]);
     }
     let mut held = Table::new(&["LONGEST HELD", "HELD FOR", "HELD BY", "WAITING", "TOKEN"]);
     for lock in &top.longest_held {
         held.row([
             lock.lock.clone(),
-            words(lock.held),
+            humanize(lock.held),
             lock.owner.clone(),
             lock.waiting.to_string(),
             lock.token.to_string(),

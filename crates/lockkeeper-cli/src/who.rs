@@ -6,7 +6,7 @@ use clap::Args;
 use lockkeeper::LockState;
 
 use crate::client::{self, Client, Output};
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -50,7 +50,7 @@ fn text(lock: &LockState) -> String {
             writeln!(
                 text,
                 "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost",
-                words(lock.closed)
+                humanize(lock.closed)
             )
         }
         (false, _) if lock.capacity > 1 => {
@@ -67,7 +67,7 @@ fn text(lock: &LockState) -> String {
                 holder.token.to_string(),
                 holder.mode.to_string(),
                 holder.permits.to_string(),
-                words(holder.held),
+                humanize(holder.held),
                 holder.session.clone(),
             ]);
         }
@@ -82,7 +82,7 @@ fn text(lock: &LockState) -> String {
                 waiter.owner.clone(),
                 waiter.position.to_string(),
                 waiter.mode.to_string(),
-                words(waiter.waited),
+                humanize(waiter.waited),
                 waiter.session.clone(),
             ]);
         }

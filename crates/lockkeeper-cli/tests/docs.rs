@@ -1,5 +1,5 @@
-//! The book: every page is in its summary, every link, picture, anchor and included file exists, and every safety rule that
-//! is cited is defined.
+//! Checks of the book: every page is in its summary, every link, picture, anchor and included file exists, and every cited
+//! safety rule is defined.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeSet;
@@ -106,8 +106,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What is wrong with a link, or `None`.
-fn dead(page: &Path, link: &str) -> Option<String> {
+/// The error of a broken link, or `None`.
+fn broken_link(page: &Path, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
     }
@@ -133,10 +133,10 @@ fn every_link_resolves() {
         let text = fs::read_to_string(&page).unwrap();
         let found = links(&text);
         count += found.len();
-        wrong.extend(found.iter().filter_map(|link| dead(&page, link)));
+        wrong.extend(found.iter().filter_map(|link| broken_link(&page, link)));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(count > 50, "only {count} links were looked at");
+    assert!(count > 50, "only {count} links were checked");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn every_page_is_in_the_summary_once() {
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let listed = links(&summary);
     let once: BTreeSet<_> = listed.iter().cloned().collect();
-    assert_eq!(listed.len(), once.len(), "a page is there twice: {listed:?}");
+    assert_eq!(listed.len(), once.len(), "a page is listed twice: {listed:?}");
     let there: BTreeSet<_> = pages()
         .into_iter()
         .filter_map(|page| Some(page.strip_prefix(&docs).ok()?.to_str()?.to_owned()))
@@ -289,7 +289,7 @@ fn hosts(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_host_of_others_is_named() {
+fn no_foreign_host_is_named() {
     // The address of the repository, once it has one.
     let own = hosts(&read("Cargo.toml"));
     let mut foreign = Vec::new();
@@ -330,7 +330,7 @@ fn documented_commands(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// What is wrong with a command that a page shows, or `None`.
+/// The error of a documented command, or `None`.
 fn unknown_command(words: &[String]) -> Option<String> {
     let help = |verbs: &[String]| {
         let output =
@@ -339,7 +339,7 @@ fn unknown_command(words: &[String]) -> Option<String> {
     };
     let mut verbs = Vec::new();
     let mut text = help(&verbs)?;
-    // Down to the last subcommand: each is a line of the help above it.
+    // Descend to the last subcommand: each is a line of its parent's help.
     for word in words.iter().take_while(|word| !word.starts_with('-')) {
         if !text.lines().any(|line| line.split_whitespace().next() == Some(word) && line.starts_with("  ")) {
             break;
@@ -347,7 +347,7 @@ fn unknown_command(words: &[String]) -> Option<String> {
         verbs.push(word.clone());
         match help(&verbs) {
             Some(found) => text = found,
-            None => return Some(format!("{verbs:?} is no command")),
+            None => return Some(format!("{verbs:?} is not a command")),
         }
     }
     if verbs.is_empty() && words.first().is_some_and(|word| !word.starts_with('-')) {
@@ -450,15 +450,15 @@ fn citations_and_hosts_are_found() {
     );
 }
 
-/// The checks themselves can fail.
+/// Tests the checks themselves.
 #[test]
-fn dead_links_are_found() {
+fn broken_links_are_found() {
     let page = root().join("docs/start.md");
     assert_eq!(links("a [b](c.md#d) `[x](y)` ![e](f.svg)\n```\n[g](h)\n```\n"), ["c.md#d", "f.svg"]);
-    assert!(dead(&page, "concepts.md#queue").is_none());
-    assert!(dead(&page, "concepts.md#nothing-like-it").is_some());
-    assert!(dead(&page, "nowhere.md").is_some());
-    assert!(dead(&page, "#not-here").is_some());
+    assert!(broken_link(&page, "concepts.md#queue").is_none());
+    assert!(broken_link(&page, "concepts.md#nothing-like-it").is_some());
+    assert!(broken_link(&page, "nowhere.md").is_some());
+    assert!(broken_link(&page, "#not-here").is_some());
     assert!(
         anchors("# A b\n## C, d: e!\n## A b\n")
             .is_superset(&["a-b".into(), "c-d-e".into(), "a-b-1".into()].into())

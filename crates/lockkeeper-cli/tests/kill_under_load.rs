@@ -1,9 +1,9 @@
-//! `kill -9` under load, at 200 random moments: every acknowledged grant, release and value is there after
-//! the restart, what was in doubt is settled by its request id, and tokens go on rising (S1, S5, S10).
+//! `kill -9` under load, at 200 random times: every acknowledged grant, release and value survives the restart, requests in
+//! doubt are settled by their request ids, and tokens keep rising (S1, S5, S10).
 //!
 //! LOCKKEEPER_KILLS sets the number of kills, LOCKKEEPER_SEED the seed; both are printed.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const WORKERS: usize = 8;
 const LOCKS_EACH: usize = 4;
 
-/// Small, seeded, good enough to choose moments.
+/// A small seeded random number generator.
 struct Random(u64);
 
 impl Random {
@@ -46,7 +46,7 @@ impl Server {
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(folder)
             .env("LOCKKEEPER_LOG", "warn,openraft=error")
-            // Snapshots are taken and the log is cut all the time: some of the kills hit that.
+            // Frequent snapshots and log purges, so that some kills hit them.
             .env("LOCKKEEPER_SNAPSHOT_EVERY", "200")
             .env("LOCKKEEPER_SNAPSHOT_BEHIND", "50")
             .stdout(Stdio::piped())
@@ -71,7 +71,7 @@ impl Drop for Server {
     }
 }
 
-/// One HTTP connection. An error means that the node is gone and the call is in doubt.
+/// An HTTP connection. An error means that the node was killed and the outcome of the call is unknown.
 struct Http {
     stream: BufReader<TcpStream>,
 }
@@ -123,7 +123,7 @@ impl Http {
     }
 }
 
-/// What a worker knows of one lock.
+/// State of a lock as its worker knows it.
 #[derive(Debug, Clone, PartialEq)]
 enum Known {
     Free,
@@ -134,12 +134,12 @@ enum Known {
     Releasing(u64),
 }
 
-/// A worker and all that it was told.
+/// A worker and its acknowledged operations.
 struct Worker {
     number: usize,
     session: String,
     locks: Vec<(String, Known)>,
-    /// Key to what was acknowledged, and what may have been written after it.
+    /// Acknowledged value and value in doubt, by key.
     values: HashMap<String, (Option<u64>, Option<u64>)>,
     requests: u64,
     highest_token: u64,
@@ -165,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// Works until the node is gone.
+    /// Runs until the node is killed.
     fn work(&mut self, address: &str, stop: &AtomicBool) {
         let Ok(mut http) = Http::connect(address) else { return };
         while !stop.load(Ordering::Relaxed) {
@@ -210,7 +210,7 @@ impl Worker {
         self.locks[chosen].1 = Known::Acquiring(request.clone());
         let body = json!({"session": self.session, "lock": lock, "request": request});
         let (status, answer) = http.post("/v1/lock/acquire", &body)?;
-        assert_eq!(status, 200, "nobody else wants {lock}: {answer}");
+        assert_eq!(status, 200, "{lock} has no other user: {answer}");
         let token = answer["token"].as_u64().unwrap();
         assert!(token > self.highest_token, "token {token} is not above {}", self.highest_token);
         self.highest_token = token;
@@ -230,7 +230,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Everything acknowledged is there; what was in doubt is settled.
+    /// Verifies all acknowledged operations, and settles those in doubt.
     fn verify(&mut self, http: &mut Http) {
         for chosen in 0..LOCKS_EACH {
             let (lock, known) = self.locks[chosen].clone();
@@ -254,7 +254,7 @@ impl Worker {
                 }
                 Known::Acquiring(request) => {
                     assert!(holders.len() <= 1, "{lock}: {holders:?}");
-                    // The retry is the same request: if it was granted, it is that very grant.
+                    // The retry is the same request: if it was granted before, it returns the same grant.
                     self.acquire(http, chosen, &lock, request).unwrap();
                     if let [granted] = holders[..] {
                         assert_eq!(
@@ -277,7 +277,7 @@ impl Worker {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_at_200_random_moments() {
+fn kill_under_load_loses_nothing_acknowledged() {
     let kills: u64 = std::env::var("LOCKKEEPER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
     let seed: u64 =
         std::env::var("LOCKKEEPER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
@@ -305,12 +305,11 @@ fn nothing_acknowledged_is_lost_at_200_random_moments() {
                 })
             })
             .collect();
-        // The moment of the kill is what is random here.
+        // A random delay before the kill.
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         server.kill();
         stop.store(true, Ordering::Relaxed);
-        workers =
-            running.into_iter().map(|thread| thread.join().expect("no worker saw anything wrong")).collect();
+        workers = running.into_iter().map(|thread| thread.join().expect("a worker failed")).collect();
 
         server = Server::start(folder.path());
         let mut http = Http::connect(&server.address).unwrap();
@@ -321,14 +320,14 @@ fn nothing_acknowledged_is_lost_at_200_random_moments() {
         let probe = json!({"session": workers[0].session, "lock": format!("probe-{kill}")});
         let (status, answer) = http.post("/v1/lock/acquire", &probe).unwrap();
         assert_eq!(status, 200, "{answer}");
-        assert!(answer["token"].as_u64().unwrap() > highest, "tokens go on rising: {answer} after {highest}");
+        assert!(answer["token"].as_u64().unwrap() > highest, "tokens keep rising: {answer} after {highest}");
     }
     let done: u64 = workers.iter().map(|worker| worker.done).sum();
     println!("{kills} kills, {done} acknowledged operations, {:.1} s", began.elapsed().as_secs_f64());
     assert!(done > kills, "the workers did work between the kills");
     let (_, status) = Http::connect(&server.address).unwrap().get("/v1/status").unwrap();
     let (snapshot, purged) = (&status["snapshot_index"], &status["purged_index"]);
-    println!("the last snapshot was at entry {snapshot}, the log is cut through {purged}");
-    // Each life counts its commands anew, so few kills may leave no time for a snapshot.
+    println!("last snapshot at entry {snapshot}, log purged to {purged}");
+    // Each start counts its commands from zero, so with few kills there may be no snapshot.
     assert!(kills < 100 || (snapshot.as_u64() > Some(0) && purged.as_u64() > Some(0)), "{status}");
 }

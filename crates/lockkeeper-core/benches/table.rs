@@ -1,10 +1,10 @@
-//! What the lock table costs, in time of one processor: `cargo bench -p lockkeeper-core`.
+//! CPU time of the lock table: `cargo bench -p lockkeeper-core`.
 //!
-//! First criterion's figures for what happens all the time, then single timings of what happens seldom and
-//! must not stall anybody: the death of a large session, a snapshot, a crowd that is let in at once.
+//! First criterion's figures for frequent operations, then single timings of rare operations that must not stall others:
+//! the end of a large session, a snapshot, many waiters granted at once.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
-#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use lockkeeper_core::{
 
 const NAMES: usize = 65_536;
 
-/// Time of the processor spent by this thread: what others do on the same machine does not count.
-struct ProcessorTime;
+/// CPU time of this thread, independent of other load on the machine.
+struct CpuTime;
 
-impl ProcessorTime {
+impl CpuTime {
     fn now() -> Duration {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::try_from(now).unwrap()
     }
 }
 
-impl Measurement for ProcessorTime {
+impl Measurement for CpuTime {
     type Intermediate = Duration;
     type Value = Duration;
 
     fn start(&self) -> Duration {
-        ProcessorTime::now()
+        CpuTime::now()
     }
 
     fn end(&self, began: Duration) -> Duration {
-        ProcessorTime::now() - began
+        CpuTime::now() - began
     }
 
     fn add(&self, one: &Duration, other: &Duration) -> Duration {
@@ -83,7 +83,7 @@ fn release(session: u128, name: &LockName, token: Token) -> Command {
     Command::Release { session: SessionId(session), lock: name.clone(), token, forget: false }
 }
 
-/// Session ids as in real life: spread over the whole range.
+/// A session id, spread over the whole range like random ones.
 fn spread(number: u64) -> u128 {
     u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)
 }
@@ -113,8 +113,8 @@ fn table_with_locks(locks: u64) -> LockTable {
     table
 }
 
-/// One lock that is held, and `waiters` who wait for it.
-fn table_with_line(waiters: u64, mode: Mode) -> LockTable {
+/// A held lock with `waiters` waiting requests.
+fn table_with_queue(waiters: u64, mode: Mode) -> LockTable {
     let mut table = table_with_sessions(1_000);
     let name = LockName::from("busy");
     apply(&mut table, vec![Command::Acquire(acquire(spread(0), &name, Wait::No))]);
@@ -131,7 +131,7 @@ fn pair(table: &mut LockTable, session: u128, name: &LockName) {
     black_box(apply(table, commands));
 }
 
-fn pairs(criterion: &mut Criterion<ProcessorTime>) {
+fn pairs(criterion: &mut Criterion<CpuTime>) {
     let names = names("accounts", NAMES);
     let mut group = criterion.benchmark_group("acquire and release");
     let mut measure = |what: &str, table: LockTable, sessions: u64| {
@@ -161,21 +161,21 @@ fn pairs(criterion: &mut Criterion<ProcessorTime>) {
     group.finish();
 }
 
-fn lines(criterion: &mut Criterion<ProcessorTime>) {
+fn queues(criterion: &mut Criterion<CpuTime>) {
     let name = LockName::from("busy");
-    let mut group = criterion.benchmark_group("10,000 wait for one lock");
-    group.bench_function("wait and give up", |bencher| {
-        let mut table = table_with_line(9_999, Mode::Exclusive);
+    let mut group = criterion.benchmark_group("10,000 waiters of one lock");
+    group.bench_function("wait and cancel", |bencher| {
+        let mut table = table_with_queue(9_999, Mode::Exclusive);
         bencher.iter(|| {
-            let asked = acquire(spread(3), &name, Wait::ForMs(60_000));
-            let applied = apply(&mut table, vec![Command::Acquire(asked)]);
+            let request = acquire(spread(3), &name, Wait::ForMs(60_000));
+            let applied = apply(&mut table, vec![Command::Acquire(request)]);
             let Ok(Reply::Queued { ticket }) = applied.answers[0] else { panic!("it waits") };
             let what = Waiting::Ticket(ticket);
             black_box(apply(&mut table, vec![Command::Cancel { session: SessionId(spread(3)), what }]));
         });
     });
     group.bench_function("hand over and wait again", |bencher| {
-        let mut table = table_with_line(9_999, Mode::Exclusive);
+        let mut table = table_with_queue(9_999, Mode::Exclusive);
         bencher.iter(|| {
             let view = table.lock_view(&name, table.now(), 1);
             let (holder, token) = (view.holders[0].session, view.holders[0].token);
@@ -189,10 +189,10 @@ fn lines(criterion: &mut Criterion<ProcessorTime>) {
     group.finish();
 }
 
-/// A scope that holds something which somebody waits for joins a line and gives up: the search for a circle has to look
-/// both ways, and must not walk along the line.
-fn scopes(criterion: &mut Criterion<ProcessorTime>) {
-    let mut group = criterion.benchmark_group("a scope joins a line and gives up");
+/// A scope that holds a contended lock joins a queue and cancels: the search for a cycle runs in both directions, and must
+/// not walk along the queue.
+fn scopes(criterion: &mut Criterion<CpuTime>) {
+    let mut group = criterion.benchmark_group("a scope joins a queue and cancels");
     let in_scope = |session: u128, scope: String, name: &LockName, wait: Wait| Acquire {
         scope: Some(scope.into()),
         ..acquire(session, name, wait)
@@ -207,7 +207,7 @@ fn scopes(criterion: &mut Criterion<ProcessorTime>) {
         }
         apply(&mut table, vec![Command::Acquire(in_scope(spread(1), "me".into(), &own, Wait::No))]);
         apply(&mut table, vec![Command::Acquire(in_scope(spread(2), "behind".into(), &own, Wait::Forever))]);
-        group.bench_function(format!("{waiters} wait there already"), |bencher| {
+        group.bench_function(format!("{waiters} already waiting"), |bencher| {
             let mut table = table.clone();
             bencher.iter(|| {
                 let joined = apply(
@@ -223,7 +223,7 @@ fn scopes(criterion: &mut Criterion<ProcessorTime>) {
     group.finish();
 }
 
-fn entries(criterion: &mut Criterion<ProcessorTime>) {
+fn entries(criterion: &mut Criterion<CpuTime>) {
     let names = names("accounts", NAMES);
     let mut group = criterion.benchmark_group("an entry");
     group.throughput(Throughput::Elements(256));
@@ -245,13 +245,13 @@ fn entries(criterion: &mut Criterion<ProcessorTime>) {
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let began = ProcessorTime::now();
+    let began = CpuTime::now();
     let done = work();
-    (ProcessorTime::now() - began, done)
+    (CpuTime::now() - began, done)
 }
 
-/// How long each entry of a scenario takes, undisturbed: the shortest of three runs. The work is the same in
-/// each, so whatever takes longer is another process on the same core.
+/// The time of each entry of a scenario: the shortest of three runs. All runs do the same work, so longer times are
+/// disturbances by other processes on the same core.
 fn undisturbed(scenario: impl Fn() -> Vec<Duration>) -> Vec<Duration> {
     let mut shortest = scenario();
     for _ in 0..2 {
@@ -265,7 +265,7 @@ fn report(what: &str, entries: Vec<Duration>) {
     println!("{what}: {} entries, the longest {longest:.2?}, together {all:.2?}", entries.len());
 }
 
-/// Applies entries until there is nothing left to be done by time alone.
+/// Applies ticks until no work is due.
 fn until_settled(table: &mut LockTable, first: Command) -> Vec<Duration> {
     let mut entries = vec![timed(|| apply(table, vec![first])).0];
     while table.next_wake().is_some_and(|due| due <= table.now()) {
@@ -278,9 +278,9 @@ fn close(session: u128) -> Command {
     Command::CloseSession { session: SessionId(session) }
 }
 
-fn death_of_a_session() {
+fn end_of_a_session() {
     let names = names("orders", 100_000);
-    let dies = |waited_for: bool| {
+    let end = |waited_for: bool| {
         let mut table = table_with_sessions(1_000);
         for (name, number) in names.iter().zip(0..) {
             apply(&mut table, vec![with_request(number, acquire(spread(1), name, Wait::No))]);
@@ -290,9 +290,9 @@ fn death_of_a_session() {
         }
         until_settled(&mut table, close(spread(1)))
     };
-    report("a session of 100,000 locks dies", undisturbed(|| dies(false)));
-    report("a session of 100,000 locks, each waited for, dies", undisturbed(|| dies(true)));
-    let in_one_line = || {
+    report("a session with 100,000 locks ends", undisturbed(|| end(false)));
+    report("a session with 100,000 locks, each waited for, ends", undisturbed(|| end(true)));
+    let in_one_queue = || {
         let mut table = table_with_sessions(2);
         let name = LockName::from("busy");
         apply(&mut table, vec![Command::Acquire(acquire(spread(0), &name, Wait::No))]);
@@ -301,24 +301,24 @@ fn death_of_a_session() {
         }
         until_settled(&mut table, close(spread(1)))
     };
-    report("a session of 10,000 waits in one line dies", undisturbed(in_one_line));
+    report("a session with 10,000 waits in one queue ends", undisturbed(in_one_queue));
 }
 
-fn a_crowd_is_let_in() {
-    let let_in = || {
-        let mut table = table_with_line(10_000, Mode::Shared);
+fn many_waiters_are_granted() {
+    let granted = || {
+        let mut table = table_with_queue(10_000, Mode::Shared);
         until_settled(&mut table, release(spread(0), &LockName::from("busy"), Token(1)))
     };
-    report("10,000 readers are let in", undisturbed(let_in));
+    report("10,000 readers are granted", undisturbed(granted));
     let ends = || {
-        let mut table = table_with_line(10_000, Mode::Exclusive);
+        let mut table = table_with_queue(10_000, Mode::Exclusive);
         let batch = Batch { now: table.now().plus_ms(1_000_000), utc_ms: 0, commands: vec![Command::Tick] };
         let (first, _) = timed(|| table.apply(table.applied() + 1, &batch).unwrap());
         let mut entries = until_settled(&mut table, Command::Tick);
         entries.insert(0, first);
         entries
     };
-    report("10,000 waits end at one moment", undisturbed(ends));
+    report("10,000 waits end at the same time", undisturbed(ends));
 }
 
 fn snapshots() {
@@ -331,14 +331,14 @@ fn snapshots() {
         let pairs = names.iter().zip(0..);
         pairs.map(|(name, number)| timed(|| pair(table, spread(number % 1_000), name)).0).collect()
     };
-    // A copy that is still there makes the first change of every node copy that node.
+    // While a copy exists, the first change of every tree node copies that node.
     report("  10,000 pairs after a clone", undisturbed(|| all_pairs(&mut table.clone())));
     let later = undisturbed(|| {
         let mut alone = table.clone();
         let _: Vec<Duration> = all_pairs(&mut alone);
         all_pairs(&mut alone)
     });
-    report("  10,000 pairs more", later);
+    report("  10,000 more pairs", later);
 
     let (took, chunks) = timed(|| copy.snapshot().collect::<Vec<_>>());
     let bytes: usize = chunks.iter().map(Vec::len).sum();
@@ -358,35 +358,35 @@ fn several_at_once() {
     let names = names("several", 128);
     let locks = Locks::many(names.iter().cloned());
     let mut table = table_with_sessions(1);
-    let (mut taken, mut given_back) = (Duration::ZERO, Duration::ZERO);
+    let (mut acquired, mut released) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..100 {
-        let asked = Command::Acquire(Acquire::new(SessionId(spread(0)), locks.clone()));
-        taken += timed(|| apply(&mut table, vec![asked])).0;
+        let request = Command::Acquire(Acquire::new(SessionId(spread(0)), locks.clone()));
+        acquired += timed(|| apply(&mut table, vec![request])).0;
         let token = table.last_token();
         let all = names.iter().map(|name| release(spread(0), name, token)).collect();
-        given_back += timed(|| apply(&mut table, all)).0;
+        released += timed(|| apply(&mut table, all)).0;
     }
-    println!("128 locks at once: taken in {:.2?}, given back in {:.2?}", taken / 100, given_back / 100);
+    println!("128 locks at once: acquired in {:.2?}, released in {:.2?}", acquired / 100, released / 100);
 }
 
 criterion_group! {
     name = benches;
     config = Criterion::default()
-        .with_measurement(ProcessorTime)
+        .with_measurement(CpuTime)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .sample_size(30);
-    targets = pairs, lines, scopes, entries
+    targets = pairs, queues, scopes, entries
 }
 
 fn main() {
     benches();
     Criterion::default().configure_from_args().final_summary();
-    // `cargo test --benches` and `--list` only want to see that it runs.
+    // `cargo test --benches` and `--list` skip the single timings.
     if std::env::args().any(|argument| argument == "--bench") {
         several_at_once();
-        death_of_a_session();
-        a_crowd_is_let_in();
+        end_of_a_session();
+        many_waiters_are_granted();
         snapshots();
     }
 }

@@ -1,8 +1,8 @@
-//! How many bytes a lock and a session cost: `cargo run --release -p lockkeeper-core --example memory`.
+//! Memory per lock, session and wait: `cargo run --release -p lockkeeper-core --example memory`.
 //!
-//! Measured as the growth of the resident memory of the process, so it counts what the allocator wastes too.
+//! Measured as the growth of the resident memory of the process, so it includes the overhead of the allocator.
 
-#![allow(clippy::unwrap_used, reason = "it stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "an example stops at the first failure")]
 
 use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, SessionId, Wait};
 
@@ -19,7 +19,7 @@ fn apply(table: &mut LockTable, command: Command) {
         .unwrap();
 }
 
-/// Session ids as in real life: spread over the whole range.
+/// A session id, spread over the whole range like random ones.
 fn spread(number: u64) -> SessionId {
     SessionId(u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
 }
@@ -34,7 +34,7 @@ fn open(table: &mut LockTable, number: u64) {
     apply(table, command);
 }
 
-/// What each of `count` things adds.
+/// Prints the bytes that each of `count` additions takes.
 fn measure(what: &str, table: &mut LockTable, count: u64, mut add: impl FnMut(&mut LockTable, u64)) {
     let before = resident_bytes();
     (0..count).for_each(|number| add(table, number));
@@ -46,8 +46,8 @@ fn main() {
         move |table: &mut LockTable, number: u64| {
             let name = LockName::from(format!("orders/{:07}", number * 7 % 1_000_000));
             let request = request.then(|| format!("{number:016x}").into());
-            let asked = Acquire { request, ..Acquire::new(spread(number % 1_000), Locks::One(name)) };
-            apply(table, Command::Acquire(asked));
+            let acquire = Acquire { request, ..Acquire::new(spread(number % 1_000), Locks::One(name)) };
+            apply(table, Command::Acquire(acquire));
         }
     };
     let with_sessions = || {
@@ -70,10 +70,10 @@ fn main() {
         let lock = Locks::One(format!("busy/{}", number % 20).into());
         let request = Some(format!("{number:016x}").into());
         let wait = Wait::ForMs(60_000 + number);
-        let asked = Acquire { request, wait, ..Acquire::new(spread(number % 1_000), lock) };
-        apply(table, Command::Acquire(asked));
+        let acquire = Acquire { request, wait, ..Acquire::new(spread(number % 1_000), lock) };
+        apply(table, Command::Acquire(acquire));
     });
     tables.push(table);
-    // They stay until the end, so that no memory is used twice.
+    // Tables are kept until the end, so that no memory is reused.
     drop(tables);
 }

@@ -1,4 +1,4 @@
-//! Applies entries of a cell with 10,000 sessions and locks, so that a profile shows the share of the table hash (docs/adr/0019-table-hash.md):
+//! Applies entries of a cell with 10,000 sessions and locks, to profile the share of the table hash (docs/adr/0019-table-hash.md):
 //!
 //! ```text
 //! cargo build --release --example table_hash -p lockkeeper-core
@@ -10,13 +10,13 @@
     clippy::expect_used,
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "an example stops at the first surprise, and measures time"
+    reason = "an example stops at the first failure, and measures time"
 )]
 
 use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Reply, SessionId, Token};
 
 const SESSIONS: u128 = 10_000;
-/// Pairs of acquire and release that are measured.
+/// Measured pairs of acquire and release.
 const PAIRS: usize = 20_000;
 
 fn name(number: usize) -> lockkeeper_core::LockName {

@@ -1,5 +1,5 @@
-//! Who may do what: rules by identity and prefix of names, the hashes of access tokens, and quotas. Part of the
-//! replicated table, so that all nodes decide alike, and decided purely.
+//! Access control: rules by identity and name prefix, hashes of access tokens, and quotas. Part of the replicated table,
+//! so all nodes decide alike. The decisions are pure.
 
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,14 @@ use crate::id::CellTime;
 use crate::limits;
 use crate::quota::{Counting, Quota, Usage};
 use crate::refusal::Refusal;
-use crate::weighed::Weighed;
+use crate::weighed::WeighedMap;
 
-/// Stands for every identity in a rule, and for every namespace or identity without its own in a quota.
+/// Wildcard: every identity in a rule; every namespace or identity without a quota of its own in a quota.
 pub const EVERYBODY: &str = "*";
-/// Elections are locks whose names begin like this; rules and quotas name them without it.
+/// Name prefix of the locks behind elections. Rules and quotas name elections without it.
 pub const ELECTION_PREFIX: &str = "election/";
 
-/// What can be allowed.
+/// A right that a rule grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Right {
     /// Look at locks, values and their history.
@@ -25,15 +25,15 @@ pub enum Right {
     Acquire,
     /// Free a lock whoever holds it. Includes `Read`.
     ForceRelease,
-    /// Everything; for all names it also means rules, tokens, quotas, members and backups.
+    /// Everything. With the empty prefix it includes rules, tokens, quotas, members and backups.
     Admin,
 }
 
 impl Right {
-    /// All of them.
+    /// All rights.
     pub const ALL: [Right; 4] = [Right::Read, Right::Acquire, Right::ForceRelease, Right::Admin];
 
-    /// The word used in the API.
+    /// The name used in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Right::Read => "read",
@@ -43,7 +43,7 @@ impl Right {
         }
     }
 
-    /// The right with this word.
+    /// The right with this name.
     pub fn from_word(word: &str) -> Option<Right> {
         Right::ALL
             .into_iter()
@@ -65,17 +65,17 @@ impl Right {
 pub struct Rights(u8);
 
 impl Rights {
-    /// These.
+    /// The set of these rights.
     pub fn of(rights: impl IntoIterator<Item = Right>) -> Rights {
         Rights(rights.into_iter().fold(0, |bits, right| bits | right.bit()))
     }
 
-    /// Whether nothing is allowed.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// Those that were given, without what they include.
+    /// The rights in the set, without those that they include.
     pub fn iter(self) -> impl Iterator<Item = Right> {
         Right::ALL.into_iter().filter(move |right| self.0 & right.bit() != 0)
     }
@@ -91,80 +91,81 @@ impl Rights {
     }
 }
 
-/// An access token as the table knows it: not the secret, only what tells whether somebody has it.
+/// A stored access token: the salted hash of the secret, never the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessToken {
-    /// Who shows it.
+    /// The identity that it authenticates.
     pub identity: SmolStr,
-    /// Drawn for each token.
+    /// Random salt of this token.
     pub salt: [u8; 16],
     /// SHA-256 of salt and secret.
     pub hash: [u8; 32],
-    /// When it was made, in cell time.
+    /// When it was created, in cell time.
     pub made: CellTime,
 }
 
 /// A change of rules, tokens or quotas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessChange {
-    /// An identity may do this with names that begin so. Takes the place of an earlier rule for the same two.
+    /// Grants rights on a name prefix to an identity. Replaces an earlier rule for the same identity and prefix.
     Grant {
-        /// Who; [`EVERYBODY`] for all who are known.
+        /// The identity; [`EVERYBODY`] for all authenticated identities.
         identity: SmolStr,
-        /// How the names begin; empty for all.
+        /// The name prefix; empty for all names.
         prefix: SmolStr,
-        /// What.
+        /// The rights.
         rights: Rights,
     },
-    /// Takes a rule away.
+    /// Removes a rule.
     Revoke {
-        /// Whose.
+        /// The identity of the rule.
         identity: SmolStr,
-        /// For which prefix.
+        /// The prefix of the rule.
         prefix: SmolStr,
     },
-    /// A token was made. The leader drew it and gave it to the caller; here is only its hash.
+    /// Adds a token. The leader generates it and returns it to the caller; the table stores only the hash.
     AddToken {
-        /// Its public part.
+        /// The public part of the token.
         id: SmolStr,
-        /// Whose it is.
+        /// The identity that it authenticates.
         identity: SmolStr,
-        /// Drawn for it.
+        /// Random salt.
         salt: [u8; 16],
         /// SHA-256 of salt and secret.
         hash: [u8; 32],
     },
-    /// A token is worth nothing any more.
+    /// Revokes a token.
     RevokeToken {
-        /// Its public part.
+        /// The public part of the token.
         id: SmolStr,
     },
-    /// Bounds for a namespace: the names up to their first slash.
+    /// Sets the quota of a namespace: the part of names before their first slash.
     SetQuota {
-        /// Which; [`EVERYBODY`] for each that has no bounds of its own.
+        /// The namespace; [`EVERYBODY`] for each without a quota of its own.
         namespace: SmolStr,
-        /// None of them set: the bounds are taken away.
+        /// The quota. An empty one removes it.
         quota: Quota,
     },
-    /// The most sessions of an identity.
+    /// Sets the maximum number of sessions of an identity.
     SetSessions {
-        /// Whose; [`EVERYBODY`] for each that has no bound of its own.
+        /// The identity; [`EVERYBODY`] for each without a limit of its own.
         identity: SmolStr,
-        /// `None` takes the bound away.
+        /// `None` removes the limit.
         sessions: Option<u32>,
     },
-    /// The most logical bytes of state that the whole cell holds.
+    /// Sets the maximum number of logical bytes of state of the whole cell.
     SetStateBytes {
         /// `None` for the default.
         bytes: Option<u64>,
     },
-    /// Turns access control on, with its first administrator: a rule for everything, and a token as in `AddToken`.
+    /// Turns access control on and adds the first administrator: an `Admin` rule for all names, and a token as in
+    /// `AddToken`.
     Enable {
-        /// The token's public part.
+        /// The public part of the token.
         id: SmolStr,
-        /// Who the administrator is.
+        /// The identity of the administrator.
         identity: SmolStr,
-        /// Drawn for the token.
+        /// Random salt.
         salt: [u8; 16],
         /// SHA-256 of salt and secret.
         hash: [u8; 32],
@@ -174,22 +175,22 @@ pub enum AccessChange {
 /// All rules, tokens and quotas.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Access {
-    // Invariant: true if there is a rule or a token, and true for ever after: without rules nothing is allowed.
+    // Invariant: true once there has been a rule or a token, and never false again: without rules nothing is allowed.
     pub(crate) enabled: bool,
-    pub(crate) rules: Weighed<(SmolStr, SmolStr), Rights>,
-    pub(crate) tokens: Weighed<SmolStr, AccessToken>,
-    pub(crate) quotas: Weighed<SmolStr, Quota>,
-    pub(crate) session_quotas: Weighed<SmolStr, u32>,
-    // Invariant: what each namespace has in use, as far as it has been counted (see `counting`), while there are
-    // quotas; empty otherwise. Restored by counting.
+    pub(crate) rules: WeighedMap<(SmolStr, SmolStr), Rights>,
+    pub(crate) tokens: WeighedMap<SmolStr, AccessToken>,
+    pub(crate) quotas: WeighedMap<SmolStr, Quota>,
+    pub(crate) session_quotas: WeighedMap<SmolStr, u32>,
+    // Invariant: the usage of each namespace, as far as it has been counted (see `counting`), while there are quotas;
+    // empty otherwise. Recounted after a restore.
     pub(crate) usage: OrdMap<SmolStr, Usage>,
-    /// There while what was in use before the first quota is still being counted.
+    /// Progress of counting what was in use before the first quota; `None` when complete.
     pub(crate) counting: Option<Counting>,
-    // Invariant: the sessions of each identity. Restored by counting.
+    // Invariant: the number of sessions of each identity. Recounted after a restore.
     pub(crate) sessions: OrdMap<SmolStr, u32>,
 }
 
-/// A part of it in a snapshot.
+/// A record of the access state in a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AccessRecord {
     Rule(SmolStr, SmolStr, Rights),
@@ -199,37 +200,37 @@ pub(crate) enum AccessRecord {
     Enabled,
 }
 
-/// The name that rules and quotas know it by.
+/// The name that rules and quotas use for a lock or an election.
 pub fn subject(name: &str) -> &str {
     name.strip_prefix(ELECTION_PREFIX).unwrap_or(name)
 }
 
 impl Access {
-    /// Whether rules are in force: then nothing is allowed that no rule allows.
+    /// Whether access control is on. Then only what a rule grants is allowed.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether anybody but the one named by this rule may administer everything.
+    /// Whether a rule other than this one grants administration of everything.
     pub fn has_other_administrator(&self, identity: &str, prefix: &str) -> bool {
         self.rules().any(|(other, of, rights)| {
             of.is_empty() && rights.has(Right::Admin) && (other != identity || of != prefix)
         })
     }
 
-    /// Whether an identity may do this with this name.
+    /// Whether an identity has a right on a name.
     pub fn allows(&self, identity: &str, right: Right, name: &str) -> bool {
         self.has_rule(identity, right, |prefix| subject(name).starts_with(prefix))
     }
 
-    /// Whether it may with all names that begin so.
+    /// Whether an identity has a right on all names with a prefix.
     pub fn allows_all(&self, identity: &str, right: Right, prefix: &str) -> bool {
-        // A beginning of "election/" takes in elections of any name.
+        // A prefix of "election/" covers elections of every name.
         let common = if ELECTION_PREFIX.starts_with(prefix) { "" } else { subject(prefix) };
         self.has_rule(identity, right, |given| common.starts_with(given))
     }
 
-    /// Whether there is any rule for an identity, of its own or for everybody.
+    /// Whether any rule applies to an identity, its own or a wildcard rule.
     pub fn has_rights(&self, identity: &str) -> bool {
         Right::ALL.into_iter().any(|right| self.has_rule(identity, right, |_| true))
     }
@@ -249,27 +250,27 @@ impl Access {
         self.tokens.get(id)
     }
 
-    /// Every rule: identity, prefix, rights.
+    /// All rules: identity, prefix, rights.
     pub fn rules(&self) -> impl Iterator<Item = (&SmolStr, &SmolStr, Rights)> {
         self.rules.iter().map(|((identity, prefix), rights)| (identity, prefix, *rights))
     }
 
-    /// Every token with its public part.
+    /// All tokens with their public parts.
     pub fn tokens(&self) -> impl Iterator<Item = (&SmolStr, &AccessToken)> {
         self.tokens.iter()
     }
 
-    /// The bounds of every namespace that has some.
+    /// All quotas of namespaces.
     pub fn quotas(&self) -> impl Iterator<Item = (&SmolStr, &Quota)> {
         self.quotas.iter()
     }
 
-    /// The most sessions of every identity that has a bound.
+    /// All session limits of identities.
     pub fn session_quotas(&self) -> impl Iterator<Item = (&SmolStr, u32)> {
         self.session_quotas.iter().map(|(identity, sessions)| (identity, *sessions))
     }
 
-    /// Makes a change, or says why not.
+    /// Applies a change.
     pub(crate) fn change(&mut self, now: CellTime, change: &AccessChange) -> Result<(), Refusal> {
         match change {
             AccessChange::Grant { identity, prefix, rights } => {
@@ -285,8 +286,8 @@ impl Access {
                     let first = (identity.clone(), SmolStr::default());
                     let own =
                         self.rules.range(first..).take_while(|((whose, _), _)| whose == identity).count();
-                    check_room("rules of one identity", own, limits::RULES_PER_IDENTITY_MAX)?;
-                    check_room("rules", self.rules.len(), limits::RULES_MAX)?;
+                    check_count("rules of one identity", own, limits::RULES_PER_IDENTITY_MAX)?;
+                    check_count("rules", self.rules.len(), limits::RULES_MAX)?;
                 }
                 self.rules.insert(key, *rights);
                 self.enabled = true;
@@ -294,7 +295,7 @@ impl Access {
             AccessChange::Revoke { identity, prefix } => {
                 if self.rules.remove(&(identity.clone(), prefix.clone())).is_none() {
                     return Err(Refusal::invalid(format!(
-                        "there is no rule for \"{identity}\" and the prefix \"{prefix}\": look at the list"
+                        "there is no rule for \"{identity}\" with the prefix \"{prefix}\": list the rules first"
                     )));
                 }
             }
@@ -305,7 +306,7 @@ impl Access {
             AccessChange::Enable { id, identity, salt, hash } => {
                 if self.enabled {
                     return Err(Refusal::invalid(
-                        "access control is on already: an administrator makes further tokens with lockkeeper access token \
+                        "access control is already on: an administrator creates further tokens with lockkeeper access token \
                          create",
                     ));
                 }
@@ -315,7 +316,9 @@ impl Access {
             }
             AccessChange::RevokeToken { id } => {
                 if self.tokens.remove(id).is_none() {
-                    return Err(Refusal::invalid(format!("there is no token \"{id}\": look at the list")));
+                    return Err(Refusal::invalid(format!(
+                        "there is no token \"{id}\": list the tokens first"
+                    )));
                 }
             }
             AccessChange::SetQuota { namespace, quota } => {
@@ -328,7 +331,7 @@ impl Access {
                 match quota.is_empty() {
                     true => drop(self.quotas.remove(namespace)),
                     false => {
-                        check_room("quotas", self.quotas.len(), limits::QUOTAS_MAX)?;
+                        check_count("quotas", self.quotas.len(), limits::QUOTAS_MAX)?;
                         self.quotas.insert(namespace.clone(), *quota);
                     }
                 }
@@ -338,12 +341,12 @@ impl Access {
                 match sessions {
                     None => drop(self.session_quotas.remove(identity)),
                     Some(sessions) => {
-                        check_room("quotas", self.session_quotas.len(), limits::QUOTAS_MAX)?;
+                        check_count("quotas", self.session_quotas.len(), limits::QUOTAS_MAX)?;
                         self.session_quotas.insert(identity.clone(), *sessions);
                     }
                 }
             }
-            // Not part of the rules: the table has it.
+            // Stored in the table, not here.
             AccessChange::SetStateBytes { .. } => {}
         }
         Ok(())
@@ -374,9 +377,9 @@ impl Access {
             return Err(Refusal::invalid("a token is for one identity: name it"));
         }
         if self.tokens.contains_key(id) {
-            return Err(Refusal::invalid("there is a token with this id already: make another"));
+            return Err(Refusal::invalid("a token with this id already exists: create another"));
         }
-        check_room("tokens", self.tokens.len(), limits::TOKENS_MAX)?;
+        check_count("tokens", self.tokens.len(), limits::TOKENS_MAX)?;
         self.tokens.insert(id.clone(), AccessToken { identity: identity.clone(), salt, hash, made: now });
         Ok(())
     }
@@ -402,13 +405,13 @@ impl Access {
         enabled.into_iter().chain(rules).chain(tokens).chain(quotas).chain(sessions)
     }
 
-    /// Takes one record back in; true if it came twice.
+    /// Restores one record; true if it is a duplicate.
     pub(crate) fn take(&mut self, record: AccessRecord) -> bool {
-        // Rules are in force whenever there are some: a snapshot cannot open a cell.
+        // A snapshot with rules always turns access control on: it cannot open a cell.
         let is_enabled = matches!(record, AccessRecord::Rule(..) | AccessRecord::Token(..));
-        let came_twice = self.put(record);
+        let is_duplicate = self.put(record);
         self.enabled |= is_enabled;
-        came_twice
+        is_duplicate
     }
 
     fn put(&mut self, record: AccessRecord) -> bool {
@@ -423,8 +426,8 @@ impl Access {
 }
 
 impl AccessChange {
-    /// The change in a line, for the audit trail.
-    pub fn in_words(&self) -> SmolStr {
+    /// One line for the audit trail. The text is part of the replicated state.
+    pub fn describe(&self) -> SmolStr {
         let text = match self {
             AccessChange::Grant { identity, prefix, rights } => {
                 let rights: Vec<_> = rights.iter().map(Right::as_str).collect();
@@ -449,7 +452,7 @@ impl AccessChange {
         text.into()
     }
 
-    /// About what it weighs.
+    /// Approximate size in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             AccessChange::Grant { identity, prefix, .. } | AccessChange::Revoke { identity, prefix } => {
@@ -471,10 +474,10 @@ fn check_identity(identity: &str) -> Result<(), Refusal> {
     limits::check_length("identity", identity.len(), limits::IDENTITY_BYTES_MAX)
 }
 
-fn check_room(what: &str, there: usize, most: usize) -> Result<(), Refusal> {
-    match there < most {
+fn check_count(what: &str, count: usize, max: usize) -> Result<(), Refusal> {
+    match count < max {
         true => Ok(()),
-        false => Err(Refusal::limit(format!("there are {there} {what}, the most: take some away first"))),
+        false => Err(Refusal::limit(format!("the cell has {count} {what}, its limit: remove some first"))),
     }
 }
 
@@ -494,10 +497,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_for_its_identity_its_prefix_and_its_rights() {
+    fn rule_grants_only_its_rights_on_its_prefix_to_its_identity() {
         let access = access(&[("ci", "builds/", &[Right::Acquire]), ("*", "public/", &[Right::Read])]);
         assert!(access.allows("ci", Right::Acquire, "builds/7"));
-        assert!(access.allows("ci", Right::Read, "builds/7"), "who may take it may look at it");
+        assert!(access.allows("ci", Right::Read, "builds/7"), "acquire includes read");
         assert!(!access.allows("ci", Right::ForceRelease, "builds/7"));
         assert!(!access.allows("ci", Right::Acquire, "orders/7"));
         assert!(!access.allows("ci2", Right::Acquire, "builds/7"));
@@ -508,18 +511,18 @@ mod tests {
     }
 
     #[test]
-    fn an_election_is_known_by_its_own_name() {
+    fn rules_name_elections_without_their_prefix() {
         let access = access(&[("ci", "builds/", &[Right::Acquire]), ("eve", "elec", &[Right::Read])]);
         assert!(access.allows("ci", Right::Acquire, "election/builds/leader"));
         assert!(!access.allows("ci", Right::Acquire, "election/orders/leader"));
         assert!(!access.allows("eve", Right::Read, "election/orders/leader"));
-        assert!(!access.allows_all("eve", Right::Read, "elec"), "that would be all elections");
+        assert!(!access.allows_all("eve", Right::Read, "elec"), "the prefix covers all elections");
         assert!(!access.allows_all("eve", Right::Read, "election/"));
         assert!(access.allows_all("eve", Right::Read, "electric"));
     }
 
     #[test]
-    fn a_page_is_allowed_only_if_all_of_it_is() {
+    fn list_is_allowed_only_if_every_name_is() {
         let access = access(&[("ci", "builds/", &[Right::Read])]);
         assert!(access.allows_all("ci", Right::Read, "builds/"));
         assert!(access.allows_all("ci", Right::Read, "builds/7"));
@@ -528,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn access_control_is_turned_on_once_and_stays_on() {
+    fn access_control_is_enabled_once_and_stays_on() {
         let mut access = Access::default();
         assert!(!access.is_enabled());
         let enable = |id: &str, identity: &str| AccessChange::Enable {
@@ -540,7 +543,10 @@ mod tests {
         access.change(CellTime(0), &enable("one", "ada")).unwrap();
         assert!(access.is_enabled() && access.allows_all("ada", Right::Admin, ""));
         assert_eq!(access.token("one").unwrap().identity, "ada");
-        assert!(access.change(CellTime(0), &enable("two", "eve")).is_err(), "nobody else becomes the first");
+        assert!(
+            access.change(CellTime(0), &enable("two", "eve")).is_err(),
+            "there is only one first administrator"
+        );
         assert!(!access.has_other_administrator("ada", ""));
         let revoke = AccessChange::Revoke { identity: "ada".into(), prefix: "".into() };
         access.change(CellTime(0), &revoke).unwrap();
@@ -552,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_is_everything() {
+    fn admin_includes_every_right() {
         let access = access(&[("ada", "", &[Right::Admin])]);
         for right in Right::ALL {
             assert!(access.allows_all("ada", right, ""), "{right:?}");

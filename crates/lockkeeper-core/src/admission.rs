@@ -1,27 +1,27 @@
-//! Admission (S7): what a request takes of a lock, and who holds the lock. The lock table and the engines on other
-//! servers decide by the same rule.
+//! Admission (S7): how much of a lock a request takes, and which requests hold the lock. The lock table and the engines on
+//! other servers use the same rule.
 //!
-//! Requests are admitted in the order in which they came. One that does not fit waits, and so does everyone behind it:
-//! nobody overtakes.
+//! Requests are admitted in order of arrival. A request that does not fit waits, and so do all requests behind it: none
+//! overtakes.
 
 use crate::command::Mode;
 use crate::refusal::Refusal;
 
-/// The capacity of a lock that nobody counts: an exclusive request takes all of it, a shared one takes one unit.
-/// People see it as capacity 1.
+/// The capacity of an uncounted lock: an exclusive request takes all of it, a shared one takes one unit. Displayed as
+/// capacity 1.
 pub const UNCOUNTED: u32 = u32::MAX;
 
-/// What a request takes of a lock.
+/// The share of a lock that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Demand {
     /// The units taken while the lock is held.
     pub units: u32,
-    /// The capacity that the lock has meanwhile.
+    /// The capacity of the lock while it is held.
     pub capacity: u32,
 }
 
 impl Demand {
-    /// All of a lock that nobody counts.
+    /// The whole of an uncounted lock.
     pub const EXCLUSIVE: Demand = Demand { units: UNCOUNTED, capacity: UNCOUNTED };
 
     /// The demand of a request for a lock. `in_use` is the capacity that the lock has while it is held or waited for;
@@ -52,25 +52,25 @@ impl Demand {
             (Some(permits), _) => {
                 return Err(Refusal::invalid(format!(
                     "{permits} permits are more than the capacity {}: name a larger capacity",
-                    shown(capacity)
+                    displayed(capacity)
                 )));
             }
         };
         Ok(Demand { units, capacity })
     }
 
-    /// Takes the whole lock.
+    /// Whether it takes the whole lock.
     pub fn is_whole(self) -> bool {
         self.units == self.capacity
     }
 
-    /// The lock has permits that are counted.
+    /// Whether the lock counts permits.
     pub fn is_counted(self) -> bool {
         self.capacity != UNCOUNTED
     }
 
-    /// Whether a request holds the lock behind these earlier ones. A request that waits has more before it than fits,
-    /// so the sum exceeds the capacity for everyone behind it as well.
+    /// Whether a request holds the lock behind these earlier requests. The requests up to a waiting one exceed the capacity,
+    /// so every request behind it waits too.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ pub fn admits(capacity: u32, used: u64, units: u32) -> bool {
     used + u64::from(units) <= u64::from(capacity)
 }
 
-/// How many at the head of a queue hold the lock.
+/// How many requests at the head of a queue hold the lock.
 pub fn holders(queue: impl IntoIterator<Item = Demand>) -> usize {
     let mut used = 0;
     queue
@@ -103,16 +103,16 @@ pub fn holders(queue: impl IntoIterator<Item = Demand>) -> usize {
         .count()
 }
 
-/// A capacity as people see it.
-pub fn shown(capacity: u32) -> u32 {
+/// The capacity to display: 1 for an uncounted lock.
+pub fn displayed(capacity: u32) -> u32 {
     if capacity == UNCOUNTED { 1 } else { capacity }
 }
 
 fn check_capacity(requested: u32, in_use: Option<u32>) -> Result<(), Refusal> {
     match in_use {
         Some(in_use) if in_use != requested => Err(Refusal::invalid(format!(
-            "the lock is in use with capacity {}: ask for that one, or for none",
-            shown(in_use)
+            "the lock is in use with capacity {}: request that capacity, or leave it out",
+            displayed(in_use)
         ))),
         _ => Ok(()),
     }
@@ -127,7 +127,7 @@ mod tests {
     const ONE_OF_THREE: Demand = Demand { units: 1, capacity: 3 };
 
     #[test]
-    fn a_demand_follows_from_mode_permits_and_capacity() {
+    fn demand_follows_from_mode_permits_and_capacity() {
         let of = |mode, permits, capacity| Demand::of(mode, permits, capacity, None);
         assert_eq!(of(Mode::Exclusive, None, None), Ok(Demand::EXCLUSIVE));
         assert_eq!(of(Mode::Exclusive, Some(1), Some(1)), Ok(Demand::EXCLUSIVE));
@@ -141,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_a_request_that_waits() {
+    fn later_requests_wait_behind_a_waiting_one() {
         let admitted = |mine: Demand, earlier: &[Demand]| mine.is_admitted_behind(earlier.iter().copied());
         assert_eq!(admitted(Demand::EXCLUSIVE, &[]), Ok(true));
         assert_eq!(admitted(SHARED, &[SHARED, SHARED]), Ok(true));
         assert_eq!(admitted(Demand::EXCLUSIVE, &[SHARED]), Ok(false));
         assert_eq!(admitted(SHARED, &[Demand::EXCLUSIVE]), Ok(false));
-        // A writer waits behind a reader: the next reader waits behind the writer.
+        // A writer waits behind a reader, and the next reader behind the writer.
         assert_eq!(admitted(SHARED, &[SHARED, Demand::EXCLUSIVE]), Ok(false));
         assert_eq!(admitted(ONE_OF_THREE, &[TWO_OF_THREE]), Ok(true));
-        // Two of three wait behind two of three: one would fit, but came later.
+        // A request for two of three waits behind another: a later request for one would fit, but waits too.
         assert_eq!(admitted(ONE_OF_THREE, &[TWO_OF_THREE, TWO_OF_THREE]), Ok(false));
         assert!(admitted(SHARED, &[TWO_OF_THREE]).is_err(), "another capacity");
     }

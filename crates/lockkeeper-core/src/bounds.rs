@@ -1,10 +1,10 @@
-//! How many of something there may be (S11). To reach some of these takes gigabytes: with the feature `mutations` a test
-//! can have smaller ones on its thread. Without it they are constants.
+//! The bounds in force (S11). Some take gigabytes to reach, so with the feature `mutations` a test can set smaller ones on
+//! its thread. Without the feature they are constants.
 
 use crate::command::Command;
 use crate::limits;
 
-/// The most of each.
+/// A set of bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// See [`limits::SESSIONS_MAX`].
@@ -34,7 +34,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of every cell.
+    /// The bounds of every cell.
     pub const REAL: Bounds = Bounds {
         sessions: limits::SESSIONS_MAX,
         locks: limits::LOCKS_MAX,
@@ -50,8 +50,8 @@ impl Bounds {
         steps_per_piece: limits::STEPS_PER_PIECE_MAX,
     };
 
-    /// The most steps that an entry with these commands takes: all its budgets, and three times the piece of work that began
-    /// when almost nothing was left (of the commands, of reaping, of forgetting).
+    /// The maximum number of steps of an entry with these commands: all its budgets, and for each of commands, reaping and
+    /// forgetting one piece of work that began when the budget was almost spent.
     pub fn steps_per_entry_max(&self, commands: &[Command]) -> u64 {
         let of_commands: u64 =
             commands.iter().map(|command| self.steps_per_command + command.steps_of_further_locks()).sum();
@@ -75,7 +75,7 @@ mod in_force {
         static BOUNDS: Cell<Bounds> = const { Cell::new(Bounds::REAL) };
     }
 
-    /// Other bounds on this thread.
+    /// Sets the bounds of this thread.
     pub fn set(bounds: Bounds) {
         BOUNDS.set(bounds);
     }

@@ -1,5 +1,5 @@
-//! What can be asked of the lock table. Commands are data: they are written to the log, and every node
-//! applies the same ones in the same order.
+//! Commands to the lock table. Commands are data: they are written to the log, and every node applies the same ones in
+//! the same order.
 
 use std::sync::Arc;
 
@@ -13,20 +13,19 @@ use crate::scope::Policy;
 use crate::version::CellVersion;
 use crate::work::LOCK_STEPS;
 
-/// Request ids that begin like this are drawn by nodes, for callers that gave none.
+/// Prefix of the request ids that nodes generate for callers that gave none.
 pub const NODE_REQUEST_PREFIX: &str = "~";
 
-/// What to do about a request that may have been carried out, if nothing is known of it (S12).
+/// Advice to the caller of an unknown command that may have been executed (S12).
 pub const RETRY_ADVICE: &str =
-    "with a request id, repeat it with the same one; without, look what has become of it first";
+    "with a request id, retry with the same id; without one, check first whether it took effect";
 
-/// All that was queued on the leader, stamped with cell time: the content of one log entry.
+/// The commands that were queued on the leader, stamped with cell time: the content of one log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// Cell time, stamped by the leader (S2).
     pub now: CellTime,
-    /// The leader's wall clock, in milliseconds since 1970 UTC. It is recorded with events for people; nothing is decided
-    /// by it.
+    /// The leader's wall clock, in milliseconds since 1970 UTC. Recorded with events for people; never used for decisions.
     pub utc_ms: u64,
     /// The commands, in the order of their arrival.
     pub commands: Vec<Command>,
@@ -35,24 +34,24 @@ pub struct Batch {
 /// One request to the lock table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Open a session. The id is drawn by the leader, because the table draws nothing.
+    /// Open a session. The leader generates the id, because the table has no randomness.
     OpenSession {
         /// The new session's id.
         session: SessionId,
-        /// How long it lives without a renewal.
+        /// Its time to live without a renewal.
         ttl_ms: u64,
-        /// Who it is, for people: host, process, label.
+        /// Description of the client for people: host, process, label.
         owner: SmolStr,
-        /// The authenticated caller. Nobody else can act for the session. The node has verified it before the command
-        /// was queued.
+        /// The authenticated caller, verified by the node before the command was queued. Only this identity can use the
+        /// session.
         identity: Option<SmolStr>,
     },
-    /// End a session on its client's own wish: its locks are free at once, without lock-delay.
+    /// Close a session at its client's request: its locks are free at once, without lock-delay.
     CloseSession {
         /// The session.
         session: SessionId,
     },
-    /// End a session that was not renewed. It does nothing if the session has moved on since (S3).
+    /// Expire a session that was not renewed. Does nothing if the session was active since (S3).
     ExpireSession {
         /// The session.
         session: SessionId,
@@ -61,14 +60,14 @@ pub enum Command {
     },
     /// Take one lock, or several at once.
     Acquire(Acquire),
-    /// The caller no longer wants what it asked for: leave the queue, or give back what was granted.
+    /// Cancel a request: leave the queue, or release what was granted.
     Cancel {
-        /// The session that asked.
+        /// The session of the request.
         session: SessionId,
-        /// Which of its requests.
+        /// The request.
         what: Waiting,
     },
-    /// Give a lock back.
+    /// Release a lock.
     Release {
         /// The session that holds it.
         session: SessionId,
@@ -76,10 +75,10 @@ pub enum Command {
         lock: LockName,
         /// The token of the grant (S8).
         token: Token,
-        /// The client will never repeat the request that was granted: its answer can be forgotten.
+        /// The client will never retry the granted request: its answer can be forgotten.
         forget: bool,
     },
-    /// Free a lock whoever holds it, and raise its last token so that the holder is stale at every gate.
+    /// Free a lock whoever holds it, and raise its last token so that every gate refuses the holder.
     ForceRelease {
         /// The lock.
         lock: LockName,
@@ -99,16 +98,16 @@ pub enum Command {
         /// Write only if the value has this version; 0 means that it must not exist.
         if_version: Option<u64>,
     },
-    /// Remove a value.
+    /// Delete a value.
     DeleteValue {
         /// Its key.
         key: SmolStr,
-        /// Remove only while this lock's last token is this one.
+        /// Delete only while this lock's last token is this one.
         fence: Option<Fence>,
-        /// Remove only if the value has this version.
+        /// Delete only if the value has this version.
         if_version: Option<u64>,
     },
-    /// Pass a lock on to one of those who wait for it, whoever is first in line.
+    /// Hand a lock over to one of its waiters, whatever its place in the queue.
     HandOver {
         /// The session that holds it.
         session: SessionId,
@@ -116,12 +115,12 @@ pub enum Command {
         lock: LockName,
         /// The token of the grant.
         token: Token,
-        /// The value, or else the owner, of the one who shall have it.
+        /// The value, or else the owner, of the waiter that shall have it.
         to: SmolStr,
     },
     /// Take permits of a rate.
     TakeRate(TakeRate),
-    /// Nothing but time: ends waits and lock-delays that are due, and takes back what ended sessions held.
+    /// Advance time: ends waits and lock-delays that are due, and frees what ended sessions held.
     Tick,
     /// Change rules, tokens or quotas.
     ChangeAccess {
@@ -130,14 +129,14 @@ pub enum Command {
         /// What to change.
         change: AccessChange,
     },
-    /// Record in the audit trail something that is done outside the table.
+    /// Record an action outside the table in the audit trail.
     AuditNote {
         /// The authenticated caller; empty if unknown.
         by: SmolStr,
-        /// What is done, in one line.
+        /// The action, in one line.
         text: SmolStr,
     },
-    /// Raise the version of the cell. It does nothing if the cell has that version already.
+    /// Raise the version of the cell. Does nothing if the cell already has that version.
     RaiseCellVersion {
         /// The new version.
         to: CellVersion,
@@ -151,7 +150,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The word used in traces.
+    /// The name used in traces.
     pub fn name(&self) -> &'static str {
         match self {
             Command::OpenSession { .. } => "open_session",
@@ -236,8 +235,8 @@ impl Command {
             }
     }
 
-    /// Estimated work of applying it, in steps of about a microsecond. What a command causes beyond that is bounded by
-    /// the budgets of the entry.
+    /// Estimated cost of applying it, in steps of about a microsecond. Further work that it causes is bounded by the
+    /// budgets of the entry.
     pub fn cost(&self) -> u64 {
         match self {
             Command::Acquire(request) => {
@@ -250,7 +249,7 @@ impl Command {
                     (Some(_), _) => locks + 16,
                 }
             }
-            // A lock is freed, and somebody else gets it.
+            // A lock is freed, and granted to the next waiter.
             Command::Release { .. } | Command::Cancel { .. } | Command::HandOver { .. } => 2 * LOCK_STEPS,
             Command::ForceRelease { .. } | Command::ChangeAccess { .. } => 64,
             Command::OpenSession { .. }
@@ -267,35 +266,35 @@ impl Command {
         }
     }
 
-    /// What its caller should do if the answer is lost and it may have been carried out (S12): not everything can be
-    /// repeated.
+    /// Advice to the caller if the answer is lost and the command may have been executed (S12). Not every command can be
+    /// retried.
     pub fn retry_advice(&self) -> &'static str {
         match self {
-            Command::Acquire(request) if request.has_client_id() => "repeat it with the same request id",
+            Command::Acquire(request) if request.has_client_id() => "retry with the same request id",
             Command::Acquire(_) => {
-                "look who holds the lock before you repeat it, or close the session, which gives everything back; with a \
-                 request id it could simply be repeated"
+                "check who holds the lock before you retry, or close the session, which releases everything; with a \
+                 request id it could simply be retried"
             }
-            Command::Release { .. } => "repeat it: not_held means that it has happened",
-            Command::CloseSession { .. } => "repeat it: session_lost means that it has happened",
-            Command::Cancel { .. } => "repeat it",
-            Command::OpenSession { .. } => "open another session; this one, if it was opened, ends by itself",
-            Command::PutValue { .. } | Command::DeleteValue { .. } => "read the value before you repeat it",
+            Command::Release { .. } => "retry: not_held means that it was released",
+            Command::CloseSession { .. } => "retry: session_lost means that it was closed",
+            Command::Cancel { .. } => "retry",
+            Command::OpenSession { .. } => "open another session; this one, if it was opened, expires",
+            Command::PutValue { .. } | Command::DeleteValue { .. } => "read the value before you retry",
             Command::ForceRelease { .. } => {
-                "look who holds the lock before you repeat it: by now it may be the next one"
+                "check who holds the lock before you retry: it may be the next holder by now"
             }
-            Command::HandOver { .. } => "look who holds the lock before you repeat it",
-            Command::TakeRate(_) => "the permits may be gone: repeat it only if it may take them twice",
-            Command::ChangeAccess { .. } => "look at the rules, tokens and quotas before you repeat it",
-            Command::AuditNote { .. } => "look at the members before you repeat it",
-            // The node proposes these itself, and proposes them again.
+            Command::HandOver { .. } => "check who holds the lock before you retry",
+            Command::TakeRate(_) => "the permits may be taken: retry only if they may be taken twice",
+            Command::ChangeAccess { .. } => "check the rules, tokens and quotas before you retry",
+            Command::AuditNote { .. } => "check the members before you retry",
+            // The node proposes these itself and retries them.
             Command::ExpireSession { .. } | Command::Tick | Command::RaiseCellVersion { .. } => RETRY_ADVICE,
             #[cfg(feature = "next-version")]
             Command::NextVersionNote { .. } => RETRY_ADVICE,
         }
     }
 
-    /// Steps that it takes whatever is left of the budget, beyond those of a command for one lock.
+    /// Steps that are allotted to it beyond those of a command for one lock.
     pub(crate) fn steps_of_further_locks(&self) -> u64 {
         match self {
             Command::Acquire(request) => {
@@ -305,8 +304,8 @@ impl Command {
         }
     }
 
-    /// Whether it frees or ends something, or is an administrator's. Such commands are accepted for as long as the
-    /// log can take anything (S11).
+    /// Whether it frees or ends something, or comes from an administrator. Such commands are accepted as long as the log
+    /// accepts anything (S11).
     pub fn frees(&self) -> bool {
         match self {
             Command::Release { .. }
@@ -330,40 +329,40 @@ impl Command {
     }
 }
 
-/// A request for one lock, or for several all or nothing.
+/// A request for one lock, or for several, all or nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Acquire {
     /// The session that will hold it.
     pub session: SessionId,
-    /// The client's id for this request, by which a retry is recognised (S5).
+    /// The client's id for this request. Identifies retries (S5).
     pub request: Option<RequestId>,
     /// The lock or locks.
     pub locks: Locks,
-    /// Alone, or together with others.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// How many permits of a counted lock.
+    /// The number of permits of a counted lock.
     pub permits: Option<u32>,
-    /// The capacity that a counted lock shall have.
+    /// The capacity of a counted lock.
     pub capacity: Option<u32>,
     /// Whether and how long to wait.
     pub wait: Wait,
-    /// How long the locks stay closed if the session dies while holding them (S9).
+    /// How long the locks stay closed if the session expires while holding them (S9).
     pub lock_delay_ms: u64,
-    /// The line of work that it belongs to. Scopes are private to their session.
+    /// The scope of the request. Scopes are private to their session.
     pub scope: Option<SmolStr>,
     /// What to do when another scope is in the way.
     pub policy: Policy,
-    /// What a candidate stands for.
+    /// The value of a candidate in an election.
     pub value: Option<SmolStr>,
 }
 
 impl Acquire {
-    /// Whether the client chose a request id. One that a node drew is not known to it.
+    /// Whether the client chose the request id. It does not know one that a node generated.
     fn has_client_id(&self) -> bool {
         self.request.as_ref().is_some_and(|id| !id.starts_with(NODE_REQUEST_PREFIX))
     }
 
-    /// Exclusive, without waiting, without a request id.
+    /// An exclusive request that does not wait and has no request id.
     pub fn new(session: SessionId, locks: Locks) -> Acquire {
         Acquire {
             session,
@@ -381,12 +380,12 @@ impl Acquire {
     }
 }
 
-/// One lock or several. Nearly every request names one, which then costs no allocation.
+/// One lock or several. Nearly every request names one, which needs no allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Locks {
     /// One lock.
     One(LockName),
-    /// Several, in order of name, none twice.
+    /// Several, sorted by name, without duplicates.
     Many(Arc<[LockName]>),
 }
 
@@ -399,7 +398,7 @@ impl Locks {
         }
     }
 
-    /// Several locks, sorted and without repetition: the order in which they are taken is always the same.
+    /// Several locks, sorted and without duplicates, so that they are always acquired in the same order.
     pub fn many(names: impl IntoIterator<Item = LockName>) -> Locks {
         let mut names: Vec<LockName> = names.into_iter().collect();
         names.sort_unstable();
@@ -411,14 +410,14 @@ impl Locks {
     }
 }
 
-/// Alone, or together with others of the same mode.
+/// The mode of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Nobody else.
+    /// The only holder.
     #[default]
     Exclusive,
-    /// Others in shared mode may hold it too.
+    /// Together with other shared holders.
     Shared,
 }
 
@@ -426,7 +425,7 @@ impl Mode {
     /// All modes.
     pub const ALL: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
-    /// The word used in the API.
+    /// The name used in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
@@ -434,7 +433,7 @@ impl Mode {
         }
     }
 
-    /// The mode with this word.
+    /// The mode with this name.
     pub fn from_word(word: &str) -> Option<Mode> {
         Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
@@ -449,30 +448,30 @@ impl std::fmt::Display for Mode {
 /// How long a request waits in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Wait {
-    /// Not at all: granted at once, or `Busy`.
+    /// It does not wait: granted at once, or `Busy`.
     #[default]
     No,
-    /// This long.
+    /// For this long.
     ForMs(u64),
     /// Until it is granted, cancelled, or its session ends.
     Forever,
 }
 
-/// A request that may still be waiting.
+/// Reference to a request that may still be waiting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// By the client's id.
+    /// By the client's request id.
     Request(RequestId),
-    /// By its place in the queue.
+    /// By its ticket.
     Ticket(Ticket),
 }
 
-/// A token as the condition of a write.
+/// A fencing condition of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     /// The lock that the writer holds.
     pub lock: LockName,
-    /// The token that it was granted.
+    /// The token of its grant.
     pub token: Token,
 }
 
@@ -481,22 +480,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_acquire_with_a_client_id_is_to_be_repeated_with_it() {
+    fn only_an_acquire_with_a_client_id_is_retried_with_the_same_id() {
         let session = SessionId(1);
         let acquire = Acquire::new(session, Locks::One("a".into()));
         let with = |id: &str| Command::Acquire(Acquire { request: Some(id.into()), ..acquire.clone() });
-        assert_eq!(with("r1").retry_advice(), "repeat it with the same request id");
+        assert_eq!(with("r1").retry_advice(), "retry with the same request id");
         let put = Command::PutValue { key: "k".into(), value: vec![1].into(), fence: None, if_version: None };
         let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into(), by: "".into() };
         let open = Command::OpenSession { session, ttl_ms: 1_000, owner: "me".into(), identity: None };
         let release = Command::Release { session, lock: "a".into(), token: Token(1), forget: false };
         for (command, next) in [
-            (with("~1-1"), "look who holds the lock"),
-            (Command::Acquire(acquire.clone()), "look who holds the lock"),
-            (put, "read the value before you repeat it"),
-            (force, "look who holds the lock"),
+            (with("~1-1"), "check who holds the lock"),
+            (Command::Acquire(acquire.clone()), "check who holds the lock"),
+            (put, "read the value before you retry"),
+            (force, "check who holds the lock"),
             (open, "open another session"),
-            (release, "not_held means that it has happened"),
+            (release, "not_held means that it was released"),
         ] {
             let advice = command.retry_advice();
             assert!(advice.contains(next), "{advice}");

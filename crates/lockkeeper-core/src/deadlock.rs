@@ -1,13 +1,13 @@
-//! Deadlocks: prevented by age (wait-die, wound-wait), or found at the moment at which they would come about.
+//! Deadlocks: prevented by age (wait-die, wound-wait), or detected by the request that would close a cycle.
 //!
-//! Who waits for whom: a request waits for the one before it in each line, and the first in a line for those who hold the
-//! lock. All requests of a scope are one node of that graph, so a scope that holds one lock and waits for another is an
-//! edge through it. A request without a scope is a node of its own: it holds nothing while it waits, but those behind
-//! it wait for it. A holder without a scope waits for nobody.
+//! The wait-for graph: a request waits for the one before it in each queue, and the head of a queue waits for the holders
+//! of the lock. All requests of a scope are one node, so a scope that holds one lock and waits for another connects the
+//! two. A request without a scope is a node of its own: it holds nothing while it waits, but the requests behind it wait
+//! for it. A holder without a scope waits for nothing.
 //!
-//! Only a request that joins a line can close a cycle, and then the cycle goes through its scope. It is looked for from
-//! both ends at once, for those it would wait for and for those who wait for it: the search ends when either end is
-//! exhausted, so it costs no more than twice the smaller side. A scope that holds nothing costs nothing.
+//! Only a request that joins a queue can close a cycle, and that cycle contains its scope. The search is bidirectional:
+//! from the nodes that the request would wait for, and from those that wait for it. It ends when either side is
+//! exhausted, so it costs at most twice the smaller side. A scope that holds nothing needs no search.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,42 +26,43 @@ use crate::session::Remembered;
 use crate::table::LockTable;
 use crate::work::{Task, too_expensive};
 
-/// One of those who wait for each other in a circle.
+/// One step of a deadlock cycle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleStep {
-    /// Its scope; empty for a request without one.
+    /// The scope that waits; empty for a request without one.
     pub scope: SmolStr,
-    /// Who it is, for people.
+    /// The owner of its session, for people.
     pub owner: SmolStr,
-    /// The lock it waits for, which the next one has, or will have first.
+    /// The lock it waits for. The next step holds it, or is before it in the queue.
     pub lock: LockName,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Scope(ScopeNo),
-    Lone(Ticket),
+    /// A request without a scope.
+    Request(Ticket),
 }
 
-/// Where the search came from: the node, and the lock between the two.
+/// For each visited node: the node from which the search reached it, and the lock between the two.
 type Trail = BTreeMap<Node, (Node, LockName)>;
 
-/// What a search for a cycle came to.
+/// The result of a search for a cycle.
 #[derive(Debug)]
 pub(crate) enum Search {
-    /// It is complete: the cycle, if there is one.
+    /// Complete: the cycle, if there is one.
     Done(Option<Vec<CycleStep>>),
-    /// The budget of the entry is spent: the search has to begin again in another one.
+    /// The budget of the entry is spent: the search has to restart in a later entry.
     Unfinished,
-    /// It takes more steps than any request may have.
+    /// The search takes more steps than any request may use.
     TooExpensive,
 }
 
-/// The steps of a search are spent.
+/// The step budget of a search is exhausted.
 #[derive(Debug)]
 struct Exhausted;
 
-/// The steps that a search may still take.
+/// The remaining steps of a search.
 struct Steps(u64);
 
 impl Steps {
@@ -75,8 +76,13 @@ impl Steps {
 }
 
 impl LockTable {
-    /// A scope's request cannot be granted at once: what its age says about that. Locks may have been freed by it.
-    pub(crate) fn meet(&mut self, request: &Acquire, scope: ScopeNo, demand: Demand) -> Result<(), Refusal> {
+    /// Applies the age policy to a scope's request that cannot be granted at once. May free locks.
+    pub(crate) fn apply_age_policy(
+        &mut self,
+        request: &Acquire,
+        scope: ScopeNo,
+        demand: Demand,
+    ) -> Result<(), Refusal> {
         match request.policy {
             Policy::Detect => {}
             Policy::WaitDie => {
@@ -91,26 +97,26 @@ impl LockTable {
             }
             Policy::WoundWait => {
                 if matches!(request.wait, Wait::No | Wait::ForMs(0))
-                    && !self.is_free_for(request, scope, demand)?
+                    && !self.is_available_after_wounding(request, scope, demand)?
                 {
                     return Ok(());
                 }
                 for name in request.locks.as_slice() {
-                    while let Some(victim) = self.youngest_in_the_way(name, scope, demand.units)? {
+                    while let Some(victim) = self.youngest_blocker(name, scope, demand.units)? {
                         self.wound(victim);
                     }
                 }
             }
         }
-        // Whoever holds what an older one waits for must not wait itself.
+        // A scope that holds what an older wounding scope waits for must not wait itself.
         if matches!(request.wait, Wait::No | Wait::ForMs(0)) || self.scopes.wounding.is_empty() {
             return Ok(());
         }
         self.check_steps_left()?;
-        if self.is_owed_to_an_older_one(scope) {
+        if self.blocks_older_wounder(scope) {
             self.wound(scope);
             if let Some(state) = self.scopes.all.get_mut(&scope) {
-                // The answer to this request tells it.
+                // The answer to this request reports it.
                 state.wounded = false;
             }
             return Err(Refusal::Wounded);
@@ -118,9 +124,8 @@ impl LockTable {
         Ok(())
     }
 
-    /// The youngest holder that is younger than `scope` and keeps it from having the lock, or keeps out those who stand
-    /// in line before it.
-    fn youngest_in_the_way(
+    /// The youngest holder, if it is younger than `scope`, and `scope` or a waiter before it lacks room in the lock.
+    fn youngest_blocker(
         &mut self,
         name: &LockName,
         scope: ScopeNo,
@@ -129,14 +134,14 @@ impl LockTable {
         self.check_steps_left()?;
         let Some(lock) = self.locks.get(name) else { return Ok(None) };
         let mut needed = u64::from(lock.used) + u64::from(units);
-        let mut line =
+        let mut queue =
             self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
         while needed <= u64::from(lock.capacity) {
             self.work.charge(1);
             if self.work.is_exhausted() {
                 return Err(too_expensive("taking the locks from younger scopes"));
             }
-            let Some((_, ticket)) = line.next() else { return Ok(None) };
+            let Some((_, ticket)) = queue.next() else { return Ok(None) };
             needed += self.waiters.get(ticket).map_or(0, |waiter| u64::from(waiter.units));
         }
         let all = (name.clone(), ScopeNo::default(), Token::default())
@@ -145,8 +150,8 @@ impl LockTable {
         Ok(self.scopes.holding.range(all).next_back().map(|(_, no, _)| *no).filter(|no| *no > scope))
     }
 
-    /// Wounding cannot be put off: as long as it is not complete, the request must not wait. Scopes that were wounded
-    /// before the steps ran out stay wounded.
+    /// Fails if the budget is spent. Wounding cannot be deferred: until it is complete, the request must not wait. Scopes
+    /// that were wounded before the budget ran out stay wounded.
     fn check_steps_left(&self) -> Result<(), Refusal> {
         match self.work.is_exhausted() {
             true => Err(too_expensive("taking the locks from younger scopes")),
@@ -154,8 +159,13 @@ impl LockTable {
         }
     }
 
-    /// Whether it could be granted at once if the younger holders were gone.
-    fn is_free_for(&mut self, request: &Acquire, scope: ScopeNo, demand: Demand) -> Result<bool, Refusal> {
+    /// Whether the request could be granted at once if the younger holders were wounded.
+    fn is_available_after_wounding(
+        &mut self,
+        request: &Acquire,
+        scope: ScopeNo,
+        demand: Demand,
+    ) -> Result<bool, Refusal> {
         for name in request.locks.as_slice() {
             let Some(lock) = self.locks.get(name) else { continue };
             if lock.is_free() || (lock.waiting == 0 && lock.admits(demand.units)) {
@@ -179,8 +189,8 @@ impl LockTable {
         Ok(true)
     }
 
-    /// Whether an older scope that may wound waits for something that this one holds.
-    fn is_owed_to_an_older_one(&mut self, scope: ScopeNo) -> bool {
+    /// Whether an older scope with the wound-wait policy waits for a lock that this scope holds.
+    fn blocks_older_wounder(&mut self, scope: ScopeNo) -> bool {
         if self.scopes.wounding.is_empty() {
             return false;
         }
@@ -195,38 +205,38 @@ impl LockTable {
         })
     }
 
-    /// A scope that waits elsewhere was let in, and an older one waits behind it: it will be wounded when this entry's
-    /// command is done.
-    pub(crate) fn note_if_doomed(&mut self, scope: ScopeNo, locks: &[LockName]) {
+    /// Schedules wounding after the current command if a scope that waits for other locks was granted a lock for which an
+    /// older wounding scope waits.
+    pub(crate) fn schedule_wound(&mut self, scope: ScopeNo, locks: &[LockName]) {
         let waits = self.scopes.tickets_of(scope).next().is_some();
         let is_older = |name| Scopes::oldest(&self.scopes.wounding, name).is_some_and(|no| no < scope);
         if waits && locks.iter().any(is_older) {
-            self.doomed.push(scope);
+            self.to_wound.push(scope);
         }
     }
 
-    pub(crate) fn wound_the_doomed(&mut self) {
-        while let Some(scope) = self.doomed.pop() {
+    pub(crate) fn wound_scheduled(&mut self) {
+        while let Some(scope) = self.to_wound.pop() {
             match self.work.is_exhausted() {
                 true => self.backlog.push(Task::Wound(scope)),
-                false => self.wound_if_doomed(scope),
+                false => self.wound_if_blocking(scope),
             }
         }
     }
 
-    pub(crate) fn wound_if_doomed(&mut self, scope: ScopeNo) {
-        if self.scopes.tickets_of(scope).next().is_some() && self.is_owed_to_an_older_one(scope) {
+    pub(crate) fn wound_if_blocking(&mut self, scope: ScopeNo) {
+        if self.scopes.tickets_of(scope).next().is_some() && self.blocks_older_wounder(scope) {
             self.wound(scope);
         }
     }
 
-    /// Takes everything from a scope. It is told by the end of its waits, or else when it asks next.
+    /// Takes everything from a scope. It learns of it by the end of its waits, or else from its next request.
     fn wound(&mut self, scope: ScopeNo) {
         let Some(state) = self.scopes.all.get(&scope) else { return };
         let session = state.session;
         let tickets: Vec<Ticket> = self.scopes.tickets_of(scope).collect();
         let tokens: Vec<Token> = self.scopes.tokens_of(scope).collect();
-        // Its waits first, so that nothing is granted to it meanwhile.
+        // End its waits first, so that nothing is granted to it meanwhile.
         for &ticket in &tickets {
             self.end_wait(ticket, Refusal::Wounded);
         }
@@ -244,8 +254,8 @@ impl LockTable {
         }
     }
 
-    /// Searches for a cycle through this waiting request. `newest` is the request itself if it has just joined its
-    /// queues: nobody waits behind it then.
+    /// Searches for a cycle through this waiting request. `newest` is the request itself if it has just joined its queues:
+    /// then no request is behind it.
     pub(crate) fn search(&mut self, scope: ScopeNo, ticket: Ticket, newest: Option<Ticket>) -> Search {
         let most = match mutation::is_on(Mutation::IgnoreBudget) {
             true => u64::MAX,
@@ -262,8 +272,8 @@ impl LockTable {
         }
     }
 
-    /// Continues with a search that an earlier entry deferred. False if this entry has no steps left for it either.
-    pub(crate) fn search_again(&mut self, ticket: Ticket) -> bool {
+    /// Repeats a search that an earlier entry deferred. False if this entry has no steps left for it either.
+    pub(crate) fn resume_search(&mut self, ticket: Ticket) -> bool {
         let waiter = self.waiters.get(&ticket);
         let Some(scope) = waiter.and_then(|waiter| scope_of(waiter.extra.as_ref())) else { return true };
         match self.search(scope, ticket, None) {
@@ -280,7 +290,7 @@ impl LockTable {
         }
     }
 
-    /// The circle that this request closes by joining its lines, beginning with its own scope.
+    /// The cycle that this request closes by joining its queues, beginning with its own scope.
     fn cycle(
         &self,
         scope: ScopeNo,
@@ -288,7 +298,7 @@ impl LockTable {
         newest: Option<Ticket>,
         steps: &mut Steps,
     ) -> Result<Option<Vec<CycleStep>>, Exhausted> {
-        // Nobody waits for a scope that holds nothing and stands in no other line.
+        // No node waits for a scope that holds nothing and is in no other queue.
         if newest.is_some()
             && self.scopes.all.get(&scope).is_some_and(|scope| scope.grants == 0 && scope.waits == 1)
         {
@@ -337,7 +347,8 @@ impl LockTable {
         }
     }
 
-    /// Own scope to `last` as the search from ahead went, from `last` to `next`, and on as the search from behind went.
+    /// The cycle: from the own scope to `last` along the forward search, from `last` to `next`, and back to the own scope
+    /// along the backward search.
     fn steps_of(
         &self,
         own: Node,
@@ -366,7 +377,7 @@ impl LockTable {
     fn cycle_step(&self, node: Node, lock: LockName) -> CycleStep {
         let scope = match node {
             Node::Scope(no) => self.scopes.all.get(&no).map(|scope| scope.name.clone()),
-            Node::Lone(_) => None,
+            Node::Request(_) => None,
         };
         CycleStep { scope: scope.unwrap_or_default(), owner: self.owner_of(node), lock }
     }
@@ -374,7 +385,7 @@ impl LockTable {
     fn owner_of(&self, node: Node) -> SmolStr {
         let session = match node {
             Node::Scope(no) => self.scopes.all.get(&no).map(|scope| scope.session),
-            Node::Lone(ticket) => self.waiters.get(&ticket).map(|waiter| waiter.session),
+            Node::Request(ticket) => self.waiters.get(&ticket).map(|waiter| waiter.session),
         };
         session.and_then(|session| Some(self.sessions.get(&session)?.owner.clone())).unwrap_or_default()
     }
@@ -383,19 +394,19 @@ impl LockTable {
         let waiter = self.waiters.get(&ticket);
         match waiter.and_then(|waiter| scope_of(waiter.extra.as_ref())) {
             Some(scope) => Node::Scope(scope),
-            None => Node::Lone(ticket),
+            None => Node::Request(ticket),
         }
     }
 
     fn tickets(&self, node: Node) -> impl Iterator<Item = Ticket> + '_ {
         let (scope, lone) = match node {
             Node::Scope(no) => (Some(self.scopes.tickets_of(no)), None),
-            Node::Lone(ticket) => (None, Some(ticket)),
+            Node::Request(ticket) => (None, Some(ticket)),
         };
         scope.into_iter().flatten().chain(lone)
     }
 
-    /// Whom a request waits for: the one before it in each line, or those who hold the lock.
+    /// The nodes that a request waits for: the request before it in each queue, or the holders of the lock.
     fn waits_for(&self, ticket: Ticket, steps: &mut Steps) -> Result<Vec<(Node, LockName)>, Exhausted> {
         let Some(waiter) = self.waiters.get(&ticket) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -410,7 +421,7 @@ impl LockTable {
                     let holders =
                         self.scopes.holding.range((name.clone(), ScopeNo::default(), Token::default())..);
                     for (_, no, _) in holders.take_while(|(lock, _, _)| lock == name) {
-                        if self.keeps_out(*no, name, waiter.units, steps)? {
+                        if self.blocks(*no, name, waiter.units, steps)? {
                             found.push((Node::Scope(*no), name.clone()));
                         }
                     }
@@ -420,8 +431,8 @@ impl LockTable {
         Ok(found)
     }
 
-    /// Who waits for a node: the one behind each of its requests, and the first in line for each lock it holds.
-    /// `newest` is the request that has just come, which nobody waits for.
+    /// The nodes that wait for a node: the request behind each of its requests, and the head of the queue of each lock it
+    /// holds. `newest` has just arrived, so no request is behind it.
     fn waited_for_by(
         &self,
         node: Node,
@@ -446,7 +457,7 @@ impl LockTable {
                 steps.spend(1)?;
                 let Some(head) = self.head(name) else { continue };
                 let units = self.waiters.get(&head).map_or(0, |waiter| waiter.units);
-                if self.keeps_out(no, name, units, steps)? {
+                if self.blocks(no, name, units, steps)? {
                     found.push((self.node_of(head), name.clone()));
                 }
             }
@@ -454,9 +465,9 @@ impl LockTable {
         Ok(found)
     }
 
-    /// Whether nobody can have so many units of the lock as long as this scope keeps what it has of it. On a counted
-    /// lock one holder alone need not be in the way: another one's release may do.
-    fn keeps_out(
+    /// Whether no request can be granted so many units of the lock while this scope keeps its units. On a counted lock a
+    /// single holder need not block: the release of another may suffice.
+    fn blocks(
         &self,
         scope: ScopeNo,
         name: &LockName,

@@ -1,4 +1,4 @@
-//! What follows from an entry. Effects are data: the node turns them into replies, pushes and timers.
+//! Effects of an entry. Effects are data: the node turns them into replies, pushes and timers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +9,19 @@ use crate::refusal::Refusal;
 /// The answer to one command.
 pub type Answer = Result<Reply, Refusal>;
 
-/// All that follows from one entry.
+/// The result of applying one entry.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Applied {
     /// One answer for each command, in the same order.
     pub answers: Vec<Answer>,
-    /// What happened to others, in the order in which it happened.
+    /// The effects on others, in order.
     pub effects: Vec<Effect>,
 }
 
-/// A command that was carried out.
+/// The answer to a command that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Done, and there is nothing more to say.
+    /// Done.
     Done,
     /// The session is open.
     SessionOpened {
@@ -44,11 +44,11 @@ pub enum Reply {
         /// The lock's last token, now higher than that of any former holder.
         last_token: Token,
     },
-    /// Permits of a rate were taken, or not.
+    /// The result of taking permits of a rate.
     Rate {
-        /// Whether they were.
+        /// Whether they were taken.
         allowed: bool,
-        /// If not: when to come back.
+        /// If not: when to retry.
         retry_after_ms: u64,
     },
     /// The value was written.
@@ -58,18 +58,18 @@ pub enum Reply {
     },
 }
 
-/// A holder let in.
+/// A grant of a lock, or of several at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The lock or locks.
     pub locks: Locks,
     /// The fencing token, one for all of them.
     pub token: Token,
-    /// Alone or shared.
+    /// Exclusive or shared.
     pub mode: Mode,
 }
 
-/// Something that happened to somebody else than the sender of the command.
+/// Something that happened to others than the sender of the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// A waiting request was granted.
@@ -95,12 +95,12 @@ pub enum Effect {
         request: Option<RequestId>,
         /// Why.
         refusal: Refusal,
-        /// Alone or shared.
+        /// Exclusive or shared.
         mode: Mode,
         /// How long it waited, in cell time.
         waited_ms: u64,
     },
-    /// A grant ended, one way or the other.
+    /// A grant of a lock ended.
     Freed {
         /// The session that held it.
         session: SessionId,
@@ -113,14 +113,14 @@ pub enum Effect {
         /// How long it was held, in cell time.
         held_ms: u64,
     },
-    /// A session ended; nothing can be asked in its name any more.
+    /// A session ended. Its further commands are refused.
     SessionEnded {
         /// The session.
         session: SessionId,
         /// How it ended.
         why: SessionEnd,
     },
-    /// An expiry was refused because the session had moved on: its timer must be set anew.
+    /// An expiry was stale because the session was active: its timer must be reset.
     ExpiryStale {
         /// The session, alive.
         session: SessionId,
@@ -130,7 +130,7 @@ pub enum Effect {
 /// How a grant ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freed {
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
     /// Its session closed.
     SessionClosed,
@@ -138,7 +138,7 @@ pub enum Freed {
     SessionExpired,
     /// An operator took it away.
     Forced,
-    /// Its caller had gone before it could be told.
+    /// Its caller cancelled the request.
     Cancelled,
     /// An older scope took it.
     Wounded,

@@ -1,4 +1,4 @@
-//! The numbers that a restored table must not give again: tokens and versions of values (S1).
+//! Numbers that a restored table must not issue again: tokens and versions of values (S1).
 
 use crate::id::Token;
 use crate::mutation::{self, Mutation};
@@ -7,22 +7,21 @@ use crate::table::{LockTable, no_token_left};
 use crate::value::StoredValue;
 
 impl LockTable {
-    /// The highest number that this table has given, be it a token or the version of a value.
+    /// The highest number that this table has issued, as a token or as the version of a value.
     pub fn highest_number(&self) -> u64 {
         let versions = self.values.iter().map(|(_, value)| value.version);
         versions.fold(self.last_token.0.max(self.removed_version), u64::max)
     }
 
-    /// Raises tokens and versions to a floor after a restore from a backup: every token and every version that the
-    /// table gives from now on is above it. A value keeps its content and takes the floor as its version, so that no
-    /// version of the cell that the backup is from names another content here. Fails if the table has given
-    /// higher numbers already, or if no token would be left above the floor and the tokens that waiters
-    /// have been promised.
+    /// Raises tokens and versions to a floor after a restore from a backup: every token and version that the table issues
+    /// from now on is above it. A value keeps its content and takes the floor as its version, so that no version of the
+    /// original cell refers to other content here. Fails if the table has already issued higher numbers, or if the tokens
+    /// above the floor do not suffice for the waiters and one more grant.
     pub fn raise_to_floor(&mut self, floor: Token) -> Result<(), Refusal> {
         let highest = self.highest_number();
         if floor.0 < highest {
             return Err(Refusal::invalid(format!(
-                "the floor {floor} is below {highest}, the highest token or version that was given"
+                "the floor {floor} is below {highest}, the highest token or version that was issued"
             )));
         }
         if floor.0.saturating_add(self.waiters.len() as u64) >= Token::MAX.0 {

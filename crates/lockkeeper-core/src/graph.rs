@@ -1,7 +1,7 @@
-//! Who waits for whom. Sessions are the points, and an arrow leads from one that waits to one that is in its way.
+//! The wait graph. Sessions are the points; an arrow leads from a waiting session to one that blocks it.
 //!
-//! A ring of arrows is a deadlock if each session in it is one line of work. A session may have several, so a ring is
-//! shown as what should be looked at; the table itself refuses what closes a ring within scopes.
+//! A ring of arrows is a deadlock if each session in it does one thing at a time. A session may have several independent
+//! scopes, so a ring is only a hint. The table refuses requests that close a cycle of scopes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,51 +12,51 @@ use crate::id::{CellTime, LockName, SessionId, Ticket};
 use crate::reads;
 use crate::table::LockTable;
 
-/// Waits that a picture starts with, the oldest first.
+/// Maximum number of waits that a graph starts with, oldest first.
 const WAITS_MAX: usize = 300;
-/// Arrows in a picture.
+/// Maximum number of arrows in a graph.
 const ARROWS_MAX: usize = 1_000;
-/// Waiting requests that are followed.
+/// Maximum number of waiting requests that are followed.
 const FOLLOWED_MAX: usize = 2_000;
-/// Locks that are looked at for holders.
+/// Maximum number of locks whose holders are examined.
 const LOCKS_MAX: usize = 4_000;
-/// Holders of one lock that get an arrow.
+/// Maximum number of holders of one lock that get an arrow.
 const HOLDERS_MAX: usize = 8;
 
-/// The picture.
+/// The wait graph of a lock or of the cell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WaitGraph {
     /// The sessions.
     pub points: Vec<Point>,
-    /// Who waits for whom.
+    /// The edges, from a waiting session to one that blocks it.
     pub arrows: Vec<Arrow>,
-    /// The longest way along arrows, as indexes of points.
+    /// The longest path along arrows, as indexes of points.
     pub longest_chain: Vec<usize>,
-    /// How many rings there are.
+    /// The number of rings.
     pub rings: usize,
-    /// Some waits were left out.
+    /// Whether some waits were omitted.
     pub sampled: bool,
 }
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Point {
-    /// The beginning of its id.
+    /// The first digits of its id.
     pub session: ShortSession,
-    /// Who it is.
+    /// Its owner.
     pub owner: SmolStr,
-    /// How many grants it holds.
+    /// The number of grants it holds.
     pub holds: u32,
-    /// The ring that it is part of, counted from 1; 0 if none.
+    /// The number of the ring that it belongs to, from 1; 0 if none.
     pub ring: usize,
 }
 
-/// One session in the way of another.
+/// One session blocked by another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrow {
-    /// Index of the point that waits.
+    /// Index of the waiting point.
     pub from: usize,
-    /// Index of the point in its way.
+    /// Index of the blocking point.
     pub to: usize,
     /// The lock.
     pub lock: LockName,
@@ -65,21 +65,25 @@ pub struct Arrow {
 }
 
 impl LockTable {
-    /// Who waits for whom: for one lock and all that its holders wait for, or for the whole cell.
+    /// The wait graph of one lock, including what its holders wait for, or of the whole cell.
     pub fn wait_graph(&self, lock: Option<&LockName>, now: CellTime) -> WaitGraph {
         let now = now.max(self.now);
         let mut builder = Builder::default();
         let mut open: VecDeque<Ticket> = match lock {
             Some(lock) => {
-                let line = self.queues.range((lock.clone(), Ticket::default())..);
-                line.take_while(|(name, _)| name == lock).map(|(_, ticket)| *ticket).take(WAITS_MAX).collect()
+                let queue = self.queues.range((lock.clone(), Ticket::default())..);
+                queue
+                    .take_while(|(name, _)| name == lock)
+                    .map(|(_, ticket)| *ticket)
+                    .take(WAITS_MAX)
+                    .collect()
             }
             None => self.waiters.keys().copied().take(WAITS_MAX).collect(),
         };
         builder.graph.sampled = lock.is_none() && self.waiters.len() > WAITS_MAX;
         reads::count(open.len());
         let mut seen: BTreeSet<Ticket> = open.iter().copied().collect();
-        // Sessions whose waits are among those that are followed.
+        // Sessions whose waits are already followed.
         let mut followed: BTreeSet<SessionId> = BTreeSet::new();
         let mut locks = 0;
         while let Some(ticket) = open.pop_front() {
@@ -91,7 +95,7 @@ impl LockTable {
                     builder.graph.sampled = true;
                     return builder.finish();
                 }
-                for other in self.in_the_way(name, ticket) {
+                for other in self.blockers(name, ticket) {
                     if builder.graph.arrows.len() == ARROWS_MAX {
                         builder.graph.sampled = true;
                         return builder.finish();
@@ -120,8 +124,8 @@ impl LockTable {
         builder.finish()
     }
 
-    /// The holders; if nobody holds it, whoever is next before this one in line.
-    fn in_the_way(&self, name: &LockName, ticket: Ticket) -> Vec<SessionId> {
+    /// The sessions of the holders; if the lock is not held, the session of the request before this one in the queue.
+    fn blockers(&self, name: &LockName, ticket: Ticket) -> Vec<SessionId> {
         let Some(lock) = self.locks.get(name) else { return Vec::new() };
         let mut sessions: Vec<_> =
             lock.holders.iter().map(|(_, session)| session).take(HOLDERS_MAX).collect();
@@ -159,32 +163,32 @@ impl Builder {
 
     fn finish(self) -> WaitGraph {
         let mut graph = self.graph;
-        let mut ways = vec![Vec::new(); graph.points.len()];
+        let mut successors = vec![Vec::new(); graph.points.len()];
         for arrow in graph.arrows.iter().filter(|arrow| arrow.from != arrow.to) {
-            if !ways[arrow.from].contains(&arrow.to) {
-                ways[arrow.from].push(arrow.to);
+            if !successors[arrow.from].contains(&arrow.to) {
+                successors[arrow.from].push(arrow.to);
             }
         }
-        for ring in rings(&ways) {
+        for ring in rings(&successors) {
             graph.rings += 1;
             for point in ring {
                 graph.points[point].ring = graph.rings;
             }
         }
         let in_ring: Vec<bool> = graph.points.iter().map(|point| point.ring > 0).collect();
-        graph.longest_chain = longest_chain(&ways, &in_ring);
+        graph.longest_chain = longest_chain(&successors, &in_ring);
         graph
     }
 }
 
-/// Groups of points that can all reach each other, by Tarjan's algorithm without recursion.
-fn rings(ways: &[Vec<usize>]) -> Vec<Vec<usize>> {
+/// The strongly connected components of more than one point, by Tarjan's algorithm without recursion.
+fn rings(successors: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
-    let mut order = vec![UNSEEN; ways.len()];
-    let mut low = vec![0; ways.len()];
-    let mut on_stack = vec![false; ways.len()];
+    let mut order = vec![UNSEEN; successors.len()];
+    let mut low = vec![0; successors.len()];
+    let mut on_stack = vec![false; successors.len()];
     let (mut stack, mut found, mut count) = (Vec::new(), Vec::new(), 0);
-    for start in 0..ways.len() {
+    for start in 0..successors.len() {
         if order[start] != UNSEEN {
             continue;
         }
@@ -196,7 +200,7 @@ fn rings(ways: &[Vec<usize>]) -> Vec<Vec<usize>> {
                 stack.push(point);
                 on_stack[point] = true;
             }
-            if let Some(&to) = ways[point].get(*next) {
+            if let Some(&to) = successors[point].get(*next) {
                 *next += 1;
                 if order[to] == UNSEEN {
                     path.push((to, 0));
@@ -222,14 +226,14 @@ fn rings(ways: &[Vec<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The longest way along arrows that leads through no ring.
-fn longest_chain(ways: &[Vec<usize>], in_ring: &[bool]) -> Vec<usize> {
-    // How many points follow, and which is the first of them; without rings every point is settled once.
-    let mut best: Vec<Option<(usize, Option<usize>)>> = vec![None; ways.len()];
-    for start in (0..ways.len()).filter(|&start| !in_ring[start]) {
+/// The longest path along arrows that avoids rings.
+fn longest_chain(successors: &[Vec<usize>], in_ring: &[bool]) -> Vec<usize> {
+    // The length of the longest path from each point, and its first step. Without rings every point is settled once.
+    let mut best: Vec<Option<(usize, Option<usize>)>> = vec![None; successors.len()];
+    for start in (0..successors.len()).filter(|&start| !in_ring[start]) {
         let mut path = vec![start];
         while let Some(&point) = path.last() {
-            let onward = || ways[point].iter().copied().filter(|&to| !in_ring[to]);
+            let onward = || successors[point].iter().copied().filter(|&to| !in_ring[to]);
             if let Some(unsettled) = onward().find(|&to| best[to].is_none()) {
                 path.push(unsettled);
                 continue;
@@ -239,7 +243,8 @@ fn longest_chain(ways: &[Vec<usize>], in_ring: &[bool]) -> Vec<usize> {
             path.pop();
         }
     }
-    let first = (0..ways.len()).filter_map(|point| Some((best[point]?.0, std::cmp::Reverse(point)))).max();
+    let first =
+        (0..successors.len()).filter_map(|point| Some((best[point]?.0, std::cmp::Reverse(point)))).max();
     let mut chain = Vec::new();
     let mut at = first.map(|(_, std::cmp::Reverse(point))| point);
     while let Some(point) = at {

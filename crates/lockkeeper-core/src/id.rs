@@ -1,4 +1,4 @@
-//! The numbers and names that identify things in the lock table.
+//! Identifiers in the lock table, and cell time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use smol_str::SmolStr;
 /// The name of a lock. Short names are stored inline, long ones are shared.
 pub type LockName = SmolStr;
 
-/// The id of a request, chosen by the client. The same id in the same session is the same request.
+/// The id of a request, chosen by the client. The same id in the same session denotes the same request.
 pub type RequestId = SmolStr;
 
-/// A client's lifeline. 128 random bits, so that it cannot be guessed.
+/// The id of a session: 128 random bits, so that it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u128);
 
@@ -33,25 +33,25 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The text is not a session id.
+/// Error for a text that is not a session id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a session id is 32 hexadecimal digits, as given by session/open")]
-pub struct NotASessionId;
+#[error("not a session id: expected 32 hexadecimal digits, as returned by session/open")]
+pub struct InvalidSessionId;
 
 impl FromStr for SessionId {
-    type Err = NotASessionId;
+    type Err = InvalidSessionId;
 
-    fn from_str(text: &str) -> Result<Self, NotASessionId> {
-        let (high, low) = text.as_bytes().split_first_chunk::<16>().ok_or(NotASessionId)?;
-        let low = low.try_into().map_err(|_| NotASessionId)?;
+    fn from_str(text: &str) -> Result<Self, InvalidSessionId> {
+        let (high, low) = text.as_bytes().split_first_chunk::<16>().ok_or(InvalidSessionId)?;
+        let low = low.try_into().map_err(|_| InvalidSessionId)?;
         match (sixteen_digits(high), sixteen_digits(low)) {
             (Some(high), Some(low)) => Ok(SessionId(u128::from(high) << 64 | u128::from(low))),
-            _ => Err(NotASessionId),
+            _ => Err(InvalidSessionId),
         }
     }
 }
 
-/// Every operation names its session, so this is read more often than anything else.
+/// Parses 16 hexadecimal digits. Fast, because every operation names its session.
 fn sixteen_digits(digits: &[u8; 16]) -> Option<u64> {
     digits.iter().try_fold(0, |number, &digit| {
         let digit = char::from(digit).to_digit(16)?;
@@ -59,7 +59,7 @@ fn sixteen_digits(digits: &[u8; 16]) -> Option<u64> {
     })
 }
 
-/// A fencing token: greater than that of every earlier grant of the whole table.
+/// A fencing token: greater than the token of every earlier grant of the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Token(pub u64);
 
@@ -68,22 +68,22 @@ impl Token {
     pub const MAX: Token = Token((1 << 53) - 1);
 }
 
-/// A place in the queue. Tickets rise, so the order of tickets is the order of arrival.
+/// A waiting request's number. Tickets rise, so their order is the order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Ticket(pub u64);
 
-/// Time as the cell counts it, in microseconds since the cell began: it only moves forward, and stands
-/// still while there is no leader (S2). It is no wall clock.
+/// The time of the cell, in microseconds since it was formed. Monotonic; does not advance without a leader (S2). Not a
+/// wall clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct CellTime(pub u64);
 
 impl CellTime {
-    /// The moment this many milliseconds later.
+    /// The time this many milliseconds later.
     pub fn plus_ms(self, ms: u64) -> CellTime {
         CellTime(self.0.saturating_add(ms.saturating_mul(1_000)))
     }
 
-    /// Whole milliseconds since an earlier moment; zero if it is not earlier.
+    /// Whole milliseconds since an earlier time; zero if it is not earlier.
     pub fn ms_since(self, earlier: CellTime) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000
     }

@@ -1,8 +1,8 @@
-//! The lock table of Lockkeeper: who holds what, decided purely.
+//! The lock table of Lockkeeper as a pure state machine.
 //!
-//! One entry of the log goes in, answers and effects come out. There is no clock, no I/O, no randomness and
-//! no hash order in here, so every node that applies the same entries has the same table, and a test can
-//! replay anything. The rules of safety that live here are marked S1, S2, S5 to S9 and S11 in the code.
+//! [`LockTable::apply`] takes one log entry and returns answers and effects. It uses no clock, no I/O, no randomness and
+//! no hash order, so every node that applies the same entries has the same table, and tests can replay any history. The
+//! safety rules that this crate enforces are marked in the code: S1, S2, S5 to S9, S11 and S13.
 //!
 //! ```
 //! use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, Reply, SessionId, Token};

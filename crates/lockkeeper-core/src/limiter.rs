@@ -1,5 +1,5 @@
-//! Rate limiters shared by all who ask: the generic cell rate algorithm, by cell time. A limiter is one moment: the time at
-//! which it would be as if nobody had ever taken anything. Limiters whose moment has passed are forgotten.
+//! Shared rate limiters: the generic cell rate algorithm (GCRA) in cell time. The state of a limiter is the time at which
+//! all its permits are available again. Limiters whose time has passed are forgotten.
 
 use crate::effect::{Answer, Reply};
 use crate::limits;
@@ -8,7 +8,7 @@ use crate::table::LockTable;
 use crate::weighed::{RECORD, Weigh};
 use smol_str::SmolStr;
 
-/// How many forgotten limiters one take clears away.
+/// Expired limiters that are removed with each take.
 const CLEARED_PER_TAKE: usize = 2;
 
 /// A request for permits of a rate.
@@ -16,11 +16,11 @@ const CLEARED_PER_TAKE: usize = 2;
 pub struct TakeRate {
     /// The limiter's name.
     pub limiter: SmolStr,
-    /// How many are wanted, all or none.
+    /// The number of permits, all or none.
     pub permits: u64,
     /// The time between two permits, in nanoseconds.
     pub interval_ns: u64,
-    /// How many can be had at once after a pause.
+    /// The maximum number of permits at once after a pause.
     pub burst: u64,
 }
 
@@ -48,7 +48,7 @@ impl LockTable {
             known.unwrap_or(0).max(now) + u128::from(take.permits) * u128::from(take.interval_ns);
         let earliest = full_again.saturating_sub(u128::from(take.burst) * u128::from(take.interval_ns));
         if earliest > now {
-            // Rounded up: who comes back then is served.
+            // Rounded up, so that a retry after this time succeeds.
             let retry_after_ms = ((earliest - now).div_ceil(1_000_000)) as u64;
             return Ok(Reply::Rate { allowed: false, retry_after_ms });
         }

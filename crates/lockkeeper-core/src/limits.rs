@@ -1,5 +1,4 @@
-//! Every bound of the lock table in one place (S11). At a bound the answer is a clear refusal, and
-//! releases and keep-alives still work.
+//! All bounds of the lock table (S11). At a bound the answer is a clear refusal, and releases and keep-alives still work.
 
 use crate::command::{Command, Fence, Waiting};
 use crate::refusal::Refusal;
@@ -18,7 +17,7 @@ pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 pub const TTL_MS_MIN: u64 = 100;
 /// Longest time to live of a session.
 pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// Longest wait for a lock that names a limit; a wait without a limit has none.
+/// Longest limited wait for a lock. A wait without a limit has none.
 pub const WAIT_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1_000;
 /// Longest lock-delay (S9).
 pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
@@ -34,14 +33,14 @@ pub const LOCKS_MAX: usize = 10_000_000;
 pub const GRANTS_PER_SESSION_MAX: u32 = 2_000_000;
 /// Most requests of one session that can wait.
 pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
-/// Most requests that can wait for one lock. One release can let all of them in at once (readers), and that
-/// entry must stay short.
+/// Most requests that can wait for one lock. One release can admit all of them at once (readers), and that entry must
+/// stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
 /// Most locks that one scope can hold: an older scope may have to take them all in one entry.
 pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
 /// Most locks that one scope can wait for, in all its requests together.
 pub const WAITS_PER_SCOPE_MAX: u32 = 256;
-/// Scopes that neither hold nor wait whose age is remembered.
+/// Most idle scopes whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
 /// Longest value of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 4 * 1024;
@@ -53,38 +52,38 @@ pub const BURST_MAX: u64 = 1_000_000_000;
 pub const INTERVAL_NS_MAX: u64 = 24 * 60 * 60 * 1_000_000_000;
 /// Most values in a cell.
 pub const VALUES_MAX: usize = 1_000_000;
-/// Answers of settled requests (released or refused) that a session's retries can still ask for.
+/// Most answers to settled requests (released or refused) that are remembered for retries, per session.
 pub const SETTLED_PER_SESSION_MAX: u32 = 256;
-/// A full table keeps so many of them for each session that had them, or fewer if the new ones are larger.
+/// Number of these answers that a full table keeps per session, or fewer if newer ones are larger.
 pub const SETTLED_IN_FULL_TABLE: u32 = 16;
-/// Free locks whose last token is remembered one by one; older ones are covered by one common bound.
+/// Most free locks whose last token is remembered individually; older ones are covered by one common bound.
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
-/// Work budgets of one entry, in steps of about a microsecond (see `work.rs` and ADR 0018). What does not fit continues
-/// in the next entries, and others are served in between. These belong to the cell version: a node with other ones
-/// would have another table.
-///
-/// For work that earlier entries deferred. Also the most that one deadlock search may take, so that a deferred search
-/// can always be completed.
+// The constants below are work budgets of one entry, in steps of about a microsecond (see `work.rs` and ADR 0018). Work
+// beyond them continues in the next entries, and others are served in between. They belong to the cell version: a node
+// with different ones would compute a different table.
+
+/// Budget for work that earlier entries deferred. Also the maximum for one deadlock search, so that a deferred search can
+/// always complete.
 pub const BACKLOG_STEPS_PER_ENTRY: u64 = 8_192;
-/// For waits and lock-delays that end, shared by all commands of an entry beside [`STEPS_PER_COMMAND`].
+/// Budget for ends of waits and lock-delays, and for all commands of an entry beyond [`STEPS_PER_COMMAND`].
 pub const COMMAND_STEPS_PER_ENTRY: u64 = 4_096;
-/// Added for each command, so that an ordinary hand-off from one holder to the next is never deferred.
+/// Budget added for each command, so that the ordinary hand-off to the next holder is never deferred.
 pub const STEPS_PER_COMMAND: u64 = 8;
-/// The leader closes an entry when the estimated cost of its commands has grown to this (see `Command::cost`).
+/// The leader closes an entry when the estimated cost of its commands reaches this (see `Command::cost`).
 pub const ENTRY_COST_MAX: u64 = 32_768;
-/// For taking back what ended sessions held.
+/// Budget for freeing what ended sessions held.
 pub const REAP_STEPS_PER_ENTRY: u64 = 4_096;
-/// Of those, at least so many for forgetting the answers and scopes of ended sessions, whose locks come first.
+/// Budget for forgetting the answers and scopes of ended sessions, after their locks are freed.
 pub const FORGET_STEPS_PER_ENTRY: u64 = 512;
-/// The most steps of a piece of work that is done as a whole, such as wounding one scope. The last piece of an entry may
-/// begin when one step is left.
+/// Maximum number of steps of an indivisible piece of work, such as wounding one scope. The last piece of an entry may
+/// begin with one step left.
 pub const STEPS_PER_PIECE_MAX: u64 = 4_096;
 
-/// The most that a table holds in logical bytes, unless an administrator has set another bound.
+/// Default maximum size of the table in logical bytes. Administrators can set another.
 pub const STATE_BYTES_MAX: u64 = 1 << 30;
-/// The lowest bound that can be set: below it, what a session and its locks need would not fit.
+/// Lowest maximum that can be set: a session and its locks would not fit below it.
 pub const STATE_BYTES_SETTING_MIN: u64 = 1 << 20;
-/// The highest bound that can be set.
+/// Highest maximum that can be set.
 pub const STATE_BYTES_SETTING_MAX: u64 = 1 << 44;
 
 /// Longest name of an identity, in bytes.
@@ -93,15 +92,15 @@ pub const IDENTITY_BYTES_MAX: usize = 256;
 const CHANGE_BYTES_MAX: usize = 2 * 1024;
 /// Most access rules.
 pub const RULES_MAX: usize = 10_000;
-/// Most access rules of one identity: every request looks at them.
+/// Most access rules of one identity: every request checks them.
 pub const RULES_PER_IDENTITY_MAX: usize = 256;
 /// Most access tokens.
 pub const TOKENS_MAX: usize = 100_000;
 /// Most namespaces, and most identities, with quotas of their own.
 pub const QUOTAS_MAX: usize = 10_000;
 
-/// Everything in a command that has a length. The node asks before the command is queued, so that nothing
-/// oversized reaches the log; the table asks again when it applies it.
+/// Checks every length in a command. The node checks before it queues the command, so that nothing oversized reaches the
+/// log; the table checks again on apply.
 pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
     match command {
         Command::OpenSession { owner, identity, .. } => {
@@ -112,7 +111,7 @@ pub fn check_sizes(command: &Command) -> Result<(), Refusal> {
         Command::Acquire(request) => {
             if request.locks.as_slice().len() > LOCKS_PER_REQUEST_MAX {
                 return Err(Refusal::limit(format!(
-                    "{} locks at once are asked for; at most {LOCKS_PER_REQUEST_MAX} are allowed",
+                    "the request names {} locks; at most {LOCKS_PER_REQUEST_MAX} are allowed",
                     request.locks.as_slice().len()
                 )));
             }
@@ -172,7 +171,7 @@ fn check_fence(fence: Option<&Fence>) -> Result<(), Refusal> {
     check_length("name of the fence's lock", fence.map_or(0, |fence| fence.lock.len()), NAME_BYTES_MAX)
 }
 
-/// A name that the table can carry: not empty, not too long, no control characters.
+/// Checks that a name is not empty, not too long and without control characters.
 pub fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     if name.is_empty() {
         return Err(Refusal::invalid(format!("the {what} is empty: give it a name such as \"orders/4472\"")));
@@ -184,14 +183,12 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
         )));
     }
     if name.chars().any(char::is_control) {
-        return Err(Refusal::invalid(format!(
-            "the {what} has a control character in it; use printable text"
-        )));
+        return Err(Refusal::invalid(format!("the {what} contains a control character: use printable text")));
     }
     Ok(())
 }
 
-/// A text that must not be longer than `bytes_max`.
+/// Checks that a text is not longer than `bytes_max`.
 pub fn check_length(what: &str, length: usize, bytes_max: usize) -> Result<(), Refusal> {
     if length > bytes_max {
         return Err(Refusal::too_large(format!(
@@ -201,7 +198,7 @@ pub fn check_length(what: &str, length: usize, bytes_max: usize) -> Result<(), R
     Ok(())
 }
 
-/// A number that must lie in a range.
+/// Checks that a number is within a range.
 pub fn check_range(what: &str, value: u64, min: u64, max: u64) -> Result<(), Refusal> {
     if value < min || value > max {
         return Err(Refusal::invalid(format!("{what} is {value}; it must be between {min} and {max}")));

@@ -1,4 +1,4 @@
-//! A name with a capacity, its holders, and the one rule by which they are let in.
+//! A lock: its capacity and its holders, and the rule of admission.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::id::{CellTime, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
 use crate::scope::Extra;
 
-/// A lock that is held, waited for, closed, or lately was.
+/// A lock that is held, waited for or closed, or was so recently.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lock {
     pub(crate) capacity: u32,
@@ -22,9 +22,9 @@ pub(crate) struct Lock {
     pub(crate) holders: Holders,
     // Invariant: the number of its keys in `LockTable::queues`.
     pub(crate) waiting: u32,
-    /// Kept closed because a session died holding it (S9), until its timer sets this back to zero.
+    /// End of the lock-delay after a holder's session expired (S9). The timer resets it to zero.
     pub(crate) closed_until: CellTime,
-    // Invariant: its key in `LockTable::free` while nobody holds it, waits for it or keeps it closed.
+    // Invariant: its key in `LockTable::free` while the lock is neither held, waited for nor closed.
     pub(crate) freed: Option<u64>,
 }
 
@@ -41,12 +41,12 @@ impl Lock {
         }
     }
 
-    /// Nobody holds it, waits for it or keeps it closed: its capacity is forgotten.
+    /// Whether it is neither held, waited for nor closed. Then its capacity is forgotten.
     pub(crate) fn is_free(&self) -> bool {
         self.waiting == 0 && matches!(self.holders, Holders::None) && self.closed_until == CellTime::default()
     }
 
-    /// If it has become free: forgets its capacity, and counts as one of the free ones under this number.
+    /// If the lock has become free: forgets its capacity and marks it as free with this number.
     pub(crate) fn forget_if_free(&mut self, number: u64) -> bool {
         let is_free = self.is_free();
         if is_free {
@@ -56,8 +56,8 @@ impl Lock {
         is_free
     }
 
-    /// The rule of admission (S7), the same for exclusive, shared and counted locks. Who is next in the
-    /// queue is the caller's part of the rule.
+    /// The rule of admission (S7), the same for exclusive, shared and counted locks. The caller checks the order of the
+    /// queue.
     pub(crate) fn admits(&self, units: u32) -> bool {
         self.admits_in_exchange(units, 0)
     }
@@ -68,19 +68,19 @@ impl Lock {
         self.closed_until == CellTime::default() && admission::admits(self.capacity, used, units)
     }
 
-    /// The capacity as people see it.
-    pub(crate) fn capacity_shown(&self) -> u32 {
-        admission::shown(self.capacity)
+    /// The capacity to display.
+    pub(crate) fn displayed_capacity(&self) -> u32 {
+        admission::displayed(self.capacity)
     }
 
-    /// What a request would take of this lock, and the capacity the lock would then have.
+    /// The demand of a request on this lock.
     pub(crate) fn demand(&self, request: &Acquire) -> Result<Demand, Refusal> {
         let in_use = (!self.is_free()).then_some(self.capacity);
         Demand::of(request.mode, request.permits, request.capacity, in_use)
     }
 }
 
-/// Who holds a lock. Nearly always one, which then costs no allocation.
+/// The holders of a lock. Nearly always one, which needs no allocation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) enum Holders {
     #[default]
@@ -146,7 +146,7 @@ impl Holders {
     }
 }
 
-/// A grant that is held: all of it, or what is left of it after some of its locks were given back.
+/// A grant that is held, or what is left of it after some of its locks were released.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) locks: Locks,

@@ -1,61 +1,61 @@
-//! Bugs that can be put back, one at a time, to see that they are caught. Without the feature `mutations` none of this
-//! is compiled in; with it, a thread has to ask for one by name. docs/proof.md has the list and what catches each.
+//! Mutations: bugs that can be put back, one at a time, to prove that the checkers catch them. Compiled in only with the
+//! feature `mutations`, and off until a thread turns one on. docs/proof.md lists them with what catches each.
 
-/// A bug that somebody could make.
+/// A bug that can be put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// A retry is a new request (S5).
+    /// A retry is treated as a new request (S5).
     ForgetRequest,
-    /// A refused acquire is forgotten: a late copy of it is a new request (S5).
+    /// A refused acquire is forgotten: a late copy of it is treated as a new request (S5).
     ForgetRefusals,
-    /// The last in the queue is let in first (S7).
+    /// The last request in the queue is granted first (S7).
     Overtake,
-    /// An expiry is carried out although the session was heard of since it was decided (S3).
+    /// An expiry is executed although the session was active since it was decided (S3).
     ExpiryIgnoresVersion,
-    /// The counter of tokens is not part of snapshots (S1).
+    /// The token counter is missing from snapshots (S1).
     TokenFromMemory,
-    /// A release frees the lock whoever holds it (S8).
+    /// A release frees the lock regardless of its holder (S8).
     ReleaseByAnyone,
-    /// A write is accepted whatever its token is.
+    /// A write is accepted regardless of its token.
     StaleWrite,
     /// An entry is acknowledged before it is synced (S10).
     AcknowledgeBeforeSync,
-    /// A vote is not on the disk when it is given.
+    /// A vote is given before it is on disk.
     VoteInMemory,
     /// A renewal is acknowledged without the lease from a majority (S3).
     RenewWithoutLease,
     /// A read is answered without the lease from a majority (S3).
     ReadWithoutLease,
-    /// A renewal is acknowledged although an expiry is on its way (S3).
+    /// A renewal is acknowledged while an expiry is in flight (S3).
     RenewWhileExpiring,
-    /// A new leader gives sessions a quarter of their time instead of all of it (S3).
+    /// A new leader gives sessions a quarter of their TTL (S3).
     ShortTimeAtTakeOver,
-    /// A leader that takes office again serves before what it proposed earlier is decided (S3).
+    /// A re-elected leader serves before its earlier proposals are decided (S3).
     ServeBeforeBarrier,
     /// Answers are given when an entry is proposed, not when it is committed.
     GrantBeforeCommit,
-    /// The client counts its deadline from the answer to a renewal, not from its sending (S4).
+    /// The client counts its deadline from the receipt of a renewal's answer, not from the send time (S4).
     DeadlineFromAnswer,
-    /// The client's deadline is kept by a clock that people can set (S4).
+    /// The client's deadline uses the wall clock (S4).
     WallClock,
-    /// The client keeps its guards until it is told that they are lost (S4).
+    /// The client keeps its guards until the server reports them lost (S4).
     NoDeadline,
-    /// A caller who goes away leaves its request behind.
+    /// A caller that goes away does not cancel its request.
     ForgetCancel,
-    /// A restored table goes on with the tokens and versions of its backup (S1).
+    /// A restored table continues with the tokens and versions of its backup (S1).
     RestoreKeepsTokens,
-    /// The leader's lease counts its own promise instead of those that the members gave (S3).
+    /// The leader's lease counts its own promise instead of the members' promises (S3).
     LeaseIgnoresPromise,
-    /// A node goes on serving although its table differs from that of the majority (S13).
+    /// A node keeps serving although its table differs from the majority's (S13).
     IgnoreDisagreement,
-    /// An entry for which the disk has no room is acknowledged all the same (S10).
+    /// An entry is acknowledged although the disk has no room for it (S10).
     AcknowledgeWithoutRoom,
-    /// Work that does not fit into its entry is done all the same (S11).
+    /// Work beyond the budget of its entry is done anyway (S11).
     IgnoreBudget,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Mutation; 24] = [
         Mutation::ForgetRequest,
         Mutation::ForgetRefusals,
@@ -94,12 +94,12 @@ mod switch {
         static ON: Cell<Option<Mutation>> = const { Cell::new(None) };
     }
 
-    /// Puts a bug back on this thread, or takes it away.
+    /// Sets the mutation of this thread.
     pub fn put_back(mutation: Option<Mutation>) {
         ON.set(mutation);
     }
 
-    /// Whether this bug is there.
+    /// Whether this mutation is on.
     pub fn is_on(mutation: Mutation) -> bool {
         ON.get() == Some(mutation)
     }
@@ -109,7 +109,7 @@ mod switch {
 mod switch {
     use super::Mutation;
 
-    /// Whether this bug is there. It is not.
+    /// Always false without the feature.
     pub const fn is_on(_: Mutation) -> bool {
         false
     }

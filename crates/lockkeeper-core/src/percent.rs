@@ -1,9 +1,9 @@
-//! Names as plain text that other formats can carry: everything that is not plain there as %XX.
+//! Percent-encoding of names.
 
 use std::fmt::Write;
 
-/// The text with every byte that is not plain as %XX. `is_plain` gets a byte that can be printed, and its place; it must
-/// refuse `%`.
+/// Encodes every byte that is not plain as %XX. `is_plain` gets the index and value of a printable byte, and must return
+/// false for `%`.
 pub fn encode(text: &str, is_plain: impl Fn(usize, u8) -> bool) -> String {
     let mut encoded = String::with_capacity(text.len() + 8);
     for (index, byte) in text.bytes().enumerate() {
@@ -17,7 +17,7 @@ pub fn encode(text: &str, is_plain: impl Fn(usize, u8) -> bool) -> String {
     encoded
 }
 
-/// The text that was encoded; `None` if it cannot have been.
+/// Decodes an encoded text; `None` if it is malformed.
 pub fn decode(encoded: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded.bytes();

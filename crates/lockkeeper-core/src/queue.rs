@@ -1,4 +1,4 @@
-//! Those who wait. One line for each lock, in the order of tickets; nobody overtakes (S7).
+//! Waiting requests: one queue for each lock, in the order of tickets, without overtaking (S7).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Waiter {
     pub(crate) request: Option<RequestId>,
     pub(crate) locks: Locks,
     pub(crate) mode: Mode,
-    /// Units it will take of each lock.
+    /// Units that it takes of each lock.
     pub(crate) units: u32,
     pub(crate) since: CellTime,
     pub(crate) until: Option<CellTime>,
@@ -33,7 +33,7 @@ pub(crate) struct Waiter {
 }
 
 impl LockTable {
-    /// The ticket at the head of a lock's line.
+    /// The ticket at the head of a lock's queue.
     pub(crate) fn head(&self, lock: &LockName) -> Option<Ticket> {
         if self.locks.get(lock)?.waiting == 0 {
             return None;
@@ -45,7 +45,7 @@ impl LockTable {
         (first.0 == *lock).then_some(first.1)
     }
 
-    /// Puts a request at the end of the line of each of its locks.
+    /// Appends a request to the queue of each of its locks.
     pub(crate) fn enqueue(&mut self, waiter: Waiter) -> Ticket {
         self.last_ticket.0 += 1;
         let ticket = self.last_ticket;
@@ -73,7 +73,7 @@ impl LockTable {
         ticket
     }
 
-    /// Takes a request out of every line it stands in. Whoever calls this then lets in those behind it.
+    /// Removes a request from all its queues. The caller then admits the requests behind it.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
         self.work.charge(LOCK_STEPS * waiter.locks.as_slice().len() as u64);
@@ -97,7 +97,7 @@ impl LockTable {
         Some(waiter)
     }
 
-    /// Ends a wait without a grant and lets in those behind it.
+    /// Ends a wait without a grant and admits the requests behind it.
     pub(crate) fn end_wait(&mut self, ticket: Ticket, refusal: Refusal) {
         let Some(waiter) = self.leave(ticket) else { return };
         if let Some(request) = &waiter.request {
@@ -117,11 +117,11 @@ impl LockTable {
         self.admit(waiter.locks.as_slice());
     }
 
-    /// Lets in whoever can go, in the order of tickets. Called with the locks whose head of line or room
-    /// may have changed. Whoever goes in leaves the lines of all its locks, so those behind it come next.
+    /// Grants the waiting requests that can be admitted, in the order of tickets. Called with the locks whose queue or room
+    /// may have changed. An admitted request leaves the queues of all its locks, so the requests behind it are next.
     ///
-    /// When the budget of the entry is spent, the rest is deferred. Nobody overtakes meanwhile: a lock with waiters
-    /// is never granted past them (S7).
+    /// When the budget of the entry is spent, the rest is deferred. None overtakes meanwhile: a lock with waiters is never
+    /// granted past them (S7).
     pub(crate) fn admit(&mut self, names: &[LockName]) {
         let mut next: BTreeSet<Ticket> = names.iter().filter_map(|name| self.head(name)).collect();
         while let Some(ticket) = next.pop_first() {
@@ -130,7 +130,7 @@ impl LockTable {
                 self.defer_admission(&next);
                 break;
             }
-            if !self.can_go(ticket) {
+            if !self.can_grant(ticket) {
                 continue;
             }
             let Some(waiter) = self.leave(ticket) else { continue };
@@ -143,7 +143,8 @@ impl LockTable {
         }
     }
 
-    /// Leaves a task for the first lock of each request: whoever can go is at the head of the lines of all its locks.
+    /// Defers admission as a task for the first lock of each request. One suffices: a request that can be admitted is at the
+    /// head of the queues of all its locks.
     fn defer_admission(&mut self, tickets: &BTreeSet<Ticket>) {
         for ticket in tickets {
             let first = self.waiters.get(ticket).and_then(|waiter| waiter.locks.as_slice().first());
@@ -153,10 +154,10 @@ impl LockTable {
         }
     }
 
-    /// A request goes in when it is at the head of the lines of all its locks and all have room: tickets
-    /// have one order, so the lowest can always go. One whose session has ended never goes: it keeps its
-    /// place until it is cleared away, in slices as everything of that session. Nor does one that was cancelled.
-    fn can_go(&mut self, ticket: Ticket) -> bool {
+    /// Whether a request is at the head of the queues of all its locks and all have room. Tickets have one order, so the
+    /// lowest ticket is never blocked by another waiter. A request whose session has ended is not granted: it keeps its place
+    /// until it is removed in slices with everything of that session. Nor is a cancelled one.
+    fn can_grant(&mut self, ticket: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&ticket) else { return false };
         self.work.charge(waiter.locks.as_slice().len() as u64);
         self.sessions.contains_key(&waiter.session)
@@ -175,12 +176,12 @@ impl LockTable {
             Held { locks, mode, units, since: self.now, lock_delay_ms, request: request.clone(), extra };
         let grant = self.grant(session, held);
         if let Some(scope) = scope {
-            self.note_if_doomed(scope, grant.locks.as_slice());
+            self.schedule_wound(scope, grant.locks.as_slice());
         }
         self.effects.push(Effect::Granted { session, ticket, request, grant, waited_ms });
     }
 
-    /// Lets a holder in: the only place where tokens are made (S1). The caller has checked that there is room.
+    /// Grants locks: the only place that issues tokens (S1). The caller has checked that there is room.
     pub(crate) fn grant(&mut self, session: SessionId, held: Held) -> Grant {
         self.work.charge(LOCK_STEPS * held.locks.as_slice().len() as u64);
         self.last_token.0 += 1;

@@ -1,5 +1,4 @@
-//! Bounds for namespaces and identities. What is in use is counted only while there are bounds, so that a cell without
-//! any pays nothing.
+//! Quotas of namespaces and identities. Usage is counted only while there are quotas, so they cost nothing otherwise.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,16 +13,16 @@ use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::work::Task;
 
-/// The bounds of a namespace. What is not set has none but those of the whole cell.
+/// The quota of a namespace. Without a value, only the bounds of the cell apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quota {
     /// Most locks that are held, waited for or closed.
     pub locks: Option<u64>,
-    /// Most requests that wait.
+    /// Most waiting requests.
     pub waiters: Option<u64>,
     /// Most values.
     pub values: Option<u64>,
-    /// Most requests in a second, counted by the leader and not by the table: it has no clock.
+    /// Most requests per second. Counted by the leader, because the table has no clock.
     pub requests_per_s: Option<u32>,
 }
 
@@ -49,19 +48,19 @@ impl std::fmt::Display for Quota {
     }
 }
 
-/// What a namespace has in use.
+/// The usage of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Locks that are held, waited for or closed.
     pub locks: u64,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiters: u64,
     /// Values.
     pub values: u64,
 }
 
-/// How far counting has come since the first quota was set. Nothing in use is looked at all at once: there may be
-/// millions. Names come in their order; those up to the one here are counted, and from then on kept up to date.
+/// Progress of counting usage after the first quota was set. Counting runs in slices, because there may be millions of
+/// names. Names are visited in order; those up to the name here are counted, and kept up to date from then on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Counting {
     /// The locks, with their waiters, up to this one.
@@ -70,7 +69,7 @@ pub(crate) enum Counting {
     Values(SmolStr),
 }
 
-/// What is counted.
+/// A counted resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Counted {
     Lock,
@@ -88,24 +87,24 @@ impl Usage {
     }
 }
 
-/// The namespace of a name: what is before its first slash.
+/// The namespace of a name: the part before its first slash.
 pub fn namespace(name: &str) -> &str {
     let name = subject(name);
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
 impl Access {
-    /// The bounds of the namespace that this name is in.
+    /// The quota of the namespace of a name.
     pub fn quota_of(&self, name: &str) -> Option<&Quota> {
         self.quotas.get(namespace(name)).or_else(|| self.quotas.get(EVERYBODY))
     }
 
-    /// What a namespace has in use, if it is counted.
+    /// The usage of a namespace, as far as it is counted.
     pub fn usage_of(&self, namespace: &str) -> Usage {
         self.usage.get(namespace).copied().unwrap_or_default()
     }
 
-    /// How many sessions an identity has open.
+    /// The number of open sessions of an identity.
     pub fn sessions_of(&self, identity: &str) -> u32 {
         self.sessions.get(identity).copied().unwrap_or(0)
     }
@@ -114,7 +113,7 @@ impl Access {
         !self.quotas.is_empty()
     }
 
-    /// Whether counting has come past this name.
+    /// Whether counting has passed this name.
     fn is_counted(&self, name: &str, what: Counted) -> bool {
         match (&self.counting, what) {
             (None, _) | (Some(Counting::Values(_)), Counted::Lock | Counted::Waiter) => true,
@@ -177,7 +176,7 @@ impl Access {
     ) -> Result<(), Refusal> {
         match self.quota_of(name).and_then(bound) {
             Some(most) if then(self.usage_of(namespace(name))) > most => Err(Refusal::limit(format!(
-                "the namespace \"{}\" has {most} {what}, its quota: come back when some are gone, or raise it with \
+                "the namespace \"{}\" has {most} {what}, its quota: try again when there are fewer, or raise it with \
                  lockkeeper access quota",
                 namespace(name)
             ))),
@@ -187,7 +186,7 @@ impl Access {
 }
 
 impl LockTable {
-    /// Whether one more request may wait for all these locks.
+    /// Checks that one more request may wait for all these locks.
     pub(crate) fn check_waiter_quota(&self, locks: &Locks) -> Result<(), Refusal> {
         if !self.access.counts() {
             return Ok(());
@@ -196,7 +195,7 @@ impl LockTable {
         self.check_all(&names, "waiting requests", |quota| quota.waiters, |usage| usage.waiters)
     }
 
-    /// Whether all these locks may be in use at once.
+    /// Checks that all these locks may be in use at once.
     pub(crate) fn check_lock_quota(&self, locks: &Locks) -> Result<(), Refusal> {
         if !self.access.counts() {
             return Ok(());
@@ -206,7 +205,7 @@ impl LockTable {
         self.check_all(&fresh, "locks in use", |quota| quota.locks, |usage| usage.locks)
     }
 
-    /// Whether each namespace has room for all its names among these.
+    /// Checks that each namespace has room for its names among these.
     fn check_all(
         &self,
         names: &[&LockName],
@@ -225,14 +224,14 @@ impl LockTable {
         Ok(())
     }
 
-    /// Quotas were set, or the last one was taken away: begins to count what is in use, or forgets it.
+    /// Starts to count usage after the first quota was set, or forgets it after the last one was removed.
     pub(crate) fn restart_counting(&mut self) {
         self.access.usage = Default::default();
         self.access.counting = self.access.counts().then(|| Counting::Locks(LockName::default()));
         self.count_more();
     }
 
-    /// Counts what is in use, as far as the budget of the entry goes.
+    /// Counts usage, within the budget of the entry.
     pub(crate) fn count_more(&mut self) {
         let LockTable { access, locks, values, work, backlog, .. } = self;
         if let Some(Counting::Locks(last)) = access.counting.clone() {
@@ -263,7 +262,7 @@ impl LockTable {
         }
     }
 
-    /// Counts a restored table, as far as it was counted when its snapshot was taken.
+    /// Recounts usage after a restore, as far as it was counted when the snapshot was taken.
     pub(crate) fn count_restored(&mut self) {
         let LockTable { access, locks, queues, values, .. } = self;
         for (name, _) in locks.iter().filter(|(_, lock)| lock.freed.is_none()) {

@@ -1,5 +1,5 @@
-//! Counts the records that reads look at, so that tests can tell how a read's cost grows with the table. Counted only with
-//! the feature `mutations`; without it this compiles to nothing.
+//! Counter of the records that reads visit, so that tests can check how the cost of a read grows with the table. Compiles
+//! to nothing without the feature `mutations`.
 
 #[cfg(feature = "mutations")]
 mod counter {
@@ -9,12 +9,12 @@ mod counter {
         static RECORDS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Counts records that a read has looked at.
+    /// Counts visited records.
     pub(crate) fn count(records: usize) {
         RECORDS.set(RECORDS.get() + records as u64);
     }
 
-    /// The records that reads on this thread have looked at since this was last asked.
+    /// The number of records visited on this thread since the last call.
     pub fn take() -> u64 {
         RECORDS.take()
     }

@@ -1,5 +1,5 @@
-//! Scopes: one line of work each, which may hold several locks and wait for more. They are the unit of deadlock, and
-//! have an age: that of their first acquire.
+//! Scopes. A scope is one line of work that may hold several locks and wait for more: the unit of deadlock detection. Its
+//! age is that of its first acquire.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::Weighed;
+use crate::weighed::WeighedMap;
 
-/// A scope's number: the lower, the older.
+/// The number of a scope. Lower is older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct ScopeNo(pub u64);
 
-/// What happens when a scope meets another one in its way.
+/// What a scope does when another scope blocks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// It waits, unless that would close a cycle.
+    /// Waits, unless that would close a cycle.
     #[default]
     Detect,
-    /// It waits for younger ones only; if an older one is in its way, it dies.
+    /// Waits for younger scopes only; dies if an older one blocks it.
     WaitDie,
-    /// It takes from younger ones what it needs, and waits for older ones.
+    /// Takes what it needs from younger scopes, and waits for older ones.
     WoundWait,
 }
 
@@ -34,7 +34,7 @@ impl Policy {
     /// All policies.
     pub const ALL: [Policy; 3] = [Policy::Detect, Policy::WaitDie, Policy::WoundWait];
 
-    /// The word used in the API.
+    /// The name used in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Policy::Detect => "detect",
@@ -43,17 +43,17 @@ impl Policy {
         }
     }
 
-    /// The policy with this word.
+    /// The policy with this name.
     pub fn from_word(word: &str) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| policy.as_str() == word)
     }
 }
 
-/// What only some grants and waits have; most have none of it, which then costs no memory.
+/// Optional attributes of grants and waits. Most have none, which costs no memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Extra {
     pub(crate) scope: Option<ScopeNo>,
-    /// What a candidate stands for, or a leader has announced.
+    /// The value of a candidate or leader of an election.
     pub(crate) value: Option<SmolStr>,
     pub(crate) policy: Policy,
 }
@@ -74,40 +74,40 @@ pub(crate) fn scope_of(extra: Option<&Arc<Extra>>) -> Option<ScopeNo> {
 pub(crate) struct Scope {
     pub(crate) session: SessionId,
     pub(crate) name: SmolStr,
-    /// It has lost what it held to an older one, and has not been told yet.
+    /// It was wounded, and this was not reported yet.
     pub(crate) wounded: bool,
-    // Invariant: its key in `Scopes::idle` while it neither holds nor waits.
+    // Invariant: its key in `Scopes::idle` while it neither holds nor waits; otherwise `None`.
     pub(crate) idle: Option<u64>,
-    // Invariant: the number of its keys in `Scopes::grants`. Restored by counting.
+    // Invariant: the number of its keys in `Scopes::grants`. Recounted after a restore.
     #[serde(skip)]
     pub(crate) grants: u32,
-    // Invariant: the number of its keys in `Scopes::waits`. Restored by counting.
+    // Invariant: the number of its keys in `Scopes::waits`. Recounted after a restore.
     #[serde(skip)]
     pub(crate) waits: u32,
-    // Invariant: the locks of its grants. Restored by counting.
+    // Invariant: the number of locks of its grants. Recounted after a restore.
     #[serde(skip)]
     pub(crate) locks_held: u32,
-    // Invariant: the locks that its requests wait for. Restored by counting.
+    // Invariant: the number of locks that its requests wait for. Recounted after a restore.
     #[serde(skip)]
     pub(crate) locks_awaited: u32,
 }
 
-/// All scopes, and who of them holds and waits for what.
+/// All scopes, with indexes of what they hold and wait for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Scopes {
-    pub(crate) all: Weighed<ScopeNo, Scope>,
+    pub(crate) all: WeighedMap<ScopeNo, Scope>,
     pub(crate) names: OrdMap<(SessionId, SmolStr), ScopeNo>,
     pub(crate) next: u64,
-    /// Those that neither hold nor wait, the longest idle first: a scope that died comes back with its age.
+    /// Scopes that neither hold nor wait, longest idle first. Kept so that a scope that died can retry with its age.
     pub(crate) idle: OrdMap<u64, ScopeNo>,
     pub(crate) idle_next: u64,
     pub(crate) grants: OrdSet<(ScopeNo, Token)>,
     pub(crate) waits: OrdSet<(ScopeNo, Ticket)>,
-    /// The scopes that hold a lock, the oldest first.
+    /// The scopes that hold a lock, oldest first.
     pub(crate) holding: OrdSet<(LockName, ScopeNo, Token)>,
-    /// The scopes that wait for a lock and would rather die than wait for an older one, the oldest first.
+    /// The scopes that wait for a lock with the wait-die policy, oldest first.
     pub(crate) waiting: OrdSet<(LockName, ScopeNo, Ticket)>,
-    /// The scopes that wait for a lock and may take it from younger ones, the oldest first.
+    /// The scopes that wait for a lock with the wound-wait policy, oldest first.
     pub(crate) wounding: OrdSet<(LockName, ScopeNo, Ticket)>,
 }
 
@@ -138,7 +138,7 @@ impl Scopes {
         }
     }
 
-    /// A grant has lost one of its locks.
+    /// Removes one lock from a grant.
     pub(crate) fn forget_lock(&mut self, scope: ScopeNo, token: Token, lock: &LockName) {
         if self.holding.remove(&(lock.clone(), scope, token)).is_some()
             && let Some(owner) = self.all.get_mut(&scope)
@@ -147,7 +147,7 @@ impl Scopes {
         }
     }
 
-    /// The last lock of a grant is gone.
+    /// Removes a grant without locks.
     pub(crate) fn forget_grant(&mut self, scope: ScopeNo, token: Token) {
         if self.grants.remove(&(scope, token)).is_some()
             && let Some(owner) = self.all.get_mut(&scope)
@@ -189,7 +189,7 @@ impl Scopes {
         }
     }
 
-    /// The oldest scope among these that has to do with a lock.
+    /// The oldest scope in an index for a lock.
     pub(crate) fn oldest<T: Ord + Clone + Default>(
         of: &OrdSet<(LockName, ScopeNo, T)>,
         lock: &LockName,
@@ -200,8 +200,8 @@ impl Scopes {
 }
 
 impl LockTable {
-    /// The scope under this name, made if there is none. One that was wounded is told so, once. It must have room for
-    /// so many locks more.
+    /// Returns the scope with this name, creating it if needed. Fails once if it was wounded, and if it has no room for so
+    /// many more locks.
     pub(crate) fn enter_scope(
         &mut self,
         session: SessionId,
@@ -245,7 +245,7 @@ impl LockTable {
         Ok(no)
     }
 
-    /// Keeps the idle scopes in order: remembers one that has become idle, forgets the longest idle beyond the bound.
+    /// Records a scope that has become idle, and forgets the longest idle one beyond the bound.
     pub(crate) fn note_if_idle(&mut self, no: ScopeNo) {
         if !self.scopes.is_idle(no) {
             return;
@@ -277,14 +277,14 @@ impl LockTable {
         (*owner == session).then_some(*no)
     }
 
-    /// Every index agrees with the grants and waits that it indexes.
+    /// Checks that every index agrees with the grants and waits.
     pub(crate) fn check_scopes(&self) -> Result<(), String> {
         let mut expected =
             Scopes { next: self.scopes.next, idle_next: self.scopes.idle_next, ..Scopes::default() };
         for (no, scope) in &self.scopes.all {
             if self.scopes.is_idle(*no) != scope.idle.is_some() {
                 return Err(format!(
-                    "the scope {} is idle and not remembered as such, or the other way round",
+                    "the idle state of the scope {} and its entry among the idle ones disagree",
                     scope.name
                 ));
             }
@@ -307,7 +307,7 @@ impl LockTable {
             }
         }
         if expected != self.scopes {
-            return Err("the scopes do not know what they hold and wait for".into());
+            return Err("the indexes of scopes disagree with the grants and waits".into());
         }
         Ok(())
     }

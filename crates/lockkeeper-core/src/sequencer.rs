@@ -1,4 +1,4 @@
-//! A token with its lock and mode as one text that any service can pass on and check.
+//! Sequencers: a token with its lock and mode as one text that any service can pass on and check.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::command::Mode;
 use crate::id::{LockName, Token};
 
-/// `lk1:<token>:<x or s>:<name>`. The name comes last and is percent-encoded where it is not plain ASCII,
-/// so that the text fits into a header, an environment variable or a log line as it is.
+/// A sequencer, written `lk1:<token>:<x or s>:<name>`. The name comes last and is percent-encoded where it is not plain
+/// ASCII, so that the text fits into a header, an environment variable or a log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequencer {
     /// The lock.
@@ -26,7 +26,7 @@ impl fmt::Display for Sequencer {
         };
         write!(f, "lk1:{}:{mode}:", self.token)?;
         let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'%';
-        // Nearly every name is plain as it is, and every grant has a sequencer.
+        // Fast path: nearly every name is plain, and every grant has a sequencer.
         let mut rest = self.lock.as_str();
         while let Some(odd) = rest.bytes().position(|byte| !is_plain(&byte)) {
             let (plain, from_odd) = rest.split_at(odd);
@@ -41,33 +41,33 @@ impl fmt::Display for Sequencer {
     }
 }
 
-/// The text is not a sequencer.
+/// Error for a text that is not a sequencer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a sequencer: it looks like lk1:42:x:orders/4472, as given with the grant")]
-pub struct NotASequencer;
+#[error("not a sequencer: expected text like lk1:42:x:orders/4472, as returned with the grant")]
+pub struct InvalidSequencer;
 
 impl FromStr for Sequencer {
-    type Err = NotASequencer;
+    type Err = InvalidSequencer;
 
-    fn from_str(text: &str) -> Result<Sequencer, NotASequencer> {
+    fn from_str(text: &str) -> Result<Sequencer, InvalidSequencer> {
         let mut parts = text.splitn(4, ':');
-        let mut next = || parts.next().ok_or(NotASequencer);
+        let mut next = || parts.next().ok_or(InvalidSequencer);
         if next()? != "lk1" {
-            return Err(NotASequencer);
+            return Err(InvalidSequencer);
         }
         let number = next()?;
         if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(NotASequencer);
+            return Err(InvalidSequencer);
         }
-        let token = Token(number.parse().map_err(|_| NotASequencer)?);
+        let token = Token(number.parse().map_err(|_| InvalidSequencer)?);
         let mode = match next()? {
             "x" => Mode::Exclusive,
             "s" => Mode::Shared,
-            _ => return Err(NotASequencer),
+            _ => return Err(InvalidSequencer),
         };
-        let lock = crate::percent::decode(next()?).ok_or(NotASequencer)?;
+        let lock = crate::percent::decode(next()?).ok_or(InvalidSequencer)?;
         if lock.is_empty() || token > Token::MAX {
-            return Err(NotASequencer);
+            return Err(InvalidSequencer);
         }
         Ok(Sequencer { lock: lock.into(), token, mode })
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_comes_back() {
+    fn every_name_round_trips() {
         for name in ["orders/4472", "a b", "100%", "größe", "a:b:c", "\u{1F512}"] {
             for mode in [Mode::Exclusive, Mode::Shared] {
                 let written = Sequencer { lock: name.into(), token: Token(42), mode };
@@ -102,8 +102,8 @@ mod tests {
             "lk1:42:x:%f",
             "lk1:42:x:%ff",
         ] {
-            assert_eq!(text.parse::<Sequencer>(), Err(NotASequencer), "{text}");
+            assert_eq!(text.parse::<Sequencer>(), Err(InvalidSequencer), "{text}");
         }
-        assert_eq!("lk1:9007199254740992:x:a".parse::<Sequencer>(), Err(NotASequencer));
+        assert_eq!("lk1:9007199254740992:x:a".parse::<Sequencer>(), Err(InvalidSequencer));
     }
 }

@@ -1,4 +1,4 @@
-//! A client's lifeline, and the answers that its retries can ask for again.
+//! Sessions, and the answers that are remembered for their retries.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -7,27 +7,27 @@ use crate::effect::Grant;
 use crate::id::{CellTime, Ticket};
 use crate::refusal::Refusal;
 
-/// A session that is alive.
+/// A live session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Session {
-    /// How long it lives without a renewal.
+    /// Its time to live without a renewal.
     pub ttl_ms: u64,
-    /// Who it is, for people.
+    /// Description of the client, for people.
     pub owner: SmolStr,
     /// When it was opened.
     pub opened: CellTime,
-    /// Rises with every command in its name. An expiry that names an older one does nothing (S3).
+    /// Rises with every command of the session. An expiry with an older version does nothing (S3).
     pub version: u64,
-    // Invariant: the number of its keys in `LockTable::grants`. Restored by counting.
+    // Invariant: the number of its keys in `LockTable::grants`. Recounted after a restore.
     #[serde(skip)]
     pub(crate) grants: u32,
-    // Invariant: the number of its keys in `LockTable::waits`. Restored by counting.
+    // Invariant: the number of its keys in `LockTable::waits`. Recounted after a restore.
     #[serde(skip)]
     pub(crate) waits: u32,
-    // Its settled requests are numbered from `settled_first` (still remembered) to `settled_next`.
+    // Its remembered settled requests have the numbers `settled_first..settled_next`.
     pub(crate) settled_first: u64,
     pub(crate) settled_next: u64,
-    /// Whose it is; nobody else can act for it.
+    /// The identity that opened it. No other can use it.
     pub identity: Option<SmolStr>,
 }
 
@@ -46,23 +46,23 @@ impl Session {
         }
     }
 
-    /// How many locks-at-once it holds.
+    /// The number of its grants.
     pub fn grants(&self) -> u32 {
         self.grants
     }
 
-    /// How many of its requests wait.
+    /// The number of its waiting requests.
     pub fn waits(&self) -> u32 {
         self.waits
     }
 }
 
-/// What became of a request that carried an id: the answer to every retry of it (S5).
+/// The outcome of a request with an id: the answer to its retries (S5).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Remembered {
     /// It waits with this ticket.
     Waiting(Ticket),
-    /// It was granted, and may have been given back since.
+    /// It was granted, and may have been released since.
     Granted(Grant),
     /// It was refused.
     Refused(Refusal),

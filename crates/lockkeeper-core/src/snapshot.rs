@@ -1,13 +1,13 @@
-//! The whole table as bytes, and back. The bytes come in chunks, so that a million locks need neither a
-//! pause nor a second copy in memory.
+//! Snapshots: the whole table as bytes, and back. Written in chunks, so that a million locks need neither a pause nor a
+//! second copy in memory.
 //!
 //! ```text
 //! "LKTABLE1"   chunk   chunk   ...   last chunk
 //! chunk = length (u32 LE), CRC-32 of all payloads so far (u32 LE), payload (postcard)
 //! ```
-//! The CRC runs on from chunk to chunk, so that one of another snapshot, or in another place, is noticed too.
-//! The first chunk is the head with the number of records, the last one repeats that number: a table that
-//! was cut off anywhere is noticed. Indexes are not written but built again.
+//! The CRC continues from chunk to chunk, so chunks of other snapshots and reordered chunks are detected too. The first
+//! record is the head with the number of records, and the last one repeats that number, so truncation is detected.
+//! Indexes are not written but rebuilt.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -29,34 +29,34 @@ use crate::version::CellVersion;
 use crate::work::Task;
 
 const MAGIC: &[u8; 8] = b"LKTABLE1";
-/// What all formats begin with; the format's number follows as one digit.
-const MAGIC_OF_ALL: &[u8; 7] = b"LKTABLE";
+/// Common prefix of all formats. The format number follows as one digit.
+const MAGIC_PREFIX: &[u8; 7] = b"LKTABLE";
 const FORMAT: u32 = 1;
-/// A chunk is closed when it has grown to this size.
+/// A chunk is closed when it reaches this size.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// No chunk is larger than this: one record more than `CHUNK_BYTES`.
+/// Upper bound on the size of a chunk: `CHUNK_BYTES` and one more record.
 const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
-/// The bytes are not a whole table.
+/// Error of reading a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// They end too early.
-    #[error("the snapshot ends too early: {found} of {expected} records are there")]
+    /// The snapshot is truncated.
+    #[error("the snapshot is truncated: it has {found} of {expected} records")]
     Incomplete {
         /// Records found.
         found: u64,
-        /// Records that the head promised.
+        /// Records announced by the head.
         expected: u64,
     },
-    /// They are damaged, or something else.
+    /// The snapshot is damaged, or not a snapshot.
     #[error("the snapshot is damaged at byte {offset}: {what}")]
     Damaged {
-        /// Where.
+        /// Offset of the damage.
         offset: u64,
         /// What is wrong.
         what: String,
     },
-    /// They are in a format that this version does not read.
+    /// The snapshot has a format that this version cannot read.
     #[error(
         "the snapshot has format {found}, and this version of lockkeeper reads format {FORMAT}: use the version \
          that wrote it, or a newer one"
@@ -65,13 +65,13 @@ pub enum SnapshotError {
         /// Its format.
         found: u32,
     },
-    /// They are as they were written, but by a version that knows more than this one.
+    /// The snapshot is intact, but was written by a newer version.
     #[error(
-        "the snapshot holds something at byte {offset} that this version of lockkeeper does not know ({what}), \
-         although its checksum fits: use the version that wrote it, or a newer one"
+        "the snapshot contains a record at byte {offset} that this version of lockkeeper does not know ({what}), \
+         although its checksum is correct: use the version that wrote it, or a newer one"
     )]
     Newer {
-        /// Where.
+        /// Offset of the record.
         offset: u64,
         /// What is unknown.
         what: String,
@@ -99,9 +99,9 @@ struct Head {
     records: u64,
 }
 
-/// From the first release on, new kinds come last, and none is ever taken away or changed: its place is its number
-/// in the file. What an older version would misread, instead of not knowing it, needs the next `FORMAT`. Files of
-/// released versions are kept as test data: see lockkeeper-server/tests/server/formats.
+/// A record of a snapshot. From the first release on, new variants are appended and none is removed or changed: the
+/// position of a variant is its number in the file. A change that an older version would misread instead of rejecting
+/// needs the next `FORMAT`. Files of released versions are test data: see lockkeeper-server/tests/server/formats.
 #[derive(Debug, Serialize, Deserialize)]
 enum Record {
     Head(Head),
@@ -123,7 +123,7 @@ enum Record {
     Value(SmolStr, StoredValue),
     Scope(ScopeNo, Scope),
     Limiter(SmolStr, u128),
-    /// The last record; `hash` is that of all records before it.
+    /// The last record; `hash` covers all records before it.
     End {
         records: u64,
         hash: u64,
@@ -133,7 +133,7 @@ enum Record {
 }
 
 impl LockTable {
-    /// The table as chunks of bytes; joined they are what [`Restore`] reads.
+    /// The table as chunks of bytes. [`Restore`] reads their concatenation.
     pub fn snapshot(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         let records = (self.sessions.len()
             + self.locks.len()
@@ -219,7 +219,7 @@ struct Chunks<I> {
     records: I,
     started: bool,
     crc: u32,
-    /// Of all records so far.
+    /// Digest of all records so far.
     digest: Digest,
 }
 
@@ -234,7 +234,7 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
                 *hash = self.digest.clone().finish();
             }
             let before = payload.len();
-            // Writing to memory cannot fail, and nothing in a record is beyond what postcard can write.
+            // Writing to memory cannot fail, and postcard can encode every record.
             payload = postcard::to_extend(&record, payload).unwrap_or_default();
             self.digest.put_bytes(payload.get(before..).unwrap_or_default());
         }
@@ -253,13 +253,13 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
     }
 }
 
-/// Builds a table from the bytes of a snapshot, which may come in pieces of any size.
+/// Builds a table from the bytes of a snapshot, in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Restore {
     table: LockTable,
     pending: Vec<u8>,
     crc: u32,
-    /// Of all records so far.
+    /// Digest of all records so far.
     digest: Digest,
     offset: u64,
     magic_seen: bool,
@@ -269,12 +269,12 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Nothing read yet.
+    /// A restore that has read nothing yet.
     pub fn new() -> Restore {
         Restore::default()
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.pending.extend_from_slice(bytes);
         let mut used = 0;
@@ -285,12 +285,12 @@ impl Restore {
                     break;
                 }
                 if !rest.starts_with(MAGIC) {
-                    if rest.starts_with(MAGIC_OF_ALL)
-                        && let Some(found) = char::from(rest[MAGIC_OF_ALL.len()]).to_digit(10)
+                    if rest.starts_with(MAGIC_PREFIX)
+                        && let Some(found) = char::from(rest[MAGIC_PREFIX.len()]).to_digit(10)
                     {
                         return Err(SnapshotError::Format { found });
                     }
-                    return Err(self.damaged("it does not begin like a snapshot of Lockkeeper"));
+                    return Err(self.damaged("it does not start like a snapshot of Lockkeeper"));
                 }
                 self.magic_seen = true;
                 used += MAGIC.len();
@@ -299,11 +299,11 @@ impl Restore {
             }
             let Some((length, crc)) = chunk_head(rest) else { break };
             if length > CHUNK_BYTES_MAX {
-                return Err(self.damaged("a chunk is larger than any that is ever written"));
+                return Err(self.damaged("a chunk is larger than the maximum"));
             }
             let Some(payload) = rest.get(8..8 + length) else { break };
             if crc_after(self.crc, payload) != crc {
-                return Err(self.damaged("the checksum of a chunk does not fit"));
+                return Err(self.damaged("the checksum of a chunk does not match"));
             }
             self.crc = crc;
             let payload = payload.to_vec();
@@ -315,7 +315,7 @@ impl Restore {
         Ok(())
     }
 
-    /// The table, if all of it has come.
+    /// Returns the table if the snapshot is complete.
     pub fn finish(mut self) -> Result<LockTable, SnapshotError> {
         let expected = self.expected.unwrap_or(0);
         if !self.ended || !self.pending.is_empty() || self.found != expected {
@@ -332,7 +332,7 @@ impl Restore {
     fn take_chunk(&mut self, mut payload: &[u8]) -> Result<(), SnapshotError> {
         while !payload.is_empty() {
             if self.ended {
-                return Err(self.damaged("there is more behind its end"));
+                return Err(self.damaged("there is data after its last record"));
             }
             let (record, rest) = postcard::take_from_bytes::<Record>(payload)
                 .map_err(|error| SnapshotError::Newer { offset: self.offset, what: error.to_string() })?;
@@ -340,7 +340,7 @@ impl Restore {
             if let Record::End { hash, .. } = &record
                 && *hash != self.digest.clone().finish()
             {
-                return Err(self.damaged("the hash of its records does not fit"));
+                return Err(self.damaged("the hash of its records does not match"));
             }
             self.digest.put_bytes(&payload[..length]);
             payload = rest;
@@ -351,12 +351,12 @@ impl Restore {
 
     fn take_record(&mut self, record: Record) -> Result<(), SnapshotError> {
         if self.expected.is_none() != matches!(record, Record::Head(_)) {
-            return Err(self.damaged("its head is missing or comes twice"));
+            return Err(self.damaged("its head is missing or duplicated"));
         }
         let table = &mut self.table;
-        // What is written from a map comes once. Indexes count too: one that has two entries for the same place would
-        // lose one of them here, and the table would not be the one that was written.
-        let twice = match record {
+        // Every key of a map is written once. The same holds for indexes: a duplicate would overwrite an entry here, and
+        // the table would differ from the one that was written.
+        let is_duplicate = match record {
             Record::Head(head) => {
                 table.applied = head.applied;
                 table.now = head.now;
@@ -417,26 +417,28 @@ impl Restore {
             Record::Access(record) => table.access.take(record),
             Record::End { records, .. } => {
                 if Some(records) != self.expected {
-                    return Err(self.damaged("its head and its end do not belong together"));
+                    return Err(
+                        self.damaged("its head and its last record disagree on the number of records")
+                    );
                 }
                 self.ended = true;
                 return Ok(());
             }
         };
-        if twice {
-            return Err(self.damaged("one of its records comes twice"));
+        if is_duplicate {
+            return Err(self.damaged("it contains a duplicate record"));
         }
         self.found += 1;
         Ok(())
     }
 
-    /// Holders, lines and counts follow from the grants and the waiters.
+    /// Rebuilds holders, queues and counts from the grants and waiters.
     fn build_indexes(&mut self) -> Result<(), SnapshotError> {
         let LockTable { sessions, locks, grants, waiters, queues, waits, timers, scopes, .. } =
             &mut self.table;
         let unknown = |name: &LockName| SnapshotError::Damaged {
             offset: 0,
-            what: format!("\"{name}\" is held or waited for, but not among the locks"),
+            what: format!("\"{name}\" is held or waited for, but has no lock record"),
         };
         for ((session, token), held) in grants.iter() {
             for name in held.locks.as_slice() {
@@ -478,7 +480,7 @@ impl Restore {
     }
 }
 
-/// The CRC of all that came before and these bytes.
+/// Continues a CRC over more bytes.
 fn crc_after(before: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(bytes);

@@ -1,8 +1,8 @@
-//! The bound on the total size of the table (S11). It is a replicated setting: an administrator changes it by an entry of the
-//! log, and it never depends on the memory of a node, so that all nodes decide alike.
+//! The bound on the total size of the table (S11). It is a replicated setting that administrators change by a log entry. It
+//! does not depend on the memory of a node, so all nodes decide alike.
 //!
-//! At the bound whatever asks for something new is refused. Whatever frees or ends something still works, and may add a
-//! little: the remembered answer of a released request, an event of the history.
+//! At the bound, commands that add state are refused. Commands that free or end something still work, and may add a little:
+//! the remembered answer of a released request, an event of the history.
 
 use crate::command::{Acquire, Locks};
 use crate::history::History;
@@ -12,7 +12,7 @@ use crate::table::LockTable;
 use crate::weighed::{RECORD, Weigh};
 
 impl LockTable {
-    /// What the table holds, in logical bytes.
+    /// The size of the table in logical bytes.
     pub fn state_bytes(&self) -> u64 {
         self.sessions.bytes()
             + self.locks.bytes()
@@ -27,12 +27,12 @@ impl LockTable {
             + self.history.bytes()
     }
 
-    /// The most that it may hold.
+    /// The maximum size of the table.
     pub fn state_bytes_max(&self) -> u64 {
         self.state_bytes_max.unwrap_or(limits::STATE_BYTES_MAX)
     }
 
-    /// The same as [`LockTable::state_bytes`], counted anew.
+    /// The same as [`LockTable::state_bytes`], recounted.
     pub fn count_state_bytes(&self) -> u64 {
         self.sessions.count_bytes()
             + self.locks.count_bytes()
@@ -47,12 +47,12 @@ impl LockTable {
             + self.history.count_bytes()
     }
 
-    /// Whether nothing new is accepted.
+    /// Whether the table is full.
     pub(crate) fn is_full(&self) -> bool {
         self.state_bytes() >= self.state_bytes_max()
     }
 
-    /// Whether so many bytes more may be held.
+    /// Checks that the table may grow by so many bytes.
     pub(crate) fn check_state_bytes(&self, more: u64) -> Result<(), Refusal> {
         let (used, max) = (self.state_bytes(), self.state_bytes_max());
         match used.saturating_add(more) <= max {
@@ -64,7 +64,7 @@ impl LockTable {
         }
     }
 
-    /// Changes the bound. It may be set below what is held: then nothing new is accepted until enough is gone.
+    /// Changes the bound. It may be set below the current size: then nothing new is accepted until enough is freed.
     pub(crate) fn set_state_bytes_max(&mut self, bytes: Option<u64>) -> Result<(), Refusal> {
         if let Some(bytes) = bytes {
             let (min, max) = (limits::STATE_BYTES_SETTING_MIN, limits::STATE_BYTES_SETTING_MAX);
@@ -75,7 +75,8 @@ impl LockTable {
     }
 }
 
-/// What a request adds at most: its locks, its grant or its place in the queue, its scope and its remembered answer.
+/// Upper bound on the growth by a request: its locks, its grant or place in the queue, its scope and its remembered
+/// answer.
 pub(crate) fn growth(request: &Acquire) -> u64 {
     let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.weigh()).sum::<u64>();
     3 * names(&request.locks)

@@ -1,4 +1,4 @@
-//! The lock table: who holds what. One entry of the log goes in, answers and effects come out.
+//! The lock table: a state machine over log entries.
 
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
@@ -20,95 +20,95 @@ use crate::session::{Remembered, Session};
 use crate::table_hash::Cursor;
 use crate::value::StoredValue;
 use crate::version::{CellVersion, check_supported};
-use crate::weighed::Weighed;
+use crate::weighed::WeighedMap;
 use crate::work::{Backlog, Work};
 
-/// The whole state of a cell. Cloning it takes no time: the copies share everything until one of them
-/// changes, which is how a snapshot is taken while grants go on.
+/// The whole state of a cell. Cloning is cheap: copies share their content until one of them changes, so a snapshot can
+/// be written while grants continue.
 #[derive(Debug, Clone, Default)]
 pub struct LockTable {
     /// Index of the last entry that was applied.
     pub(crate) applied: u64,
-    // Invariant: never goes back (S2).
+    // Invariant: monotonic (S2).
     pub(crate) now: CellTime,
-    // Invariant: no grant of this table ever had a higher one (S1).
+    // Invariant: no grant of this table ever had a higher token (S1).
     pub(crate) last_token: Token,
     pub(crate) last_ticket: Ticket,
     // Invariant: never lowered.
     pub(crate) cell_version: CellVersion,
     /// The highest version that this node supports. Not part of the state.
     pub(crate) supported: CellVersion,
-    pub(crate) sessions: Weighed<SessionId, Session>,
-    pub(crate) locks: Weighed<LockName, Lock>,
-    pub(crate) grants: Weighed<(SessionId, Token), Held>,
-    pub(crate) waiters: Weighed<Ticket, Waiter>,
-    /// The line of each lock: its waiters in the order of tickets.
+    pub(crate) sessions: WeighedMap<SessionId, Session>,
+    pub(crate) locks: WeighedMap<LockName, Lock>,
+    pub(crate) grants: WeighedMap<(SessionId, Token), Held>,
+    pub(crate) waiters: WeighedMap<Ticket, Waiter>,
+    /// The queue of each lock: its waiters in the order of tickets.
     pub(crate) queues: OrdSet<(LockName, Ticket)>,
     /// The waits of each session.
     pub(crate) waits: OrdSet<(SessionId, Ticket)>,
-    pub(crate) requests: Weighed<(SessionId, RequestId), Remembered>,
-    /// Settled requests of each session, oldest first, so that the oldest can be forgotten.
-    pub(crate) settled: Weighed<(SessionId, u64), RequestId>,
+    pub(crate) requests: WeighedMap<(SessionId, RequestId), Remembered>,
+    /// Settled requests of each session, oldest first: the order in which they are forgotten.
+    pub(crate) settled: WeighedMap<(SessionId, u64), RequestId>,
     pub(crate) timers: OrdSet<(CellTime, Timer)>,
-    /// Sessions that have ended and still have something to be taken back, oldest first.
+    /// Ended sessions whose waits and grants are not all freed yet, oldest first.
     pub(crate) ending: OrdMap<u64, (SessionId, SessionEnd)>,
     pub(crate) ending_next: u64,
-    /// Ended sessions that hold nothing any more and whose answers and scopes are still to be forgotten.
+    /// Ended sessions without waits and grants, whose answers and scopes are not all forgotten yet.
     pub(crate) forgetting: OrdMap<u64, SessionId>,
-    /// What earlier entries deferred.
+    /// Work that earlier entries deferred.
     pub(crate) backlog: Backlog,
     /// Counts the steps of an entry.
     pub(crate) work: Work,
-    /// Free locks whose last token is still remembered, the longest free first.
+    /// Free locks whose last token is still remembered, longest free first.
     pub(crate) free: OrdMap<u64, LockName>,
     pub(crate) free_next: u64,
     // Invariant: no lock that is not in `locks` was ever granted a higher token.
     pub(crate) forgotten: Token,
-    pub(crate) values: Weighed<SmolStr, StoredValue>,
+    pub(crate) values: WeighedMap<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
     pub(crate) scopes: Scopes,
     /// When each rate limiter will be full again, in nanoseconds of cell time.
-    pub(crate) limiters: Weighed<SmolStr, u128>,
+    pub(crate) limiters: WeighedMap<SmolStr, u128>,
     pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
-    /// Scopes to be wounded when the command is done; empty between entries.
-    pub(crate) doomed: Vec<ScopeNo>,
-    /// The session that was heard of last, and its owner, for the history: most commands are in the name of the same one
-    /// as the command before. Nothing between entries.
-    pub(crate) speaker: Option<(SessionId, SmolStr)>,
-    /// The UTC of the entry that is applied, for the history. Nothing between entries.
+    /// Scopes to wound after the current command; empty between entries.
+    pub(crate) to_wound: Vec<ScopeNo>,
+    /// The last active session and its owner: a cache for the history, because consecutive commands mostly come from the
+    /// same session. `None` between entries.
+    pub(crate) last_active: Option<(SessionId, SmolStr)>,
+    /// The UTC of the current entry, for the history.
     pub(crate) utc_ms: u64,
-    /// What happened lately, for people.
+    /// Recent history, for people.
     pub(crate) history: History,
-    /// Who may do what, and how much.
+    /// Access rules, tokens and quotas.
     pub(crate) access: Access,
-    /// The most logical bytes of state, if an administrator has set it.
+    /// The maximum number of logical bytes of state, if an administrator has set it.
     pub(crate) state_bytes_max: Option<u64>,
-    /// The rolling hash after the last entry (S13), and which records it looks at next.
+    /// The rolling hash after the last entry (S13), and the position of the next records that it covers.
     pub(crate) hash: u64,
     pub(crate) cursor: Cursor,
-    /// Collected while an entry is applied; empty between entries.
+    /// Effects of the current entry; empty between entries.
     pub(crate) effects: Vec<Effect>,
 }
 
-/// What is due at a moment of cell time.
+/// An action that is due at a given cell time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Timer {
-    /// A wait has lasted as long as its caller wanted.
+    /// A wait times out.
     WaitEnds(Ticket),
-    /// A lock-delay is over.
+    /// A lock-delay ends.
     Reopens(LockName),
 }
 
-/// The log and the table do not fit together: this is a defect or a damaged disk, never a user's mistake.
+/// Mismatch between the log and the table: a bug or a damaged disk, never a user's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// An entry came twice, or one is missing.
-    #[error("entry {got} cannot be applied: the table stands at entry {applied}, so the next must be {}", applied + 1)]
+    /// An entry is repeated or missing.
+    #[error("cannot apply entry {got}: the last applied entry is {applied}, so the next must be {}", applied + 1)]
     OutOfOrder {
         /// Index of the last entry that was applied.
         applied: u64,
-        /// Index of the entry that came.
+        /// Index of the given entry.
         got: u64,
     },
     /// The cell has, or is about to have, a version that this node does not support.
@@ -144,24 +144,24 @@ impl LockTable {
             self.history.set_utc(batch.utc_ms);
         }
         self.work.begin_entry();
-        // One more, so that the first task finds a whole search's budget.
+        // One more for taking the first task, so that it has the budget of a whole search.
         self.work.allot(bounds().steps_per_search + 1);
         self.run_backlog();
         self.work.allot(bounds().steps_for_commands);
         let before = self.before();
         self.run_timers();
-        self.wound_the_doomed();
+        self.wound_scheduled();
         self.after_time(before, &SmolStr::default());
         let answers: Vec<Answer> =
             batch.commands.iter().map(|command| self.run_and_remember(command)).collect();
-        // Very many commands that cause nothing must not leave more to reaping than an entry may take.
+        // Unused budget of very many commands must not add up to more than an entry may take.
         self.work.keep_at_most(bounds().steps_per_search);
         self.work.allot(bounds().steps_for_reaping);
         let before = self.before();
         self.reap();
-        self.wound_the_doomed();
+        self.wound_scheduled();
         self.after_time(before, &SmolStr::default());
-        self.speaker = None;
+        self.last_active = None;
         let effects = std::mem::take(&mut self.effects);
         self.chain_hash(&answers, &effects);
         Ok(Applied { answers, effects })
@@ -172,12 +172,12 @@ impl LockTable {
         self.work.charge(1);
         let before = self.before();
         let answer = self.run(command);
-        self.wound_the_doomed();
+        self.wound_scheduled();
         self.after(before, command, &answer);
         answer
     }
 
-    /// Counts an entry that carries no commands, such as a change of members.
+    /// Counts an entry without commands, such as a change of members.
     pub fn skip(&mut self, index: u64) -> Result<(), TableError> {
         self.step(index)?;
         self.chain_hash(&[], &[]);
@@ -202,8 +202,8 @@ impl LockTable {
         &self.access
     }
 
-    /// Whether an identity, or nobody known, may speak for a session. What is not there belongs to nobody, and
-    /// whoever asks in its name is told that it is lost.
+    /// Whether an identity, or an unauthenticated caller, may use a session. True for unknown sessions: their commands are
+    /// answered `SessionLost`.
     pub fn belongs_to(&self, session: SessionId, identity: Option<&str>) -> bool {
         self.sessions.get(&session).is_none_or(|alive| alive.identity.as_deref() == identity)
     }
@@ -213,8 +213,8 @@ impl LockTable {
         self.now
     }
 
-    /// When the next entry is due even if nobody asks for anything: a wait or a lock-delay ends, or work is left of
-    /// earlier entries or ended sessions (then it is now). The leader then proposes a `Tick`.
+    /// When the next entry is due without requests: at the end of a wait or lock-delay, or now if work of earlier entries or
+    /// ended sessions is left. The leader then proposes a `Tick`.
     pub fn next_wake(&self) -> Option<CellTime> {
         if !self.ending.is_empty() || !self.forgetting.is_empty() || !self.backlog.is_empty() {
             return Some(self.now);
@@ -222,7 +222,7 @@ impl LockTable {
         self.timers.get_min().map(|(due, _)| *due)
     }
 
-    /// Whether one more token can be given. Each that waits has one set aside: to let it in never fails.
+    /// Checks that one more token can be issued. Each waiting request has one reserved, so granting it never fails.
     pub(crate) fn check_token_left(&self) -> Result<(), Refusal> {
         match self.last_token.0.saturating_add(self.waiters.len() as u64) < Token::MAX.0 {
             true => Ok(()),
@@ -230,8 +230,7 @@ impl LockTable {
         }
     }
 
-    /// Keeps the free locks in order: remembers one that has become free, forgets the oldest beyond the bound. False if
-    /// it is not free.
+    /// Adds a lock to the free ones if it has become free. False if it is not free.
     pub(crate) fn note_if_free(&mut self, name: &LockName) -> bool {
         let Some(lock) = self.locks.get_mut(name) else { return true };
         if lock.freed.is_some() {
@@ -244,7 +243,7 @@ impl LockTable {
         is_free
     }
 
-    /// A lock has become free, and has the next number among the free ones.
+    /// Adds a lock that has become free to the free ones with the next number, and forgets the oldest beyond the bound.
     pub(crate) fn remember_free(&mut self, name: &LockName) {
         self.access.remove(name, Counted::Lock);
         self.free.insert(self.free_next, name.clone());
@@ -262,7 +261,7 @@ impl LockTable {
         }
     }
 
-    /// Changes the lock under this name, which is made if there is none, and no longer counts as one of the free ones.
+    /// Changes a lock, creating it if needed. It no longer counts as free.
     pub(crate) fn open_lock<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Lock) -> T) -> T {
         let mut was_free = true;
         let result = match self.locks.get_mut(name) {
@@ -286,7 +285,7 @@ impl LockTable {
         result
     }
 
-    /// Remembers the answer of a request that is over.
+    /// Remembers the answer to a settled request.
     pub(crate) fn settle(&mut self, session: SessionId, request: RequestId, answer: Remembered) {
         if self.sessions.contains_key(&session) {
             let before = self.remembered_bytes();
@@ -295,16 +294,16 @@ impl LockTable {
         }
     }
 
-    /// A request whose answer is remembered is over: its answer may be forgotten in its turn.
+    /// Marks a remembered request as settled: from now on its answer can be forgotten.
     pub(crate) fn note_settled(&mut self, session: SessionId, request: RequestId) {
         let before = self.remembered_bytes();
         self.note_settled_since(session, request, before);
     }
 
-    /// Forgets the oldest answers of the session beyond the bound. In a full table a new answer takes the place of as many
-    /// old ones as have its size, so that the table does not grow. A session that has more than
-    /// [`SETTLED_IN_FULL_TABLE`](crate::limits::SETTLED_IN_FULL_TABLE) also loses one more with each new answer, which
-    /// makes room for others. `before` is what all answers took before this one.
+    /// Forgets the oldest answers of the session beyond the bound. In a full table a new answer evicts old ones of at least
+    /// its size, so that the table does not grow. A session with more than
+    /// [`SETTLED_IN_FULL_TABLE`](crate::limits::SETTLED_IN_FULL_TABLE) also loses one more with each new answer, which makes
+    /// room for others. `before` is the size of all answers before this one.
     fn note_settled_since(&mut self, session: SessionId, request: RequestId, before: u64) {
         let Some(owner) = self.sessions.get_mut(&session) else { return };
         self.settled.insert((session, owner.settled_next), request);
@@ -328,7 +327,7 @@ impl LockTable {
         }
     }
 
-    /// What the answers to requests take, in logical bytes.
+    /// The size of all remembered answers in logical bytes.
     fn remembered_bytes(&self) -> u64 {
         self.requests.bytes() + self.settled.bytes()
     }
@@ -343,18 +342,18 @@ impl LockTable {
     }
 }
 
-/// No token is ever given twice, and none that a JSON client would read as another (S1).
+/// The refusal when tokens run out: no token is issued twice, and none that JSON clients could not represent exactly (S1).
 pub(crate) fn no_token_left() -> Refusal {
     Refusal::limit(format!(
-        "the cell has given its tokens up to {}, its limit: start a new cell, and have the gates forget the old tokens",
+        "the cell has issued its tokens up to {}, its limit: start a new cell, and reset the tokens that its gates have stored",
         Token::MAX
     ))
 }
 
 impl PartialEq for LockTable {
     fn eq(&self, other: &LockTable) -> bool {
-        // `effects`, `doomed`, `speaker`, `utc_ms`, `work` and `supported` are no part of the state. `hash` tells how the table
-        // came about: two ways can lead to the same one.
+        // `effects`, `to_wound`, `last_active`, `utc_ms`, `work` and `supported` are not part of the state. `hash` depends on the
+        // history of the table: different histories can lead to equal tables.
         let LockTable {
             applied,
             now,
@@ -384,8 +383,8 @@ impl PartialEq for LockTable {
             scopes,
             limiters,
             limiters_due,
-            doomed: _,
-            speaker: _,
+            to_wound: _,
+            last_active: _,
             utc_ms: _,
             history,
             access,

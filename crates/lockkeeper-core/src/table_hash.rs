@@ -1,12 +1,11 @@
-//! The rolling hash of the table, by which nodes notice that they disagree (S13).
+//! The rolling hash of the table, by which nodes detect disagreement (S13).
 //!
-//! After each entry the hash is made of the hash before, of what the entry brought about (its answers and effects), of
-//! every counter of the table and the number of its records, and of the next few records of the table itself. So a
-//! difference shows at once when an answer differs, when a record is missing, or when a counter is wrong, and a record that
-//! is wrong without being used shows when its turn comes. The chain never meets again: tables that differed once have
-//! different hashes from then on.
+//! After each entry the new hash covers the previous hash, the answers and effects of the entry, the counters and record
+//! counts of the table, and the next few records. So a different answer, a missing record or a wrong counter shows at
+//! once, and a wrong record that is not used shows when its turn comes. Once the hashes of two tables differ, they stay
+//! different.
 //!
-//! What is hashed is a rule of `apply`, as everything here: it changes only with the version of the cell.
+//! The input of the hash is a rule of `apply`: it changes only with the version of the cell.
 
 use std::ops::Bound;
 
@@ -19,14 +18,14 @@ use crate::id::{LockName, RequestId, SessionId, Ticket, Token};
 use crate::scope::ScopeNo;
 use crate::table::LockTable;
 
-/// The version of the rules by which the hash is made. Part of every hash.
+/// The version of the rules of the hash. Part of every hash.
 pub const TABLE_HASH_RULES: u64 = 1;
-/// Records of the table that are looked at with each entry.
+/// Records of the table that are hashed with each entry.
 const RECORDS_PER_ENTRY: usize = 8;
-/// No more are looked at with an entry once they had this many bytes: a value may be large.
+/// Hashing of records stops after this many bytes in an entry: values may be large.
 const BYTES_PER_ENTRY: usize = 8 * 1024;
 
-/// The place in the table up to which records have been looked at.
+/// The position in the table up to which records have been hashed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Cursor {
     Sessions(Option<SessionId>),
@@ -41,7 +40,7 @@ pub(crate) enum Cursor {
     AccessTokens(Option<SmolStr>),
 }
 
-/// How many kinds of records there are.
+/// The number of kinds of records.
 const KINDS: usize = 10;
 
 impl Default for Cursor {
@@ -51,7 +50,7 @@ impl Default for Cursor {
 }
 
 impl Cursor {
-    /// The beginning of the next kind.
+    /// The start of the next kind.
     fn next_kind(&self) -> Cursor {
         match self {
             Cursor::Sessions(_) => Cursor::Locks(None),
@@ -70,12 +69,12 @@ impl Cursor {
 
 #[cfg(feature = "mutations")]
 impl LockTable {
-    /// Makes this table differ from that of other nodes in something that harms nobody. For tests.
+    /// Makes this table differ harmlessly from that of other nodes. For tests.
     pub fn make_different(&mut self) {
         self.free_next += 1;
     }
 
-    /// Changes the first byte of a value, as a flipped bit in memory would.
+    /// Flips a bit in a value, as a memory error would.
     pub fn make_value_different(&mut self, key: &str) {
         let Some(value) = self.values.get_mut(key) else { return };
         let mut bytes = value.bytes.to_vec();
@@ -90,7 +89,7 @@ impl LockTable {
         self.hash
     }
 
-    /// Makes the next hash of the chain, after an entry is applied. Never inlined, so that profiles show its cost.
+    /// Computes the next hash after an entry is applied. Never inlined, so that profiles show its cost.
     #[inline(never)]
     pub(crate) fn chain_hash(&mut self, answers: &[Answer], effects: &[Effect]) {
         let mut digest = Digest::new(self.hash);
@@ -120,7 +119,7 @@ impl LockTable {
         let mut budget = Budget { records: RECORDS_PER_ENTRY, bytes: BYTES_PER_ENTRY };
         let mut cursor = std::mem::take(&mut self.cursor);
         for _ in 0..KINDS {
-            (digest, cursor) = self.look_at(cursor, digest, &mut budget);
+            (digest, cursor) = self.hash_records(cursor, digest, &mut budget);
             if budget.is_spent() {
                 break;
             }
@@ -129,8 +128,8 @@ impl LockTable {
         self.hash = digest.finish();
     }
 
-    /// Looks at records from the cursor on, and says where to go on.
-    fn look_at(&self, cursor: Cursor, mut digest: Digest, budget: &mut Budget) -> (Digest, Cursor) {
+    /// Hashes records from the cursor on. Returns the next cursor.
+    fn hash_records(&self, cursor: Cursor, mut digest: Digest, budget: &mut Budget) -> (Digest, Cursor) {
         let next_kind = cursor.next_kind();
         let last = match cursor {
             Cursor::Sessions(after) => budget
@@ -178,7 +177,7 @@ fn put_both<K: Serialize, V: Serialize>(digest: Digest, key: &K, value: &V) -> D
     digest.put(key).put(value)
 }
 
-/// How much is looked at with an entry.
+/// The remaining records and bytes to hash with an entry.
 struct Budget {
     records: usize,
     bytes: usize,
@@ -189,8 +188,8 @@ impl Budget {
         self.records == 0 || self.bytes == 0
     }
 
-    /// Digests the records behind a key until the budget is spent. The last key, wrapped for the cursor; `None` at the end
-    /// of the map.
+    /// Hashes the records after a key until the budget is spent. Returns the last key for the cursor; `None` at the end of
+    /// the map.
     fn walk<K: Ord + Clone, V>(
         &mut self,
         map: &OrdMap<K, V>,
@@ -212,12 +211,12 @@ impl Budget {
     }
 }
 
-/// A 64-bit hash of whatever can be serialized, over the bytes that postcard makes of it: they are the same on every
-/// platform and with every compiler. It withstands accidents, not attacks: nobody who could choose these bytes gains by it.
+/// A 64-bit hash of serializable values, over their postcard encoding, which is the same on every platform and with every
+/// compiler. It detects accidents, not attacks: a collision gains an attacker nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Digest {
     state: u64,
-    /// Bytes that are not mixed in yet.
+    /// Bytes that are not mixed into the state yet.
     tail: u64,
     tail_bytes: u32,
     length: u64,
@@ -235,7 +234,7 @@ impl Digest {
     }
 
     fn put<T: Serialize + ?Sized>(self, value: &T) -> Digest {
-        // Nothing in the table is beyond what postcard can write; if it were, all nodes would begin anew alike.
+        // Postcard can encode everything in the table. If it could not, all nodes would restart the digest alike.
         postcard::serialize_with_flavor(value, self).unwrap_or_default()
     }
 

@@ -1,5 +1,5 @@
-//! Where to look first: the locks that most wait for, and those that are held the longest. Found without looking at
-//! every lock, so that a million of them make no difference.
+//! The most contended and the longest held locks. Found without visiting every lock, so that the cost does not grow with
+//! their number.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,24 +12,24 @@ use crate::reads;
 use crate::session::Session;
 use crate::table::LockTable;
 
-/// At most so many locks or sessions are looked at; beyond that the answer is a sample. Each takes several lookups, so that
+/// Maximum number of locks or sessions that are visited; beyond that the answer is a sample. Each takes several lookups, so
 /// all of them take a few milliseconds.
-const LOOKED_AT_MAX: usize = 4_096;
+const VISITED_MAX: usize = 4_096;
 
-/// A lock that many wait for.
+/// A contended lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contended {
     /// The lock.
     pub lock: LockName,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u32,
-    /// How long the first of them has waited.
+    /// How long the first waiter has waited.
     pub waited_ms: u64,
-    /// Who holds it, the first of them.
+    /// The owner of the first holder.
     pub owner: SmolStr,
 }
 
-/// A lock that has been held for long.
+/// A lock that has been held for a long time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongHeld {
     /// The lock.
@@ -38,24 +38,24 @@ pub struct LongHeld {
     pub held_ms: u64,
     /// The token.
     pub token: Token,
-    /// Who holds it.
+    /// The owner of the holder.
     pub owner: SmolStr,
-    /// How many wait for it.
+    /// The number of waiters.
     pub waiting: u32,
 }
 
 impl LockTable {
-    /// The locks that most wait for, and whether some were not looked at.
+    /// The locks with the most waiters, and whether some locks were not visited.
     pub fn most_contended(&self, now: CellTime, limit: usize) -> (Vec<Contended>, bool) {
         let now = now.max(self.now);
         let mut found: Vec<Contended> = Vec::new();
-        let mut looked_at = 0;
+        let mut visited = 0;
         let mut next = self.queues.get_min().map(|(name, _)| name.clone());
         while let Some(name) = next {
-            if looked_at == LOOKED_AT_MAX {
+            if visited == VISITED_MAX {
                 break;
             }
-            looked_at += 1;
+            visited += 1;
             reads::count(1);
             let behind = (name.clone(), Ticket(u64::MAX));
             next = self.queues.range(behind..).map(|(name, _)| name.clone()).next();
@@ -70,7 +70,7 @@ impl LockTable {
                 lock: name,
             });
         }
-        let sampled = looked_at == LOOKED_AT_MAX;
+        let sampled = visited == VISITED_MAX;
         found.sort_by(|one, other| {
             (other.waiting, other.waited_ms)
                 .cmp(&(one.waiting, one.waited_ms))
@@ -80,8 +80,8 @@ impl LockTable {
         (found, sampled)
     }
 
-    /// The locks that are held the longest, and whether some sessions were not looked at. Tokens rise, so the first
-    /// grant of each session is its oldest.
+    /// The longest held locks, and whether some sessions were not visited. Tokens rise, so the first grant of each session is
+    /// its oldest.
     pub fn longest_held(&self, now: CellTime, limit: usize) -> (Vec<LongHeld>, bool) {
         let now = now.max(self.now);
         let first_of = |session: SessionId, from: Token| {
@@ -89,21 +89,21 @@ impl LockTable {
             let (&(owner, token), held) = self.grants.range((session, from)..).next()?;
             (owner == session).then_some(Reverse((held.since, token, session)))
         };
-        let (mut oldest, mut looked_at) = (BinaryHeap::new(), 0);
+        let (mut oldest, mut visited) = (BinaryHeap::new(), 0);
         let mut next = self.grants.get_min().map(|((session, token), held)| (*session, *token, held.since));
         while let Some((session, token, since)) = next
-            && looked_at < LOOKED_AT_MAX
+            && visited < VISITED_MAX
         {
-            looked_at += 1;
+            visited += 1;
             reads::count(1);
-            // A session that has ended holds its locks until they are taken back, but nobody is shown it.
+            // An ended session holds its locks until they are freed, but is not shown.
             if self.sessions.contains_key(&session) {
                 oldest.push(Reverse((since, token, session)));
             }
             let mut behind = self.grants.range((session, Token(u64::MAX))..);
             next = behind.next().map(|((session, token), held)| (*session, *token, held.since));
         }
-        let sampled = looked_at == LOOKED_AT_MAX;
+        let sampled = visited == VISITED_MAX;
         let mut found = Vec::new();
         while let Some(Reverse((since, token, session))) = oldest.pop() {
             let Some(held) = self.grants.get(&(session, token)) else { continue };
@@ -125,18 +125,18 @@ impl LockTable {
         (found, sampled)
     }
 
-    /// How long the oldest of all waiting requests has waited: tickets rise, so it is the first.
+    /// The age of the oldest waiting request. Tickets rise, so it is the first.
     pub fn oldest_wait_ms(&self, now: CellTime) -> u64 {
         self.waiters.get_min().map_or(0, |(_, waiter)| now.max(self.now).ms_since(waiter.since))
     }
 
-    /// Sessions in the order of their ids, from the one behind `after`.
+    /// The live sessions in the order of their ids, after `after`.
     pub fn sessions_after(
         &self,
         after: Option<ShortSession>,
     ) -> impl Iterator<Item = (SessionId, &Session)> + '_ {
         let from = after.map_or(0, |ShortSession(short)| (u128::from(short) + 1) << 96);
-        // Behind the very last there is nothing: the shift has carried over.
+        // Nothing comes after the last one: the shift has overflowed.
         let none = after == Some(ShortSession(u32::MAX));
         let found = self.sessions.range(SessionId(from)..).inspect(|_| reads::count(1));
         let found = found.map(|(id, session)| (*id, session));

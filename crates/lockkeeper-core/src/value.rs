@@ -1,4 +1,4 @@
-//! Small values beside the locks, with a version and the highest token that wrote them.
+//! Small values in the lock table, with a version and the highest token that wrote them.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::id::Token;
 pub struct StoredValue {
     /// Its content.
     pub bytes: Arc<[u8]>,
-    /// Rises by one with every write. A value that was removed and written again goes on above all
-    /// versions that were ever removed, so that an old version never comes back.
+    /// Rises by one with every write. A value that is deleted and created again continues above all versions that were ever
+    /// deleted, so that no version is reused.
     pub version: u64,
     /// The highest token that wrote it.
     pub token: Token,

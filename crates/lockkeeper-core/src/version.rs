@@ -1,9 +1,8 @@
-//! The version of a cell: which commands it takes, and by which rules they are applied.
+//! The version of a cell: which commands it accepts, and by which rules they are applied.
 //!
-//! The nodes of a cell may run different binaries while they are upgraded one by one. They must apply every entry alike, so a
-//! new command, or a changed rule of `apply`, is switched on by a number in the replicated state: the leader raises it when
-//! every member supports the new one, and it is never lowered. Budgets and other constants that `apply` depends on belong to
-//! the version too.
+//! During a rolling upgrade the nodes of a cell run different binaries, but must apply every entry alike. So a new command
+//! or a changed rule of `apply` is enabled by a version in the replicated state: the leader raises it when every member
+//! supports it, and it is never lowered. Budgets and other constants that `apply` depends on belong to the version too.
 
 use std::fmt;
 
@@ -19,7 +18,7 @@ pub struct CellVersion(pub u32);
 impl CellVersion {
     /// The version of a new cell, and the highest that this build supports.
     pub const RELEASED: CellVersion = CellVersion(1);
-    /// A version that only test builds know. It shows how an upgrade goes.
+    /// A version of test builds, to test upgrades.
     #[cfg(feature = "next-version")]
     pub const NEXT: CellVersion = CellVersion(2);
 }
@@ -42,7 +41,7 @@ impl LockTable {
         self.cell_version
     }
 
-    /// Sets the highest version that this node supports. It is the node's own, and no part of the replicated state.
+    /// Sets the highest version that this node supports. Not part of the replicated state.
     pub fn support(&mut self, highest: CellVersion) -> Result<(), TableError> {
         check_supported(self.cell_version, highest)?;
         self.supported = highest;

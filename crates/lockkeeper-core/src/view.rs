@@ -1,4 +1,4 @@
-//! What can be read from the table. Reads change nothing and go past the log.
+//! Reads of the table. They do not change it and bypass the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,82 +15,82 @@ use crate::session::Session;
 use crate::table::LockTable;
 use crate::value::StoredValue;
 
-/// A lock as people see it.
+/// The view of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockView {
     /// Its name.
     pub name: LockName,
-    /// Its capacity; 1 for a lock that nobody counted.
+    /// Its capacity; 1 for an uncounted lock.
     pub capacity: u32,
-    /// The highest token granted for it. For a lock that was free for long it may be higher, never lower.
+    /// The highest token granted for it. May be higher, never lower, for a lock that was free for a long time.
     pub last_token: Token,
-    /// Who holds it.
+    /// The holders, up to the limit of the view.
     pub holders: Vec<HolderView>,
-    /// The first of those who wait.
+    /// The first waiters, up to the limit of the view.
     pub queue: Vec<WaiterView>,
-    /// How many wait.
+    /// The number of all waiters.
     pub waiting: u32,
-    /// How long a lock-delay still keeps it closed.
+    /// The remaining lock-delay.
     pub closed_ms: u64,
 }
 
-/// A holder as people see it.
+/// The view of a holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderView {
     /// Its session.
     pub session: SessionId,
     /// Its token.
     pub token: Token,
-    /// Alone or shared.
+    /// Exclusive or shared.
     pub mode: Mode,
     /// Permits of a counted lock; 1 otherwise.
     pub permits: u32,
-    /// Who it is; empty if its session has ended and the grant is about to be taken back.
+    /// The owner of its session; empty if the session has ended and the grant is about to be freed.
     pub owner: SmolStr,
     /// How long it has held the lock, in cell time.
     pub held_ms: u64,
-    /// The scope it belongs to; empty if none was named.
+    /// Its scope; empty if it has none.
     pub scope: SmolStr,
-    /// What a leader has announced; empty for a plain lock.
+    /// The value of the leader of an election; empty for other locks.
     pub value: SmolStr,
 }
 
-/// A waiting request as people see it.
+/// The view of a waiting request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterView {
     /// Its session.
     pub session: SessionId,
-    /// 1 is next.
+    /// The position in the queue, from 1.
     pub position: u32,
-    /// Alone or shared.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// Who it is.
+    /// The owner of its session.
     pub owner: SmolStr,
     /// How long it has waited, in cell time.
     pub waited_ms: u64,
-    /// The scope it belongs to; empty if none was named.
+    /// Its scope; empty if it has none.
     pub scope: SmolStr,
-    /// What a candidate stands for; empty for a plain lock.
+    /// The value of a candidate of an election; empty for other locks.
     pub value: SmolStr,
 }
 
-/// How much there is in a table.
+/// The size of a table in records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Sessions alive.
+    /// Live sessions.
     pub sessions: u64,
-    /// Grants held.
+    /// Grants.
     pub grants: u64,
     /// Locks that are held, waited for or closed.
     pub locks: u64,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: u64,
     /// Values.
     pub values: u64,
 }
 
 impl LockTable {
-    /// The highest token that was ever granted for a lock, or at least no lower.
+    /// The highest token that was ever granted for a lock, or an upper bound of it.
     pub fn last_token_of(&self, lock: &LockName) -> Token {
         self.locks.get(lock).map_or(self.forgotten, |lock| lock.last_token)
     }
@@ -105,23 +105,22 @@ impl LockTable {
         self.locks.get(lock).is_some_and(|lock| lock.holders.contains(token))
     }
 
-    /// A session that is alive.
+    /// A live session.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
     }
 
-    /// All sessions that are alive.
+    /// All live sessions.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// The sessions that are alive in the order of their ids, from this one: for a new leader that gives each its full
-    /// time to live.
+    /// The live sessions in the order of their ids, from `first`. A new leader gives each its full time to live.
     pub fn sessions_from(&self, first: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
         self.sessions.range(first..).map(|(id, session)| (*id, session))
     }
 
-    /// What a session holds.
+    /// The grants of a session.
     pub fn grants_of(&self, session: SessionId) -> impl Iterator<Item = Grant> + '_ {
         self.grants
             .range((session, Token::default())..)
@@ -130,7 +129,7 @@ impl LockTable {
             .map(|((_, token), held)| Grant { locks: held.locks.clone(), token: *token, mode: held.mode })
     }
 
-    /// Requests that wait, in the order of their tickets, from this one; with the ids that they were given, if any.
+    /// Waiting requests in the order of their tickets, from `first`, with their request ids.
     pub fn waiting_requests_from(
         &self,
         first: Ticket,
@@ -139,7 +138,7 @@ impl LockTable {
         waiters.map(|(ticket, waiter)| (*ticket, waiter.session, waiter.request.as_ref()))
     }
 
-    /// The ticket that was given last.
+    /// The last ticket that was issued.
     pub fn last_ticket(&self) -> Ticket {
         self.last_ticket
     }
@@ -149,7 +148,7 @@ impl LockTable {
         self.values.get(key)
     }
 
-    /// How much there is.
+    /// The size of the table in records.
     pub fn counts(&self) -> Counts {
         Counts {
             sessions: self.sessions.len() as u64,
@@ -160,7 +159,7 @@ impl LockTable {
         }
     }
 
-    /// One lock, with at most `limit` holders and as many waiters. A lock that nobody knows is a free one.
+    /// The view of a lock, with at most `limit` holders and as many waiters. An unknown lock is free.
     pub fn lock_view(&self, name: &LockName, now: CellTime, limit: usize) -> LockView {
         match self.locks.get(name) {
             Some(lock) => self.view(name, lock, now, limit),
@@ -168,8 +167,8 @@ impl LockTable {
         }
     }
 
-    /// Locks in use whose names start with `prefix`, in order of name, from the one behind `after`. Free locks are skipped:
-    /// [`FREE_LOCKS_REMEMBERED_MAX`](crate::limits::FREE_LOCKS_REMEMBERED_MAX) at most, which took 8 ms on a release build.
+    /// Locks in use whose names start with `prefix`, sorted by name, after `after`. Skips at most
+    /// [`FREE_LOCKS_REMEMBERED_MAX`](crate::limits::FREE_LOCKS_REMEMBERED_MAX) free locks, which took 8 ms on a release build.
     pub fn lock_views(
         &self,
         prefix: &str,
@@ -209,13 +208,13 @@ impl LockTable {
                     value: value_of(held.extra.as_ref()),
                 })
             });
-        let line = self
+        let tickets = self
             .queues
             .range((name.clone(), Ticket::default())..)
             .take_while(|(lock, _)| lock == name)
             .take(limit)
             .inspect(|_| reads::count(1));
-        let queue = line.zip(1..).filter_map(|((_, ticket), position)| {
+        let queue = tickets.zip(1..).filter_map(|((_, ticket), position)| {
             let waiter = self.waiters.get(ticket)?;
             Some(WaiterView {
                 session: waiter.session,
@@ -229,7 +228,7 @@ impl LockTable {
         });
         LockView {
             name: name.clone(),
-            capacity: lock.capacity_shown(),
+            capacity: lock.displayed_capacity(),
             last_token: lock.last_token,
             holders: holders.collect(),
             queue: queue.collect(),
@@ -243,11 +242,11 @@ impl LockTable {
         scope.map(|scope| scope.name.clone()).unwrap_or_default()
     }
 
-    /// Checks what must always be true, for tests: every index agrees with what it indexes.
+    /// Checks the invariants of the table, for tests: every index agrees with the records that it indexes.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (counted, recounted) = (self.state_bytes(), self.count_state_bytes());
         if counted != recounted {
-            return Err(format!("the table counts {counted} bytes of state, and has {recounted}"));
+            return Err(format!("the table counts {counted} bytes of state, but has {recounted}"));
         }
         let mut used: BTreeMap<&LockName, u64> = BTreeMap::new();
         for ((session, token), held) in &self.grants {
@@ -255,7 +254,7 @@ impl LockTable {
                 *used.entry(name).or_default() += u64::from(held.units);
                 let lock = self.locks.get(name).ok_or(format!("{name} is held but unknown"))?;
                 if !lock.holders.iter().any(|holder| holder == (*token, *session)) {
-                    return Err(format!("{name} does not know its holder {token}"));
+                    return Err(format!("{name} does not list its holder {token}"));
                 }
                 if lock.last_token < *token {
                     return Err(format!("{name} has a last token below {token}"));
@@ -264,20 +263,23 @@ impl LockTable {
         }
         for (name, lock) in &self.locks {
             if u64::from(lock.used) != used.get(name).copied().unwrap_or(0) {
-                return Err(format!("{name} counts {} units, its holders have others", lock.used));
+                return Err(format!(
+                    "{name} counts {} units, but its holders have a different sum",
+                    lock.used
+                ));
             }
             if lock.used > lock.capacity {
                 return Err(format!("{name} has more holders than capacity"));
             }
-            let line = self.queues.iter().filter(|(lock, _)| lock == name).count();
-            if lock.waiting as usize != line {
-                return Err(format!("{name} counts {} waiters, {line} stand in line", lock.waiting));
+            let queued = self.queues.iter().filter(|(lock, _)| lock == name).count();
+            if lock.waiting as usize != queued {
+                return Err(format!("{name} counts {} waiters, but {queued} are in its queue", lock.waiting));
             }
             if lock.is_free() != lock.freed.is_some() {
-                return Err(format!("{name} is free and not remembered as such, or the other way round"));
+                return Err(format!("the free state of {name} and its entry among the free locks disagree"));
             }
             if lock.freed.is_some_and(|number| self.free.get(&number) != Some(name)) {
-                return Err(format!("{name} is not where it should be among the free ones"));
+                return Err(format!("{name} is at the wrong place among the free locks"));
             }
             let head = self.head(name).and_then(|ticket| self.waiters.get(&ticket));
             if let Some(waiter) = head
@@ -287,11 +289,11 @@ impl LockTable {
                 && !self.backlog.has_admit(name)
                 && !self.head(name).is_some_and(|ticket| self.backlog.has_cancel(ticket))
             {
-                return Err(format!("{name} has room, and the first in line still waits"));
+                return Err(format!("{name} has room, but the head of its queue still waits"));
             }
         }
         if self.free.len() != self.locks.values().filter(|lock| lock.freed.is_some()).count() {
-            return Err("there are more locks among the free ones than are free".into());
+            return Err("the free locks contain a lock that is not free".into());
         }
         for (id, session) in &self.sessions {
             let grants = self.grants.iter().filter(|((owner, _), _)| owner == id).count();

@@ -1,7 +1,7 @@
-//! What the table holds in logical bytes (S11): a number that is the same on every node, and follows every change.
+//! Logical size of the table in bytes (S11), tracked with every change and equal on every node.
 //!
-//! Logical bytes are the lengths of all texts and values, and a fixed amount for each record that stands for its numbers,
-//! its keys in indexes and the tree around it. They are no measure of a process's memory, which differs between nodes.
+//! Logical bytes are the lengths of all texts and values, and a fixed overhead per record for its numbers, index keys and
+//! tree nodes. They do not measure the memory of a process, which differs between nodes.
 
 use std::fmt::{self, Debug};
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use crate::access::{AccessToken, Rights};
 use crate::command::Locks;
 use crate::deadlock::CycleStep;
 use crate::effect::Grant;
-use crate::history::{Act, Deed, LockEvent};
+use crate::history::{ActionKind, LockEvent, OperatorAction};
 use crate::id::{SessionId, Ticket, Token};
 use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
@@ -24,42 +24,42 @@ use crate::scope::{Extra, Scope, ScopeNo};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
 
-/// What every record costs beside its content.
+/// Overhead of a record beside its texts and values.
 pub(crate) const RECORD: u64 = 128;
 
-/// Something that has a size in logical bytes.
+/// A value with a size in logical bytes.
 pub(crate) trait Weigh {
-    /// The size. It never changes while the thing is in a map, except by taking it out and putting it back.
+    /// The size. It must not change while the value is in a map.
     fn weigh(&self) -> u64;
 }
 
-/// An ordered map that knows the logical bytes of its content. It is read like an [`OrdMap`].
+/// An ordered map that tracks the logical bytes of its content. Derefs to [`OrdMap`] for reads.
 #[derive(Clone)]
-pub(crate) struct Weighed<K, V> {
+pub(crate) struct WeighedMap<K, V> {
     map: OrdMap<K, V>,
     // Invariant: the sum over all records.
     bytes: u64,
 }
 
-impl<K, V> Default for Weighed<K, V> {
-    fn default() -> Weighed<K, V> {
-        Weighed { map: OrdMap::new(), bytes: 0 }
+impl<K, V> Default for WeighedMap<K, V> {
+    fn default() -> WeighedMap<K, V> {
+        WeighedMap { map: OrdMap::new(), bytes: 0 }
     }
 }
 
-impl<K: Ord + Debug, V: Debug> Debug for Weighed<K, V> {
+impl<K: Ord + Debug, V: Debug> Debug for WeighedMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.map.fmt(f)
     }
 }
 
-impl<K: Ord, V: PartialEq> PartialEq for Weighed<K, V> {
-    fn eq(&self, other: &Weighed<K, V>) -> bool {
+impl<K: Ord, V: PartialEq> PartialEq for WeighedMap<K, V> {
+    fn eq(&self, other: &WeighedMap<K, V>) -> bool {
         self.bytes == other.bytes && self.map == other.map
     }
 }
 
-impl<K, V> Deref for Weighed<K, V> {
+impl<K, V> Deref for WeighedMap<K, V> {
     type Target = OrdMap<K, V>;
 
     fn deref(&self) -> &OrdMap<K, V> {
@@ -67,7 +67,7 @@ impl<K, V> Deref for Weighed<K, V> {
     }
 }
 
-impl<K: Ord + Clone + Weigh, V: Clone + Weigh> Weighed<K, V> {
+impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let (of_key, of_value) = (key.weigh(), value.weigh());
         let old = self.map.insert(key, value);
@@ -89,7 +89,7 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> Weighed<K, V> {
         Some(value)
     }
 
-    /// For changes that leave the size as it is.
+    /// Mutable access, for changes that do not change the size.
     pub(crate) fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
         Q: Ord + ?Sized,
@@ -103,13 +103,13 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> Weighed<K, V> {
         self.bytes
     }
 
-    /// The same, counted anew.
+    /// The same, recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
         self.map.iter().map(|(key, value)| RECORD + key.weigh() + value.weigh()).sum()
     }
 }
 
-impl<'a, K: Ord, V> IntoIterator for &'a Weighed<K, V> {
+impl<'a, K: Ord, V> IntoIterator for &'a WeighedMap<K, V> {
     type Item = (&'a K, &'a V);
     type IntoIter = <&'a OrdMap<K, V> as IntoIterator>::IntoIter;
 
@@ -118,8 +118,8 @@ impl<'a, K: Ord, V> IntoIterator for &'a Weighed<K, V> {
     }
 }
 
-/// The numbers in a record are part of what every record costs.
-macro_rules! weighs_nothing_more {
+/// Implements [`Weigh`] for numbers, which the overhead of a record covers.
+macro_rules! covered_by_record {
     ($($kind:ty)*) => {$(
         impl Weigh for $kind {
             fn weigh(&self) -> u64 {
@@ -128,7 +128,7 @@ macro_rules! weighs_nothing_more {
         }
     )*};
 }
-weighs_nothing_more!(u32 u64 u128 SessionId Token Ticket ScopeNo Lock Rights Quota);
+covered_by_record!(u32 u64 u128 SessionId Token Ticket ScopeNo Lock Rights Quota);
 
 impl Weigh for SmolStr {
     fn weigh(&self) -> u64 {
@@ -156,7 +156,7 @@ impl Weigh for Arc<Extra> {
 
 impl Weigh for Locks {
     fn weigh(&self) -> u64 {
-        // Each lock of several has a record of its own in the indexes.
+        // Each further lock has a record of its own in the indexes.
         let names = self.as_slice();
         names.iter().map(Weigh::weigh).sum::<u64>() + (names.len() as u64).saturating_sub(1) * RECORD
     }
@@ -216,14 +216,14 @@ impl Weigh for LockEvent {
     }
 }
 
-impl Weigh for Act {
+impl Weigh for OperatorAction {
     fn weigh(&self) -> u64 {
-        let texts = match &self.deed {
-            Deed::ForceRelease { by, lock, reason, .. } => by.weigh() + lock.weigh() + reason.weigh(),
-            Deed::Members { members } => members.weigh(),
-            Deed::Access { by, change } => by.weigh() + change.weigh(),
-            Deed::Note { by, text } => by.weigh() + text.weigh(),
-            Deed::Restored { .. } => 0,
+        let texts = match &self.kind {
+            ActionKind::ForceRelease { by, lock, reason, .. } => by.weigh() + lock.weigh() + reason.weigh(),
+            ActionKind::Members { members } => members.weigh(),
+            ActionKind::Access { by, change } => by.weigh() + change.weigh(),
+            ActionKind::Note { by, text } => by.weigh() + text.weigh(),
+            ActionKind::Restored { .. } => 0,
         };
         RECORD + texts
     }

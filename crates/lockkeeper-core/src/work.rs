@@ -1,5 +1,5 @@
-//! Work budgets (S11): how much one entry may do. What does not fit continues in the next entries as a [`Task`], in the
-//! order in which it was deferred. ADR 0018 gives the reasons.
+//! Work budgets (S11): the work that one entry may do. Work beyond the budget continues in the next entries as a [`Task`],
+//! in the order in which it was deferred. ADR 0018 gives the reasons.
 //!
 //! A step is about a microsecond of a release build. Steps are counted, never measured, so that every node defers the
 //! same work at the same place of the log.
@@ -17,11 +17,11 @@ use crate::table::LockTable;
 /// Steps of one lock granted, freed, or left by a waiter: the lock and all its indexes.
 pub(crate) const LOCK_STEPS: u64 = 4;
 
-/// Counts the steps of an entry. No part of the state.
+/// Step counter of an entry. Not part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    /// Steps that may still be spent before work is deferred. Below zero if the last piece of work took more than was left:
-    /// later commands of the entry make up for that.
+    /// Steps left before work is deferred. Negative if the last piece of work took more than was left; the budgets of later
+    /// commands of the entry make up for it.
     left: i64,
     /// Steps spent in this entry.
     spent: u64,
@@ -37,7 +37,7 @@ impl Work {
         self.left = self.left.saturating_add_unsigned(steps);
     }
 
-    /// Gives up what is left beyond this, and what was spent beyond the budget.
+    /// Caps what is left, and cancels what was overspent.
     pub(crate) fn keep_at_most(&mut self, steps: u64) {
         self.left = self.left.clamp(0, i64::try_from(steps).unwrap_or(i64::MAX));
     }
@@ -66,7 +66,7 @@ impl Work {
 /// Work that did not fit into its entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Grant a lock to those at the head of its queue for whom there is room.
+    /// Grant a lock to the requests at the head of its queue that fit.
     Admit(LockName),
     /// Take a lock from all holders with a token below this one.
     Force { lock: LockName, below: Token, reason: SmolStr },
@@ -74,15 +74,15 @@ pub(crate) enum Task {
     Search(Ticket),
     /// Wound a scope that waits while it holds what an older scope waits for.
     Wound(ScopeNo),
-    /// Count what namespaces have in use.
+    /// Count the usage of namespaces.
     Count,
-    /// End a wait whose caller has cancelled it. It is not granted meanwhile.
+    /// End a cancelled wait. It is not granted meanwhile.
     CancelWait(Ticket),
-    /// Free the other locks of a grant whose caller has cancelled its request.
+    /// Free the remaining locks of a grant whose request was cancelled.
     CancelGrant(SessionId, Token),
 }
 
-/// There is one task of each kind for each of these.
+/// Identity of a task: there is at most one task with each key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TaskKey {
     Admit(LockName),
@@ -133,7 +133,7 @@ impl Backlog {
         self.put(number, task);
     }
 
-    /// True if there was a task with this number, or the same task with another one.
+    /// Stores a task under a number. True if the number or the key was taken.
     pub(crate) fn put(&mut self, number: u64, task: Task) -> bool {
         let known = self.numbers.insert(task.key(), number).is_some();
         self.tasks.insert(number, task).is_some() || known
@@ -159,19 +159,19 @@ impl Backlog {
 }
 
 impl LockTable {
-    /// Steps that the last entry took: admission, deadlock searches, wounding, reaping and everything else whose cost
+    /// Steps that the last entry took for admission, deadlock searches, wounding, reaping and everything else whose cost
     /// depends on the size of the table.
     pub fn steps(&self) -> u64 {
         self.work.spent()
     }
 
-    /// Whether work of earlier entries is left.
+    /// Whether deferred work is left.
     pub fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Continues what earlier entries deferred. A task that is deferred again goes to the end and waits for the next
-    /// entry, so that no task holds up another for long.
+    /// Continues deferred work. A task that is deferred again goes to the end of the backlog and waits for the next entry,
+    /// so that no task starves another.
     pub(crate) fn run_backlog(&mut self) {
         let last = self.backlog.next;
         while !self.work.is_exhausted()
@@ -188,24 +188,24 @@ impl LockTable {
                     forced = reason;
                 }
                 Task::Search(ticket) => {
-                    if !self.search_again(ticket) {
-                        // The next entry begins with it, and with a budget that is enough for any search.
+                    if !self.resume_search(ticket) {
+                        // The next entry starts with it, with a budget that suffices for any search.
                         self.backlog.put(number, Task::Search(ticket));
                         return;
                     }
                 }
-                Task::Wound(scope) => self.wound_if_doomed(scope),
+                Task::Wound(scope) => self.wound_if_blocking(scope),
                 Task::Count => self.count_more(),
                 Task::CancelWait(ticket) => self.end_wait(ticket, Refusal::Cancelled),
                 Task::CancelGrant(session, token) => self.cancel_grant(session, token),
             }
-            self.wound_the_doomed();
+            self.wound_scheduled();
             self.after_time(before, &forced);
         }
     }
 }
 
-/// A refusal of a request that would take too many steps.
+/// A refusal of a request that takes too many steps.
 pub(crate) fn too_expensive(what: &str) -> Refusal {
-    Refusal::limit(format!("{what} is too much work, because too many requests wait: try again later"))
+    Refusal::limit(format!("{what} takes too much work because too many requests wait: try again later"))
 }

@@ -1,8 +1,8 @@
-//! Identities, rules and quotas in the table: bound sessions, counts that hold through everything, snapshots.
+//! Identities, rules and quotas: ownership of sessions, usage counts, the audit trail, snapshots.
 
 #![allow(clippy::unwrap_used)]
 
-use lockkeeper_core::history::Deed;
+use lockkeeper_core::history::ActionKind;
 use lockkeeper_core::{
     AccessChange, Acquire, Answer, Batch, CellTime, Command, LockTable, Locks, Quota, Refusal, Reply,
     Restore, Right, Rights, SessionId, Usage, Wait, Waiting,
@@ -33,7 +33,7 @@ fn acquire(session: u128, locks: &[&str], wait: Wait, request: &str) -> Command 
     Command::Acquire(Acquire { wait, request, ..Acquire::new(SessionId(session), locks) })
 }
 
-fn again(table: &LockTable) -> LockTable {
+fn restored(table: &LockTable) -> LockTable {
     let mut restore = Restore::new();
     for chunk in table.snapshot() {
         restore.push(&chunk).unwrap();
@@ -42,13 +42,13 @@ fn again(table: &LockTable) -> LockTable {
 }
 
 #[test]
-fn a_session_belongs_to_who_opened_it_also_after_a_restore() {
+fn session_belongs_to_its_identity_also_after_a_restore() {
     let mut table = LockTable::new();
     run(&mut table, open("ada", 1)).unwrap();
     let plain =
         Command::OpenSession { session: SessionId(2), ttl_ms: 10_000, owner: "o".into(), identity: None };
     run(&mut table, plain).unwrap();
-    for table in [&table, &again(&table)] {
+    for table in [&table, &restored(&table)] {
         assert!(table.belongs_to(SessionId(1), Some("ada")));
         assert!(!table.belongs_to(SessionId(1), Some("eve")));
         assert!(!table.belongs_to(SessionId(1), None));
@@ -56,13 +56,13 @@ fn a_session_belongs_to_who_opened_it_also_after_a_restore() {
         assert!(!table.belongs_to(SessionId(2), Some("ada")));
         assert_eq!(table.access().sessions_of("ada"), 1);
     }
-    assert_eq!(again(&table), table);
+    assert_eq!(restored(&table), table);
     run(&mut table, Command::CloseSession { session: SessionId(1) }).unwrap();
     assert_eq!(table.access().sessions_of("ada"), 0);
 }
 
 #[test]
-fn an_identity_opens_no_more_sessions_than_it_may() {
+fn session_quota_of_an_identity_is_enforced() {
     let mut table = LockTable::new();
     run(&mut table, change(AccessChange::SetSessions { identity: "*".into(), sessions: Some(1) })).unwrap();
     run(&mut table, change(AccessChange::SetSessions { identity: "ada".into(), sessions: Some(2) })).unwrap();
@@ -78,31 +78,31 @@ fn an_identity_opens_no_more_sessions_than_it_may() {
 }
 
 #[test]
-fn acts_have_names_and_no_secrets() {
+fn audit_trail_names_callers_and_has_no_secrets() {
     let mut table = LockTable::new();
     let force = Command::ForceRelease { lock: "a".into(), reason: "stuck".into(), by: "ada".into() };
     assert!(matches!(run(&mut table, force), Ok(Reply::Forced { .. })));
     let token =
         AccessChange::AddToken { id: "0a".into(), identity: "ci".into(), salt: [1; 16], hash: [0xab; 32] };
     run(&mut table, change(token)).unwrap();
-    let acts: Vec<_> = table.acts().map(|act| act.deed.clone()).collect();
-    let Deed::Access { by, change } = &acts[0] else { panic!("{acts:?}") };
+    let acts: Vec<_> = table.acts().map(|act| act.kind.clone()).collect();
+    let ActionKind::Access { by, change } = &acts[0] else { panic!("{acts:?}") };
     assert_eq!((by.as_str(), change.as_str()), ("root", "token 0a made for ci"));
     assert!(
-        matches!(&acts[1], Deed::ForceRelease { by, lock, .. } if by == "ada" && lock == "a"),
+        matches!(&acts[1], ActionKind::ForceRelease { by, lock, .. } if by == "ada" && lock == "a"),
         "{acts:?}"
     );
-    assert_eq!(again(&table), table);
+    assert_eq!(restored(&table), table);
 }
 
 #[test]
-fn rules_come_back_with_a_snapshot() {
+fn snapshots_keep_rules() {
     let mut table = LockTable::new();
     let rights = Rights::of([Right::Acquire]);
     let grant = AccessChange::Grant { identity: "ci".into(), prefix: "builds/".into(), rights };
     run(&mut table, change(grant)).unwrap();
     run(&mut table, quota("builds", Quota { locks: Some(3), ..Quota::default() })).unwrap();
-    let back = again(&table);
+    let back = restored(&table);
     assert_eq!(back, table);
     assert!(back.access().allows("ci", Right::Acquire, "builds/1"));
     let revoke = AccessChange::Revoke { identity: "ci".into(), prefix: "builds/".into() };
@@ -141,9 +141,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What is counted step by step is what is there: a table that was restored has counted anew.
+    /// Usage that is counted step by step equals the usage that a restored table recounts.
     #[test]
-    fn counts_are_what_is_there(steps in prop::collection::vec(step(), 1..60)) {
+    fn usage_counts_are_right(steps in prop::collection::vec(step(), 1..60)) {
         let mut table = LockTable::new();
         let mut bound = Some(2);
         run(&mut table, quota("a", Quota { locks: bound, waiters: bound, ..Quota::default() })).unwrap();
@@ -182,10 +182,10 @@ proptest! {
                 }
             };
             let before = table.access().usage_of("a");
-            // A new quota does not take away what is there.
+            // A new quota does not remove what is in use.
             let is_quota = matches!(step, Step::Quota(_));
             let _ = run(&mut table, command);
-            prop_assert_eq!(&again(&table), &table);
+            prop_assert_eq!(&restored(&table), &table);
             let after = table.access().usage_of("a");
             match bound {
                 Some(_) if is_quota => {}

@@ -1,4 +1,4 @@
-//! The rule of admission on its own decides as the lock table does: engines on other servers rely on it.
+//! The rule of admission alone decides like the lock table: engines on other servers rely on it.
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use lockkeeper_core::admission::{self, Demand};

@@ -1,5 +1,5 @@
-//! Everything is bounded (S11): at each bound the answer is a clear `limit`, what frees still works, and after it there is
-//! room again. The bounds are small here; those of a cell take gigabytes to reach.
+//! Everything is bounded (S11): at each bound the answer is `limit`, commands that free something still work, and then
+//! there is room again. These tests set small bounds, because the real ones take gigabytes to reach.
 
 #![cfg(feature = "mutations")]
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
@@ -21,19 +21,19 @@ const SMALL: Bounds = Bounds {
     ..Bounds::REAL
 };
 
-struct Stage {
+struct Fixture {
     table: LockTable,
     index: u64,
     effects: Vec<Effect>,
 }
 
-impl Stage {
+impl Fixture {
     /// With sessions 1 to 4.
-    fn new() -> Stage {
+    fn new() -> Fixture {
         bounds::set(SMALL);
-        let mut stage = Stage { table: LockTable::new(), index: 0, effects: Vec::new() };
-        (1..=4).for_each(|session| drop(stage.open(session).unwrap()));
-        stage
+        let mut fixture = Fixture { table: LockTable::new(), index: 0, effects: Vec::new() };
+        (1..=4).for_each(|session| drop(fixture.open(session).unwrap()));
+        fixture
     }
 
     fn run(&mut self, command: Command) -> Answer {
@@ -81,166 +81,172 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         bounds::set(Bounds::REAL);
     }
 }
 
 #[track_caller]
-fn at_the_bound(answer: Answer, words: &str) {
+fn assert_limit(answer: Answer, words: &str) {
     match answer {
         Err(Refusal::Limit(text)) => assert!(text.contains(words), "{text}"),
-        other => panic!("no limit: {other:?}"),
+        other => panic!("expected a limit: {other:?}"),
     }
 }
 
 #[test]
-fn sessions() {
-    let mut stage = Stage::new();
-    stage.open(5).unwrap();
-    at_the_bound(stage.open(6), "the cell has 5 sessions, its limit");
-    let token = stage.take(1, "a");
-    stage.release(1, "a", token);
-    stage.run(Command::CloseSession { session: SessionId(5) }).unwrap();
-    stage.open(6).unwrap();
+fn sessions_are_bounded() {
+    let mut fixture = Fixture::new();
+    fixture.open(5).unwrap();
+    assert_limit(fixture.open(6), "the cell has 5 sessions, its limit");
+    let token = fixture.take(1, "a");
+    fixture.release(1, "a", token);
+    fixture.run(Command::CloseSession { session: SessionId(5) }).unwrap();
+    fixture.open(6).unwrap();
 }
 
 #[test]
-fn locks_of_the_cell() {
-    let mut stage = Stage::new();
-    let first = stage.take(1, "lock-0");
+fn locks_of_a_cell_are_bounded() {
+    let mut fixture = Fixture::new();
+    let first = fixture.take(1, "lock-0");
     for number in 1..12 {
-        stage.take(1 + number % 3, &format!("lock-{number}"));
+        fixture.take(1 + number % 3, &format!("lock-{number}"));
     }
-    at_the_bound(stage.acquire(4, "one-more", Wait::No), "the cell has 12 locks in use, its limit");
-    at_the_bound(stage.acquire(4, "one-more", Wait::Forever), "the cell has 12 locks in use, its limit");
-    stage.release(1, "lock-0", first);
-    stage.take(4, "one-more");
+    assert_limit(fixture.acquire(4, "one-more", Wait::No), "the cell has 12 locks in use, its limit");
+    assert_limit(fixture.acquire(4, "one-more", Wait::Forever), "the cell has 12 locks in use, its limit");
+    fixture.release(1, "lock-0", first);
+    fixture.take(4, "one-more");
 }
 
 #[test]
-fn grants_of_a_session() {
-    let mut stage = Stage::new();
-    let first = stage.take(1, "lock-0");
+fn grants_of_a_session_are_bounded() {
+    let mut fixture = Fixture::new();
+    let first = fixture.take(1, "lock-0");
     for number in 1..6 {
-        stage.take(1, &format!("lock-{number}"));
+        fixture.take(1, &format!("lock-{number}"));
     }
-    at_the_bound(stage.acquire(1, "one-more", Wait::No), "the session holds 6 locks, its limit");
-    stage.take(2, "another-session-has-room");
-    stage.release(1, "lock-0", first);
-    stage.take(1, "one-more");
+    assert_limit(fixture.acquire(1, "one-more", Wait::No), "the session holds 6 locks, its limit");
+    fixture.take(2, "another-session-has-room");
+    fixture.release(1, "lock-0", first);
+    fixture.take(1, "one-more");
 }
 
 #[test]
-fn waits_of_a_session() {
-    let mut stage = Stage::new();
-    let first = stage.take(1, "lock-0");
-    stage.take(1, "lock-1");
-    stage.take(1, "lock-2");
-    (0..7).for_each(|number| stage.queue(2, &format!("lock-{}", number % 3)));
-    at_the_bound(
-        stage.acquire(2, "lock-2", Wait::Forever),
-        "7 requests of this session wait already, its limit",
+fn waits_of_a_session_are_bounded() {
+    let mut fixture = Fixture::new();
+    let first = fixture.take(1, "lock-0");
+    fixture.take(1, "lock-1");
+    fixture.take(1, "lock-2");
+    (0..7).for_each(|number| fixture.queue(2, &format!("lock-{}", number % 3)));
+    assert_limit(
+        fixture.acquire(2, "lock-2", Wait::Forever),
+        "this session already has 7 waiting requests, its limit",
     );
-    stage.take(2, "free");
-    stage.release(1, "lock-0", first);
+    fixture.take(2, "free");
+    fixture.release(1, "lock-0", first);
     assert!(
-        matches!(stage.effects[..], [Effect::Freed { .. }, Effect::Granted { .. }]),
+        matches!(fixture.effects[..], [Effect::Freed { .. }, Effect::Granted { .. }]),
         "{:?}",
-        stage.effects
+        fixture.effects
     );
-    stage.queue(2, "lock-2");
+    fixture.queue(2, "lock-2");
 }
 
 #[test]
-fn waiters_of_a_lock() {
-    let mut stage = Stage::new();
-    let first = stage.take(1, "lock");
-    (0..3).for_each(|_| stage.queue(2, "lock"));
-    at_the_bound(stage.acquire(3, "lock", Wait::Forever), "3 requests wait for \"lock\" already, its limit");
-    assert!(matches!(stage.acquire(3, "lock", Wait::No), Err(Refusal::Busy { .. })), "a try is no wait");
-    stage.release(1, "lock", first);
-    stage.queue(3, "lock");
+fn waiters_of_a_lock_are_bounded() {
+    let mut fixture = Fixture::new();
+    let first = fixture.take(1, "lock");
+    (0..3).for_each(|_| fixture.queue(2, "lock"));
+    assert_limit(
+        fixture.acquire(3, "lock", Wait::Forever),
+        "3 requests already wait for \"lock\", its limit",
+    );
+    assert!(
+        matches!(fixture.acquire(3, "lock", Wait::No), Err(Refusal::Busy { .. })),
+        "a request without a wait is not bounded"
+    );
+    fixture.release(1, "lock", first);
+    fixture.queue(3, "lock");
 }
 
 #[test]
-fn values() {
-    let mut stage = Stage::new();
-    (0..4).for_each(|number| drop(stage.put(&format!("k{number}")).unwrap()));
-    at_the_bound(stage.put("k4"), "the cell has 4 values, its limit");
-    stage.put("k0").expect("what is there can be changed");
-    stage.run(Command::DeleteValue { key: "k1".into(), fence: None, if_version: None }).unwrap();
-    stage.put("k4").unwrap();
+fn values_are_bounded() {
+    let mut fixture = Fixture::new();
+    (0..4).for_each(|number| drop(fixture.put(&format!("k{number}")).unwrap()));
+    assert_limit(fixture.put("k4"), "the cell has 4 values, its limit");
+    fixture.put("k0").expect("an existing value can be changed");
+    fixture.run(Command::DeleteValue { key: "k1".into(), fence: None, if_version: None }).unwrap();
+    fixture.put("k4").unwrap();
 }
 
-/// Tokens stay below 2^53 (S1). Whoever waits has been promised one.
+/// Tokens stay below 2^53 (S1). One is reserved for each waiting request.
 #[test]
-fn tokens() {
-    let mut stage = Stage::new();
-    stage.table.raise_to_floor(Token(Token::MAX.0 - 3)).unwrap();
-    let no_token_above = stage.table.raise_to_floor(Token::MAX);
+fn tokens_are_bounded() {
+    let mut fixture = Fixture::new();
+    fixture.table.raise_to_floor(Token(Token::MAX.0 - 3)).unwrap();
+    let no_token_above = fixture.table.raise_to_floor(Token::MAX);
     assert!(matches!(no_token_above, Err(Refusal::Limit(_))), "a restore is refused too");
-    let held = stage.take(1, "a");
+    let held = fixture.take(1, "a");
     assert_eq!(held.0, Token::MAX.0 - 2);
-    stage.queue(2, "a");
-    let last_but_one = stage.take(1, "b");
-    let all_given = "has given its tokens up to 9007199254740991, its limit";
-    at_the_bound(stage.acquire(3, "c", Wait::No), all_given);
-    at_the_bound(stage.acquire(3, "a", Wait::Forever), all_given);
+    fixture.queue(2, "a");
+    let last_but_one = fixture.take(1, "b");
+    let all_issued = "has issued its tokens up to 9007199254740991, its limit";
+    assert_limit(fixture.acquire(3, "c", Wait::No), all_issued);
+    assert_limit(fixture.acquire(3, "a", Wait::Forever), all_issued);
     let force = Command::ForceRelease { lock: "b".into(), reason: "stuck".into(), by: "".into() };
-    at_the_bound(stage.run(force), all_given);
-    stage.release(1, "a", held);
-    let granted = stage.effects.iter().find_map(|effect| match effect {
+    assert_limit(fixture.run(force), all_issued);
+    fixture.release(1, "a", held);
+    let granted = fixture.effects.iter().find_map(|effect| match effect {
         Effect::Granted { grant, .. } => Some(grant.token),
         _ => None,
     });
-    assert_eq!(granted, Some(Token::MAX), "the one that waited is let in");
-    stage.release(1, "b", last_but_one);
-    stage.release(2, "a", Token::MAX);
-    at_the_bound(stage.acquire(3, "c", Wait::No), all_given);
+    assert_eq!(granted, Some(Token::MAX), "the waiting request is granted");
+    fixture.release(1, "b", last_but_one);
+    fixture.release(2, "a", Token::MAX);
+    assert_limit(fixture.acquire(3, "c", Wait::No), all_issued);
 }
 
 #[test]
-fn the_real_ones_are_those_of_the_documentation() {
+fn default_bounds_are_the_real_ones() {
     assert_eq!(bounds::bounds(), Bounds::REAL);
 }
 
-/// The answers to a request at a bound, and to its late copy when there is room again.
+/// The answers to a request at a bound, and to a late copy of it when there is room again.
 fn refused_and_repeated(bug: Option<Mutation>, request: Acquire) -> (Answer, Answer) {
-    let mut stage = Stage::new();
+    let mut fixture = Fixture::new();
     mutation::put_back(bug);
-    let token = stage.take(1, "lock-0");
+    let token = fixture.take(1, "lock-0");
     for number in 1..6 {
-        stage.take(1, &format!("lock-{number}"));
+        fixture.take(1, &format!("lock-{number}"));
     }
-    let refused = stage.run(Command::Acquire(request.clone()));
-    stage.release(1, "lock-0", token);
-    let repeated = stage.run(Command::Acquire(request));
+    let refused = fixture.run(Command::Acquire(request.clone()));
+    fixture.release(1, "lock-0", token);
+    let repeated = fixture.run(Command::Acquire(request));
     mutation::put_back(None);
     (refused, repeated)
 }
 
-/// A late copy of a refused request is not granted: its caller has gone on (S5).
+/// A late copy of a refused request is not granted: its caller has moved on (S5).
 #[test]
-fn a_refusal_at_a_bound_is_remembered() {
+fn refusal_at_a_bound_is_remembered() {
     let request =
         Acquire { request: Some("r".into()), ..Acquire::new(SessionId(1), Locks::One("one-more".into())) };
     let (refused, repeated) = refused_and_repeated(None, request.clone());
-    at_the_bound(refused.clone(), "the session holds 6 locks, its limit");
+    assert_limit(refused.clone(), "the session holds 6 locks, its limit");
     assert_eq!(repeated, refused);
     let (_, repeated) = refused_and_repeated(Some(Mutation::ForgetRefusals), request.clone());
-    assert!(matches!(repeated, Ok(Reply::Granted(_))), "with the bug it is granted to nobody: {repeated:?}");
+    assert!(matches!(repeated, Ok(Reply::Granted(_))), "the mutation grants the late copy: {repeated:?}");
     let malformed = Acquire { permits: Some(0), ..request };
     let (refused, repeated) = refused_and_repeated(None, malformed);
     assert!(matches!(refused, Err(Refusal::Limit(_))) && repeated == refused, "{refused:?} {repeated:?}");
 }
 
-/// The same for a request that is invalid only because of the state of its lock.
+/// The same for a request that is invalid only in the current state of its lock.
 #[test]
-fn an_invalid_request_stays_invalid() {
+fn refusal_of_an_invalid_request_is_remembered() {
     let late_copy = |bug| {
-        let mut stage = Stage::new();
+        let mut fixture = Fixture::new();
         mutation::put_back(bug);
         let counted = |capacity| Acquire {
             request: Some("r".into()),
@@ -248,13 +254,14 @@ fn an_invalid_request_stays_invalid() {
             permits: Some(1),
             ..Acquire::new(SessionId(1), Locks::One("pool".into()))
         };
-        let Ok(Reply::Granted(first)) = stage.run(Command::Acquire(Acquire { request: None, ..counted(2) }))
+        let Ok(Reply::Granted(first)) =
+            fixture.run(Command::Acquire(Acquire { request: None, ..counted(2) }))
         else {
             panic!("not granted")
         };
-        let refused = stage.run(Command::Acquire(counted(3)));
-        stage.release(1, "pool", first.token);
-        let repeated = stage.run(Command::Acquire(counted(3)));
+        let refused = fixture.run(Command::Acquire(counted(3)));
+        fixture.release(1, "pool", first.token);
+        let repeated = fixture.run(Command::Acquire(counted(3)));
         mutation::put_back(None);
         (refused, repeated)
     };
@@ -262,5 +269,5 @@ fn an_invalid_request_stays_invalid() {
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     assert_eq!(repeated, refused);
     let (_, repeated) = late_copy(Some(Mutation::ForgetRefusals));
-    assert!(matches!(repeated, Ok(Reply::Granted(_))), "with the bug it is granted to nobody: {repeated:?}");
+    assert!(matches!(repeated, Ok(Reply::Granted(_))), "the mutation grants the late copy: {repeated:?}");
 }

@@ -1,5 +1,5 @@
-//! For every command: ten times as many cost at most twelve times as much, by step counts, with everything that they
-//! leave behind for later entries. What is not counted by steps costs a fixed number of tree operations.
+//! Every command has linear cost: ten times as many take at most twelve times as many steps, including the work that they
+//! defer to later entries. Work that is not counted in steps is a fixed number of tree operations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,9 +38,9 @@ impl Cell {
     }
 }
 
-/// Compares the steps of `commands` after `before`, for some and for ten times as many.
+/// Compares the steps of `commands` after `before` for `FEW` and for ten times as many.
 #[track_caller]
-fn linear(before: impl Fn(u64) -> Vec<Command>, commands: impl Fn(u64, &LockTable) -> Vec<Command>) {
+fn assert_linear(before: impl Fn(u64) -> Vec<Command>, commands: impl Fn(u64, &LockTable) -> Vec<Command>) {
     let steps = |count: u64| {
         let mut cell = Cell::default();
         cell.run((1..=2).map(open));
@@ -51,7 +51,7 @@ fn linear(before: impl Fn(u64) -> Vec<Command>, commands: impl Fn(u64, &LockTabl
         cell.steps
     };
     let (few, many) = (steps(FEW), steps(10 * FEW));
-    assert!(few >= FEW / 2, "{few} steps: not counted");
+    assert!(few >= FEW / 2, "only {few} steps: some are not counted");
     assert!(many <= 12 * few, "{few} steps for {FEW}, {many} for ten times as many");
 }
 
@@ -86,64 +86,66 @@ fn release(session: u64, lock: impl Into<String>, token: u64) -> Command {
 }
 
 #[test]
-fn sessions_open_close_and_expire() {
-    linear(|_| vec![], |count, _| each(count, |number| open(10 + number)));
+fn opening_closing_and_expiring_sessions_is_linear() {
+    assert_linear(|_| vec![], |count, _| each(count, |number| open(10 + number)));
     let held = |count| {
         let opened = each(count, |number| open(10 + number));
         opened.into_iter().chain(each(count, |number| take(10 + number, lock(number)))).collect()
     };
-    linear(held, |count, _| {
+    assert_linear(held, |count, _| {
         each(count, |number| Command::CloseSession { session: SessionId(10 + u128::from(number)) })
     });
-    linear(held, |count, table| {
+    assert_linear(held, |count, table| {
         each(count, |number| {
             let session = SessionId(10 + u128::from(number));
             Command::ExpireSession { session, version: table.session(session).unwrap().version }
         })
     });
     // One session with everything.
-    linear(
+    assert_linear(
         |count| each(count, |number| take(1, lock(number))),
         |_, _| vec![Command::CloseSession { session: SessionId(1) }],
     );
-    linear(
+    assert_linear(
         |count| [take(2, "a")].into_iter().chain(each(count, |_| wait(1, "a"))).collect(),
         |_, _| vec![Command::CloseSession { session: SessionId(1) }],
     );
 }
 
 #[test]
-fn locks_are_acquired_waited_for_and_released() {
+fn acquiring_waiting_and_releasing_is_linear() {
     let none = |_| vec![];
     let held = |_| vec![take(1, "a")];
     let queue = |count| [take(1, "a")].into_iter().chain(each(count, |_| wait(2, "a"))).collect();
-    linear(none, |count, _| each(count, |number| take(1, lock(number))));
-    linear(held, |count, _| each(count, |_| take(2, "a")));
-    linear(held, |count, _| each(count, |_| wait(2, "a")));
-    // The same request again and again.
+    assert_linear(none, |count, _| each(count, |number| take(1, lock(number))));
+    assert_linear(held, |count, _| each(count, |_| take(2, "a")));
+    assert_linear(held, |count, _| each(count, |_| wait(2, "a")));
+    // Retries of one request.
     let again = Acquire { request: Some("r".into()), wait: Wait::Forever, ..acquire(2, "a") };
-    linear(held, |count, _| each(count, |_| Command::Acquire(again.clone())));
-    // Each release lets the next one in.
-    linear(queue, |count, _| each(count, |number| release(if number == 0 { 1 } else { 2 }, "a", number + 1)));
-    // One release lets all in.
+    assert_linear(held, |count, _| each(count, |_| Command::Acquire(again.clone())));
+    // Each release admits the next request.
+    assert_linear(queue, |count, _| {
+        each(count, |number| release(if number == 0 { 1 } else { 2 }, "a", number + 1))
+    });
+    // One release admits all.
     let readers = |count| {
         let reader = || Acquire { wait: Wait::Forever, mode: Mode::Shared, ..acquire(2, "a") };
         [take(1, "a")].into_iter().chain(each(count, |_| Command::Acquire(reader()))).collect()
     };
-    linear(readers, |_, _| vec![release(1, "a", 1)]);
-    linear(queue, |count, _| {
+    assert_linear(readers, |_, _| vec![release(1, "a", 1)]);
+    assert_linear(queue, |count, _| {
         each(count, |number| Command::Cancel {
             session: SessionId(2),
             what: Waiting::Ticket(lockkeeper_core::Ticket(count - number)),
         })
     });
-    // To the next candidate. One that only its owner names, or that stands far behind, costs a look at the whole queue, which
-    // the step budget of the entry bounds.
+    // Hand-over to the next candidate. A candidate found by its owner, or far behind, costs a scan of the queue, which the
+    // step budget of the entry bounds.
     let candidates = |count| {
         let candidate = || Acquire { wait: Wait::Forever, value: Some("v".into()), ..acquire(2, "a") };
         [take(1, "a")].into_iter().chain(each(count, |_| Command::Acquire(candidate()))).collect()
     };
-    linear(candidates, |count, _| {
+    assert_linear(candidates, |count, _| {
         each(count, |number| Command::HandOver {
             session: SessionId(if number == 0 { 1 } else { 2 }),
             lock: "a".into(),
@@ -154,31 +156,31 @@ fn locks_are_acquired_waited_for_and_released() {
 }
 
 #[test]
-fn locks_are_taken_by_force() {
+fn force_release_is_linear() {
     let force = |name: String| Command::ForceRelease { lock: name.into(), reason: "r".into(), by: "".into() };
-    linear(
+    assert_linear(
         |count| each(count, |number| take(1, lock(number))),
         |count, _| each(count, |number| force(lock(number))),
     );
     let sharers =
         |count| each(count, |_| Command::Acquire(Acquire { mode: Mode::Shared, ..acquire(1, "a") }));
-    linear(sharers, |_, _| vec![force("a".to_owned())]);
+    assert_linear(sharers, |_, _| vec![force("a".to_owned())]);
 }
 
 #[test]
-fn scopes_wait_and_wound() {
+fn waiting_and_wounding_of_scopes_is_linear() {
     for policy in [Policy::Detect, Policy::WaitDie, Policy::WoundWait] {
         let scoped = move |number: u64, name: String, wait| {
             let scope = Some(format!("scope-{number}").into());
             Command::Acquire(Acquire { scope, policy, wait, ..acquire(1, name) })
         };
         // Each scope holds a lock of its own and waits for that of the next one.
-        linear(
+        assert_linear(
             move |count| each(count, |number| scoped(number, lock(number), Wait::No)),
             move |count, _| each(count - 1, |number| scoped(number, lock(number + 1), Wait::Forever)),
         );
         // All of them wait for the same lock.
-        linear(
+        assert_linear(
             move |count| {
                 [take(2, "a")]
                     .into_iter()
@@ -191,15 +193,15 @@ fn scopes_wait_and_wound() {
 }
 
 #[test]
-fn values_rates_and_rules() {
+fn values_rates_and_rules_are_linear() {
     let put = |number: u64| Command::PutValue {
         key: lock(number).into(),
         value: vec![1].into(),
         fence: None,
         if_version: None,
     };
-    linear(|_| vec![], |count, _| each(count, put));
-    linear(
+    assert_linear(|_| vec![], |count, _| each(count, put));
+    assert_linear(
         |count| each(count, put),
         |count, _| {
             each(count, |number| Command::DeleteValue {
@@ -209,7 +211,7 @@ fn values_rates_and_rules() {
             })
         },
     );
-    linear(
+    assert_linear(
         |_| vec![],
         |count, _| {
             each(count, |number| {
@@ -224,11 +226,11 @@ fn values_rates_and_rules() {
         salt: [1; 16],
         hash: [2; 32],
     };
-    linear(
+    assert_linear(
         |_| vec![],
         |count, _| each(count, |number| Command::ChangeAccess { by: "root".into(), change: token(number) }),
     );
-    linear(
+    assert_linear(
         |_| vec![],
         |count, _| each(count, |_| Command::AuditNote { by: "root".into(), text: "done".into() }),
     );
@@ -236,7 +238,7 @@ fn values_rates_and_rules() {
 
 /// Waits and lock-delays that end at the same moment.
 #[test]
-fn time_ends_waits_and_delays() {
+fn ends_of_waits_and_lock_delays_are_linear() {
     let waits = |count: u64| {
         let mut cell = Cell::default();
         cell.run((1..=2).map(open));

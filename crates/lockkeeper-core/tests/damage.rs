@@ -1,4 +1,4 @@
-//! A log or a snapshot that is not what was written is noticed: never a silently different table.
+//! Damaged logs and snapshots are detected: the table is never silently different.
 
 use lockkeeper_core::{
     Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, Mode, Restore, SessionId, SnapshotError,
@@ -25,7 +25,7 @@ fn acquire(session: u128, names: &[&str], request: &str, wait: Wait) -> Command 
     Command::Acquire(Acquire { request, wait, ..Acquire::new(SessionId(session), locks) })
 }
 
-/// A small table with something of everything.
+/// A small table with every kind of record.
 fn small_table() -> LockTable {
     let mut table = LockTable::new();
     apply(&mut table, vec![open(1), open(2), open(3), open(4)]);
@@ -76,7 +76,7 @@ fn small_table() -> LockTable {
     table
 }
 
-/// A table of several chunks, in the middle of clearing away a session.
+/// A table of several chunks, with the cleanup of an ended session in progress.
 fn large_table() -> LockTable {
     let mut table = small_table();
     let names: Vec<String> = (0..4_000).map(|number| format!("orders/{number}")).collect();
@@ -87,7 +87,7 @@ fn large_table() -> LockTable {
         );
     }
     apply(&mut table, vec![Command::CloseSession { session: SessionId(1) }]);
-    assert!(table.next_wake() <= Some(table.now()), "something is left to be taken back");
+    assert!(table.next_wake() <= Some(table.now()), "cleanup is in progress");
     table
 }
 
@@ -104,18 +104,18 @@ fn restore<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<LockTable, 
 }
 
 #[test]
-fn an_entry_that_comes_twice_is_noticed() {
+fn repeated_entry_is_detected() {
     let mut table = small_table();
     let before = table.clone();
     let applied = table.applied();
     let again = Batch { now: table.now(), utc_ms: 0, commands: vec![acquire(1, &["new"], "r9", Wait::No)] };
     assert_eq!(table.apply(applied, &again), Err(TableError::OutOfOrder { applied, got: applied }));
     assert_eq!(table.skip(applied), Err(TableError::OutOfOrder { applied, got: applied }));
-    assert!(table == before, "nothing of it was done");
+    assert!(table == before, "nothing has changed");
 }
 
 #[test]
-fn an_entry_that_is_missing_is_noticed() {
+fn missing_entry_is_detected() {
     let mut table = small_table();
     let before = table.clone();
     let applied = table.applied();
@@ -124,11 +124,11 @@ fn an_entry_that_is_missing_is_noticed() {
         assert_eq!(table.apply(got, &late), Err(TableError::OutOfOrder { applied, got }));
         assert_eq!(table.skip(got), Err(TableError::OutOfOrder { applied, got }));
     }
-    assert!(table == before, "nothing of it was done");
+    assert!(table == before, "nothing has changed");
 }
 
 #[test]
-fn an_entry_without_commands_is_counted() {
+fn entry_without_commands_is_counted() {
     let mut table = small_table();
     let next = table.applied() + 1;
     assert_eq!(table.skip(next), Ok(()));
@@ -137,7 +137,7 @@ fn an_entry_without_commands_is_counted() {
 }
 
 #[test]
-fn a_snapshot_in_pieces_of_any_size_gives_the_same_table() {
+fn snapshot_in_pieces_of_any_size_restores_the_same_table() {
     let (small, large) = (small_table(), large_table());
     let bytes = chunks(&small).concat();
     for size in 1..=bytes.len() {
@@ -150,13 +150,13 @@ fn a_snapshot_in_pieces_of_any_size_gives_the_same_table() {
 }
 
 #[test]
-fn an_empty_table_has_a_snapshot() {
+fn empty_table_has_a_snapshot() {
     let empty = LockTable::new();
     assert_eq!(restore(chunks(&empty).iter().map(Vec::as_slice)), Ok(empty));
 }
 
 #[test]
-fn a_small_snapshot_cut_off_anywhere_is_noticed() {
+fn truncation_of_a_small_snapshot_is_detected() {
     let bytes = chunks(&small_table()).concat();
     for length in 0..bytes.len() {
         assert!(restore([&bytes[..length]]).is_err(), "{length} of {} bytes", bytes.len());
@@ -164,7 +164,7 @@ fn a_small_snapshot_cut_off_anywhere_is_noticed() {
 }
 
 #[test]
-fn a_large_snapshot_cut_off_is_noticed() {
+fn truncation_of_a_large_snapshot_is_detected() {
     let chunks = chunks(&large_table());
     assert!(chunks.len() > 3, "there are several chunks");
     let bytes = chunks.concat();
@@ -179,7 +179,7 @@ fn a_large_snapshot_cut_off_is_noticed() {
 }
 
 #[test]
-fn every_flipped_bit_of_a_snapshot_is_noticed() {
+fn every_flipped_bit_of_a_snapshot_is_detected() {
     let bytes = chunks(&small_table()).concat();
     for at in 0..bytes.len() {
         for change in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFF] {
@@ -191,7 +191,7 @@ fn every_flipped_bit_of_a_snapshot_is_noticed() {
 }
 
 #[test]
-fn a_chunk_that_is_missing_doubled_or_in_another_place_is_noticed() {
+fn missing_duplicated_or_reordered_chunk_is_detected() {
     let chunks = chunks(&large_table());
     let restore_in_order = |order: &[usize]| restore(order.iter().map(|number| chunks[*number].as_slice()));
     let order: Vec<usize> = (0..chunks.len()).collect();
@@ -210,7 +210,7 @@ fn a_chunk_that_is_missing_doubled_or_in_another_place_is_noticed() {
 }
 
 #[test]
-fn a_chunk_of_another_snapshot_is_noticed() {
+fn chunk_of_another_snapshot_is_detected() {
     let mut table = large_table();
     let older = chunks(&table);
     apply(&mut table, vec![Command::Tick]);
@@ -226,7 +226,7 @@ fn a_chunk_of_another_snapshot_is_noticed() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_noticed() {
+fn trailing_bytes_are_detected() {
     let bytes = chunks(&small_table()).concat();
     for more in [vec![0], vec![0; 7], bytes.clone()] {
         assert!(restore([bytes.as_slice(), &more]).is_err(), "{} bytes more", more.len());
@@ -234,11 +234,11 @@ fn bytes_behind_the_end_are_noticed() {
 }
 
 #[test]
-fn what_cannot_be_a_snapshot_says_so() {
+fn other_data_is_reported_as_not_a_snapshot() {
     let error = restore([b"not a snapshot at all".as_slice()]).expect_err("it is none");
     assert_eq!(
         error.to_string(),
-        "the snapshot is damaged at byte 0: it does not begin like a snapshot of Lockkeeper"
+        "the snapshot is damaged at byte 0: it does not start like a snapshot of Lockkeeper"
     );
     assert_eq!(restore([]), Err(SnapshotError::Incomplete { found: 0, expected: 0 }));
 }

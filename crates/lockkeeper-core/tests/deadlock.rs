@@ -1,5 +1,5 @@
-//! Random transactions, each of which takes four locks one after the other: whatever the policy, no deadlock survives,
-//! nobody is killed without a conflict, and the oldest always gets through.
+//! Random transactions that take four locks one after the other. With every policy, no deadlock persists, no transaction
+//! is killed without a conflict, and the oldest is never killed by age.
 
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// One line of work: it takes its locks in its own order, and begins again when it is told to.
+/// A scope that takes its locks in random order, and starts over when it is killed.
 struct Transaction {
     scope: String,
     session: SessionId,
@@ -35,7 +35,7 @@ struct Transaction {
     held: Vec<(String, Token)>,
     waits: Option<Ticket>,
     done: bool,
-    /// The order of first acquires: the lower, the older.
+    /// The number of its first acquire: lower is older.
     age: Option<u64>,
     killed: u32,
 }
@@ -52,7 +52,7 @@ impl World {
         let mut random = Random(seed * 2 + 1);
         let mut world = World { table: LockTable::new(), index: 0, transactions: Vec::new(), ages: 0 };
         for number in 0..TRANSACTIONS {
-            // Some share a session: scopes are what counts.
+            // Two transactions share a session: only scopes matter.
             let session = SessionId(number as u128 / 2 + 1);
             if number % 2 == 0 {
                 world
@@ -122,7 +122,7 @@ impl World {
         applied.answers.remove(0)
     }
 
-    /// The oldest of those that are not done must never be killed by age.
+    /// Counts a kill by age. The oldest unfinished transaction must never be killed.
     fn killed(&mut self, at: usize) {
         let age = self.transactions[at].age.unwrap();
         let older = self.transactions.iter().any(|one| !one.done && one.age.is_some_and(|other| other < age));
@@ -130,7 +130,7 @@ impl World {
         self.transactions[at].killed += 1;
     }
 
-    /// One step of one transaction that can take one.
+    /// Advances a transaction that does not wait.
     fn step(&mut self, at: usize) {
         let one = &mut self.transactions[at];
         let Some((name, mode)) = one.wanted.get(one.held.len()).cloned() else {
@@ -160,11 +160,11 @@ impl World {
                     self.transactions.iter().filter_map(|one| Some((one.scope.as_str(), one.age?))).collect();
                 let holders = view.holders.iter().map(|holder| ages[holder.scope.as_str()]);
                 let mut all = holders.chain(view.queue.iter().map(|waiter| ages[waiter.scope.as_str()]));
-                assert!(all.any(|other| other < age), "it died without an older one in its way");
+                assert!(all.any(|other| other < age), "it died although no older scope blocks it");
                 self.killed(at);
                 self.release_all(at);
             }
-            // That was a while ago, or just now.
+            // Wounded earlier, or by this request.
             Err(Refusal::Wounded) => {
                 assert!(self.transactions[at].held.is_empty(), "everything was taken from it");
             }
@@ -182,7 +182,7 @@ impl World {
         self.transactions.iter().any(|one| one.policy != self.transactions[0].policy)
     }
 
-    /// The circle is a real one: each waits for a lock that the next one holds, or stands in line for before it.
+    /// Checks that each step of the cycle waits for a lock that the next one holds, or precedes it in the queue.
     fn check_cycle(&self, at: usize, wanted: &str, cycle: &[lockkeeper_core::CycleStep]) {
         assert_eq!(cycle[0].scope, self.transactions[at].scope);
         assert_eq!(cycle[0].lock, wanted);
@@ -193,7 +193,7 @@ impl World {
             let holds = view.holders.iter().any(|holder| holder.scope == *next);
             let before =
                 view.queue.iter().position(|waiter| waiter.scope == *next).is_some_and(|other| other < place);
-            assert!(holds || before, "{next} is not in the way of {} at {}", step.scope, step.lock);
+            assert!(holds || before, "{next} does not block {} at {}", step.scope, step.lock);
             assert!(number == 0 || place != usize::MAX, "{} does not wait for {}", step.scope, step.lock);
         }
     }
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Runs to the end; how many were killed on the way.
+    /// Runs all transactions to completion. Returns the number of kills.
     fn run(mut self, seed: u64) -> u32 {
         let mut random = Random(seed * 2 + 77);
         for _ in 0..100_000 {
@@ -214,10 +214,7 @@ impl World {
                 .filter(|at| !self.transactions[*at].done && self.transactions[*at].waits.is_none())
                 .collect();
             if ready.is_empty() {
-                assert!(
-                    self.transactions.iter().all(|one| one.done),
-                    "seed {seed}: all that is left waits for ever"
-                );
+                assert!(self.transactions.iter().all(|one| one.done), "seed {seed}: deadlock");
                 let counts = self.table.counts();
                 assert_eq!((counts.grants, counts.waiting), (0, 0));
                 return self.transactions.iter().map(|one| one.killed).sum();
@@ -229,31 +226,31 @@ impl World {
             }
             self.step(ready[random.below(ready.len() as u64) as usize]);
         }
-        panic!("seed {seed}: it never ends");
+        panic!("seed {seed}: no end after 100,000 steps");
     }
 }
 
 fn all_seeds(policies: &[Policy]) {
     let killed: u32 = (1..=SEEDS).map(|seed| World::new(seed, policies).run(seed)).sum();
-    assert!(killed > SEEDS as u32 / 4, "there were hardly any conflicts: {killed}");
+    assert!(killed > SEEDS as u32 / 4, "too few conflicts: {killed}");
 }
 
 #[test]
-fn detection_leaves_no_deadlock() {
+fn detection_resolves_every_deadlock() {
     all_seeds(&[Policy::Detect]);
 }
 
 #[test]
-fn wait_die_leaves_no_deadlock_and_the_oldest_gets_through() {
+fn wait_die_prevents_deadlock_and_never_kills_the_oldest() {
     all_seeds(&[Policy::WaitDie]);
 }
 
 #[test]
-fn wound_wait_leaves_no_deadlock_and_the_oldest_gets_through() {
+fn wound_wait_prevents_deadlock_and_never_kills_the_oldest() {
     all_seeds(&[Policy::WoundWait]);
 }
 
 #[test]
-fn mixed_policies_leave_no_deadlock() {
+fn mixed_policies_resolve_every_deadlock() {
     all_seeds(&[Policy::Detect, Policy::WaitDie, Policy::WoundWait]);
 }

@@ -1,4 +1,4 @@
-//! A read looks at a bounded number of records, whatever the table holds (S11): it runs on the thread that serves.
+//! A read visits a bounded number of records, whatever the table holds (S11), because it runs on the serving thread.
 
 #![cfg(feature = "mutations")]
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
@@ -10,7 +10,7 @@ use lockkeeper_core::{
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 10 * FEW;
-/// What every read may look at; one that skips free locks may look at those too.
+/// Most records that a read may visit; free locks that it skips count in addition.
 const RECORDS_MAX: u64 = 9_000;
 
 fn table(commands: impl IntoIterator<Item = Command>) -> LockTable {
@@ -55,10 +55,10 @@ fn name(number: u64) -> String {
     format!("lock-{number:06}")
 }
 
-/// Reads from a table with `FEW` of something, and from one with ten times as many: neither looks at more than `records_max`
-/// records.
+/// Reads from a table with `FEW` of something, and from one with ten times as many. Neither read visits more than
+/// `records_max` records.
 #[track_caller]
-fn bounded(records_max: u64, build: impl Fn(u64) -> Vec<Command>, read: impl Fn(&LockTable)) {
+fn assert_bounded(records_max: u64, build: impl Fn(u64) -> Vec<Command>, read: impl Fn(&LockTable)) {
     let records = [FEW, MANY].map(|count| {
         let table = table(build(count));
         reads::take();
@@ -74,28 +74,28 @@ fn numbers(count: u64) -> impl Iterator<Item = u64> {
     1..=count
 }
 
-/// Two sessions; one holds a lock that the other waits for so many times.
+/// Two sessions: one holds a lock for which the other waits `count` times.
 fn queue(count: u64) -> Vec<Command> {
     let head = [open(1), open(2), take(1, "a")];
     head.into_iter().chain(numbers(count).map(|_| wait(2, "a"))).collect()
 }
 
 #[test]
-fn one_lock() {
-    bounded(25, queue, |table| {
+fn read_of_one_lock_is_bounded() {
+    assert_bounded(25, queue, |table| {
         let view = table.lock_view(&LockName::from("a"), table.now(), 10);
         assert_eq!((view.holders.len(), view.queue.len()), (1, 10));
     });
     let shared = |count| [open(1)].into_iter().chain(numbers(count).map(|_| share(1, "a"))).collect();
-    bounded(25, shared, |table| {
+    assert_bounded(25, shared, |table| {
         assert_eq!(table.lock_view(&LockName::from("a"), table.now(), 10).holders.len(), 10);
     });
 }
 
 #[test]
-fn page_of_locks() {
+fn page_of_locks_is_bounded() {
     let held = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
-    bounded(200, held, |table| {
+    assert_bounded(200, held, |table| {
         for after in ["", &name(FEW / 2), &name(FEW - 10)] {
             let page: Vec<_> = table.lock_views("lock-", after, table.now(), 3).take(10).collect();
             assert_eq!(page.len(), 10);
@@ -103,9 +103,9 @@ fn page_of_locks() {
     });
 }
 
-/// Locks that were used once lie between those in use: they are skipped, and there is a bound on their number.
+/// Free locks between those in use are skipped, and their number is bounded.
 #[test]
-fn page_of_locks_behind_free_ones() {
+fn page_of_locks_after_free_ones_is_bounded() {
     const ROUNDS: u64 = 2 * FREE_LOCKS_REMEMBERED_MAX as u64 / 3;
     let free = |count: u64| {
         let used = numbers(ROUNDS * count / FEW).flat_map(|n| {
@@ -119,56 +119,56 @@ fn page_of_locks_behind_free_ones() {
         });
         [open(1)].into_iter().chain(used).chain([take(1, "z")]).collect()
     };
-    bounded(FREE_LOCKS_REMEMBERED_MAX as u64 + 10, free, |table| {
+    assert_bounded(FREE_LOCKS_REMEMBERED_MAX as u64 + 10, free, |table| {
         let page: Vec<_> = table.lock_views("", "", table.now(), 3).take(10).collect();
         assert_eq!(page.len(), 1);
     });
 }
 
 #[test]
-fn locks_that_most_wait_for() {
+fn most_contended_locks_are_bounded() {
     let contended = |count| {
         let head = [open(1), open(2)];
         head.into_iter().chain(numbers(count).flat_map(|n| [take(1, &name(n)), wait(2, &name(n))])).collect()
     };
-    bounded(RECORDS_MAX, contended, |table| {
+    assert_bounded(RECORDS_MAX, contended, |table| {
         let (found, sampled) = table.most_contended(table.now(), 10);
         assert_eq!((found.len(), sampled), (10, table.counts().locks == MANY));
     });
-    bounded(10, queue, |table| assert_eq!(table.most_contended(table.now(), 10).0[0].lock, "a"));
+    assert_bounded(10, queue, |table| assert_eq!(table.most_contended(table.now(), 10).0[0].lock, "a"));
 }
 
 #[test]
-fn locks_that_are_held_the_longest() {
+fn longest_held_locks_are_bounded() {
     let holders = |count| numbers(count).flat_map(|n| [open(n), take(n, &name(n))]).collect();
-    bounded(RECORDS_MAX, holders, |table| {
+    assert_bounded(RECORDS_MAX, holders, |table| {
         let (found, sampled) = table.longest_held(table.now(), 10);
         assert_eq!((found.len(), sampled), (10, table.counts().locks == MANY));
     });
-    // Very many sessions that hold nothing.
+    // Many sessions that hold nothing.
     let idle = |count| numbers(count).map(open).chain([take(count, "a")]).collect();
-    bounded(10, idle, |table| {
+    assert_bounded(10, idle, |table| {
         let (found, sampled) = table.longest_held(table.now(), 10);
         assert_eq!((found.len(), sampled), (1, false));
     });
     let one = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
-    bounded(50, one, |table| assert_eq!(table.longest_held(table.now(), 10).0[0].lock, name(1)));
+    assert_bounded(50, one, |table| assert_eq!(table.longest_held(table.now(), 10).0[0].lock, name(1)));
 }
 
 #[test]
-fn wait_graph() {
-    bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(None, table.now())));
-    bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(Some(&"a".into()), table.now())));
+fn wait_graph_is_bounded() {
+    assert_bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(None, table.now())));
+    assert_bounded(RECORDS_MAX, queue, |table| drop(table.wait_graph(Some(&"a".into()), table.now())));
     // Each session waits for the next one.
     let chain = |count| {
         let held = numbers(count).flat_map(|n| [open(n), take(n, &name(n))]);
         held.chain(numbers(count - 1).map(|n| wait(n, &name(n + 1)))).collect()
     };
-    bounded(RECORDS_MAX, chain, |table| {
+    assert_bounded(RECORDS_MAX, chain, |table| {
         let graph = table.wait_graph(Some(&name(2).into()), table.now());
         assert!(graph.longest_chain.len() > 900);
     });
-    // Each session waits for very many others.
+    // Each session waits for many others.
     let dense = |count| {
         const SESSIONS: u64 = 50;
         let held = numbers(SESSIONS).flat_map(|n| [open(n), take(n, &name(n))]);
@@ -176,8 +176,8 @@ fn wait_graph() {
             numbers(count * 5).map(|n| wait(1 + n % SESSIONS, &name(1 + (n / SESSIONS + n) % SESSIONS)));
         held.chain(waits).collect()
     };
-    bounded(RECORDS_MAX, dense, |table| assert!(table.wait_graph(None, table.now()).sampled));
-    // Requests for many locks at once, which are closed or held by others.
+    assert_bounded(RECORDS_MAX, dense, |table| assert!(table.wait_graph(None, table.now()).sampled));
+    // Requests for many locks at once, all held.
     let wide = |count: u64| {
         let names = || numbers(100).map(|n| LockName::from(name(n)));
         let all = || {
@@ -186,11 +186,11 @@ fn wait_graph() {
         let held = numbers(100).map(|n| take(1, &name(n)));
         [open(1)].into_iter().chain(held).chain(numbers(count / 10).map(|_| all())).collect()
     };
-    bounded(RECORDS_MAX, wide, |table| drop(table.wait_graph(None, table.now())));
+    assert_bounded(RECORDS_MAX, wide, |table| drop(table.wait_graph(None, table.now())));
 }
 
 #[test]
-fn history_of_a_lock() {
+fn history_of_a_lock_is_bounded() {
     let used = |count| {
         let once = |n| {
             let lock = "a".into();
@@ -199,11 +199,11 @@ fn history_of_a_lock() {
         };
         [open(1)].into_iter().chain(numbers(count).flat_map(once)).collect()
     };
-    bounded(100, used, |table| assert_eq!(table.history(&"a".into()).count(), 32));
+    assert_bounded(100, used, |table| assert_eq!(table.history(&"a".into()).count(), 32));
 }
 
 #[test]
-fn page_of_sessions() {
+fn page_of_sessions_is_bounded() {
     let opened = |count| numbers(count).map(open).collect();
-    bounded(10, opened, |table| assert_eq!(table.sessions_after(None).take(10).count(), 10));
+    assert_bounded(10, opened, |table| assert_eq!(table.sessions_after(None).take(10).count(), 10));
 }

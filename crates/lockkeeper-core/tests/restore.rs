@@ -1,4 +1,4 @@
-//! A restored table gives no token and no version again (S1).
+//! A restored table reuses no token and no version (S1).
 
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
@@ -9,7 +9,7 @@ use lockkeeper_core::{
 
 const ANNA: SessionId = SessionId(1);
 
-/// A table with one session, and what it answers.
+/// A table with one session.
 struct Cell {
     table: LockTable,
 }
@@ -58,48 +58,48 @@ impl Cell {
         }
     }
 
-    /// Every number that a cell gives when it is used for a while.
+    /// Uses the cell for a while. Returns every number that it issued.
     fn work(&mut self, count: u64) -> Vec<u64> {
-        let mut given: Vec<u64> = (0..count).map(|number| self.acquire(&format!("work-{number}"))).collect();
-        given.extend((0..count).map(|_| self.put("changed", None, None).unwrap()));
+        let mut issued: Vec<u64> = (0..count).map(|number| self.acquire(&format!("work-{number}"))).collect();
+        issued.extend((0..count).map(|_| self.put("changed", None, None).unwrap()));
         self.run(Command::DeleteValue { key: "changed".into(), fence: None, if_version: None }).unwrap();
-        given.push(self.put("changed", None, None).unwrap());
-        given
+        issued.push(self.put("changed", None, None).unwrap());
+        issued
     }
 }
 
-/// Whether the old cell, which goes on after its backup, and two cells that are restored from it give different
-/// numbers, and all below 2^53.
+/// Checks that the old cell, which continues after its backup, and two cells restored from it issue different numbers,
+/// all below 2^53.
 fn numbers_differ() -> Result<(), String> {
     let mut old = Cell::new();
-    let mut given = old.work(10);
+    let mut issued = old.work(10);
     let backup = old.restored(old.table.highest_number());
     old.run(Command::CloseSession { session: ANNA }).unwrap();
     old.run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into(), identity: None })
         .unwrap();
-    given.extend(old.work(50));
+    issued.extend(old.work(50));
     for floor in [1_000, 2_000] {
         let mut restored = backup.restored(floor);
         restored.run(Command::CloseSession { session: ANNA }).unwrap();
         restored
             .run(Command::OpenSession { session: ANNA, ttl_ms: 60_000, owner: "anna".into(), identity: None })
             .unwrap();
-        let highest = given.iter().copied().max().unwrap_or(0);
+        let highest = issued.iter().copied().max().unwrap_or(0);
         let new = restored.work(50);
-        if let Some(twice) = new.iter().find(|number| **number <= highest || **number > Token::MAX.0) {
-            return Err(format!("{twice} was given after {highest}"));
+        if let Some(reused) = new.iter().find(|number| **number <= highest || **number > Token::MAX.0) {
+            return Err(format!("{reused} was issued after {highest}"));
         }
-        given.extend(new);
+        issued.extend(new);
     }
     Ok(())
 }
 
 #[test]
-fn restored_tables_give_numbers_above_all_that_were_given() {
+fn restored_tables_issue_numbers_above_all_earlier_ones() {
     assert_eq!(numbers_differ(), Ok(()));
 }
 
-/// The simulation restores no backup, so this is what sees the bug.
+/// Catches the mutation here, because the simulation does not restore backups.
 #[cfg(feature = "mutations")]
 #[test]
 fn restored_table_that_keeps_its_tokens_is_noticed() {
@@ -132,7 +132,7 @@ fn fenced_writes_go_on_after_a_restore() {
     old.put("k", fence(held), None).unwrap();
     let mut new = old.restored(1_000);
     assert_eq!(new.put("k", fence(held), None), Ok(1_001), "the holder of the backup still holds");
-    // What the old cell granted after the backup is unknown here, and refused.
+    // Tokens that the old cell granted after the backup are unknown here, and refused.
     assert!(matches!(new.put("k", fence(held + 1), None), Err(Refusal::StaleToken { .. })));
     let release = Command::Release { session: ANNA, lock: "job".into(), token: Token(held), forget: false };
     new.run(release).unwrap();
@@ -143,7 +143,7 @@ fn fenced_writes_go_on_after_a_restore() {
 }
 
 #[test]
-fn floors_below_what_was_given_or_without_tokens_above_are_refused() {
+fn floors_that_are_too_low_or_leave_no_tokens_are_refused() {
     let mut cell = Cell::new();
     cell.acquire("a");
     for _ in 0..5 {

@@ -1,5 +1,6 @@
-//! The bound on the total size of the table (S11): at it nothing new is accepted, whatever frees still works, and the count
-//! is right at every moment. The model's histories check the count after every entry too (`check_invariants`).
+//! The bound on the total size of the table (S11): at the bound nothing new is accepted, commands that free something still
+//! work, and the tracked size is always right. The histories of the model check it after every entry too
+//! (`check_invariants`).
 
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
@@ -16,7 +17,7 @@ fn run(table: &mut LockTable, command: Command) -> Answer {
     let next = table.applied() + 1;
     let batch = Batch { now: CellTime(next * 1_000), utc_ms: 0, commands: vec![command] };
     let answer = table.apply(next, &batch).unwrap().answers.remove(0);
-    assert_eq!(table.state_bytes(), table.count_state_bytes(), "the count is right");
+    assert_eq!(table.state_bytes(), table.count_state_bytes(), "the tracked size is right");
     answer
 }
 
@@ -41,7 +42,7 @@ fn is_limit(answer: &Answer) -> bool {
     matches!(answer, Err(Refusal::Limit(why)) if why.contains("bytes of state"))
 }
 
-/// A table of a MiB that is full of values, in which both sessions hold a lock and Bert waits for Anna's.
+/// A table with a bound of 1 MiB, full of values. Both sessions hold a lock, and Bert waits for Anna's.
 fn full_table() -> LockTable {
     let mut table = LockTable::new();
     assert_eq!(table.state_bytes_max(), STATE_BYTES_MAX);
@@ -68,7 +69,7 @@ fn restored(table: &LockTable) -> LockTable {
 }
 
 #[test]
-fn at_the_bound_nothing_new_is_accepted() {
+fn full_table_accepts_nothing_new() {
     let mut table = full_table();
     let rate = TakeRate { limiter: "r".repeat(100).into(), permits: 1, interval_ns: 1_000, burst: 1 };
     for new in [
@@ -85,7 +86,7 @@ fn at_the_bound_nothing_new_is_accepted() {
 }
 
 #[test]
-fn at_the_bound_retries_are_answered_and_whatever_frees_works() {
+fn full_table_answers_retries_and_accepts_whatever_frees() {
     let mut table = full_table();
     let again = run(&mut table, acquire(ANNA, "a", "r1", Wait::No));
     assert!(matches!(again, Ok(Reply::Granted(_))), "{again:?}");
@@ -97,7 +98,7 @@ fn at_the_bound_retries_are_answered_and_whatever_frees_works() {
         token: Token(token),
         forget: false,
     };
-    run(&mut table, release(ANNA, "a", 1)).expect("a release lets the next one in");
+    run(&mut table, release(ANNA, "a", 1)).expect("a release admits the next request");
     assert!(table.holds(&"a".into(), Token(3)));
     let force = Command::ForceRelease { lock: "a".into(), reason: "it hangs".into(), by: "ada".into() };
     run(&mut table, force).expect("a force-release");
@@ -108,7 +109,7 @@ fn at_the_bound_retries_are_answered_and_whatever_frees_works() {
 }
 
 #[test]
-fn refused_requests_do_not_grow_a_full_table_without_end() {
+fn refused_requests_barely_grow_a_full_table() {
     let mut table = full_table();
     let before = table.state_bytes();
     for number in 0..2_000 {
@@ -120,10 +121,10 @@ fn refused_requests_do_not_grow_a_full_table_without_end() {
     assert!(grown < 4_096 + 200 * 2, "{grown} bytes more");
 }
 
-/// In a full table a new answer takes the place of old ones of its size. The last 16 of a session stay, and with fewer than
-/// that as many as there were (S5).
+/// In a full table a new answer evicts old ones of its size. The last 16 of a session stay; a session with fewer keeps
+/// their number (S5).
 #[test]
-fn a_full_table_remembers_the_last_answers_of_each_session() {
+fn full_table_remembers_the_last_answers_of_each_session() {
     let mut table = full_table();
     run(&mut table, set_bound(Some(2 << 20))).unwrap();
     let poll = |who, number: usize| acquire(who, "b", &format!("poll-{number:06}"), Wait::No);
@@ -144,7 +145,7 @@ fn a_full_table_remembers_the_last_answers_of_each_session() {
     for number in 5..60 {
         assert!(is_limit(&run(&mut table, poll(SessionId(3), number))));
     }
-    // There is room again, and the lock is free: whoever is not remembered is granted now.
+    // There is room again, and the lock is free: requests that are not remembered are granted now.
     run(&mut table, set_bound(None)).unwrap();
     let force = Command::ForceRelease { lock: "b".into(), reason: "".into(), by: "".into() };
     run(&mut table, force).unwrap();
@@ -157,7 +158,7 @@ fn a_full_table_remembers_the_last_answers_of_each_session() {
 }
 
 #[test]
-fn the_bound_is_part_of_the_state_and_can_be_changed() {
+fn bound_is_replicated_and_can_be_changed() {
     let mut table = full_table();
     let copy = restored(&table);
     assert_eq!(copy, table);
@@ -167,7 +168,7 @@ fn the_bound_is_part_of_the_state_and_can_be_changed() {
     run(&mut table, set_bound(Some(2 << 20))).unwrap();
     run(&mut table, put("new", 1_000)).expect("there is room");
     run(&mut table, set_bound(Some(1 << 20))).unwrap();
-    assert!(is_limit(&run(&mut table, put("newer", 1_000))), "it holds more than it may, and grows no more");
+    assert!(is_limit(&run(&mut table, put("newer", 1_000))), "above the bound, it does not grow");
     run(&mut table, set_bound(None)).unwrap();
     assert_eq!(table.state_bytes_max(), STATE_BYTES_MAX);
 }

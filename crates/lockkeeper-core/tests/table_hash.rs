@@ -1,4 +1,4 @@
-//! The rolling hash (S13): equal tables have equal hashes, also after a snapshot, and a table that differs in anything shows it.
+//! The rolling hash (S13): equal tables have equal hashes, also after a restore, and every difference shows in the hash.
 
 #![cfg(feature = "mutations")]
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
@@ -16,7 +16,7 @@ fn put(key: &str, value: &[u8]) -> Command {
     Command::PutValue { key: key.into(), value: value.into(), fence: None, if_version: None }
 }
 
-/// A table with a few of everything.
+/// A table with a few sessions, locks and values.
 fn table(values: u32) -> LockTable {
     let mut table = LockTable::new();
     let open = |id| Command::OpenSession {
@@ -47,7 +47,7 @@ fn restored(bytes: &[u8]) -> Result<LockTable, SnapshotError> {
 }
 
 #[test]
-fn equal_tables_have_equal_hashes_also_after_a_snapshot() {
+fn equal_tables_have_equal_hashes_also_after_a_restore() {
     let (mut one, mut other) = (table(10), table(10));
     assert_eq!(one.hash(), other.hash());
     other = restored(&bytes(&other)).unwrap();
@@ -59,7 +59,7 @@ fn equal_tables_have_equal_hashes_also_after_a_snapshot() {
 }
 
 #[test]
-fn every_entry_makes_another_hash() {
+fn every_entry_changes_the_hash() {
     let mut table = table(0);
     let mut seen = std::collections::BTreeSet::from([table.hash()]);
     for _ in 0..1_000 {
@@ -69,7 +69,7 @@ fn every_entry_makes_another_hash() {
 }
 
 #[test]
-fn a_counter_that_differs_shows_with_the_next_entry_and_for_ever() {
+fn different_counter_changes_all_later_hashes() {
     let (mut one, mut other) = (table(10), table(10));
     other.make_different();
     for _ in 0..100 {
@@ -80,7 +80,7 @@ fn a_counter_that_differs_shows_with_the_next_entry_and_for_ever() {
 }
 
 #[test]
-fn a_record_that_differs_and_is_never_used_shows_when_its_turn_comes() {
+fn different_unused_record_changes_the_hash_in_its_turn() {
     let (mut one, mut other) = (table(300), table(300));
     other.make_value_different("k137");
     let mut entries = 0;
@@ -88,22 +88,22 @@ fn a_record_that_differs_and_is_never_used_shows_when_its_turn_comes() {
         apply(&mut one, vec![Command::Tick]);
         apply(&mut other, vec![Command::Tick]);
         entries += 1;
-        assert!(entries < 100, "nobody looked at it");
+        assert!(entries < 100, "the record was not hashed");
     }
-    println!("noticed after {entries} entries");
+    println!("detected after {entries} entries");
 }
 
 #[test]
-fn a_snapshot_whose_hash_does_not_fit_is_refused() {
+fn snapshot_with_a_wrong_hash_is_refused() {
     const PAYLOAD: usize = 16;
     let mut bytes = bytes(&table(10));
     assert!(restored(&bytes).is_ok());
-    // One byte of a value is another one, and the checksum of the only chunk fits.
+    // Change one byte of a value, and correct the checksum of the only chunk.
     let key = bytes.windows(2).position(|some| some == b"k3").unwrap();
     assert_eq!(bytes[key + 3], b'v');
     bytes[key + 3] = b'w';
     let crc = crc32fast::hash(&bytes[PAYLOAD..]);
     bytes[PAYLOAD - 4..PAYLOAD].copy_from_slice(&crc.to_le_bytes());
     let refused = restored(&bytes).expect_err("it is another table").to_string();
-    assert!(refused.contains("the hash of its records does not fit"), "{refused}");
+    assert!(refused.contains("the hash of its records does not match"), "{refused}");
 }

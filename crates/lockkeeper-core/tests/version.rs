@@ -1,4 +1,4 @@
-//! The version of a cell: raised by a command, never lowered, and refused by a node that does not support it.
+//! The cell version: raised by a command, never lowered, and refused by a node that does not support it.
 
 #![cfg(feature = "next-version")]
 
@@ -32,7 +32,7 @@ fn new_command_is_refused_before_its_version_and_accepted_from_then_on() {
 }
 
 #[test]
-fn node_that_does_not_support_a_version_applies_nothing_of_it() {
+fn node_without_support_for_a_version_applies_nothing() {
     let mut table = LockTable::new();
     let before = table.clone();
     let refused = apply(&mut table, raise(2));

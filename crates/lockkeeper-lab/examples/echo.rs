@@ -1,6 +1,5 @@
-//! What TCP over loopback alone allows: clients with a connection each send what an acquire weighs and get what a grant
-//! weighs, from a server that does nothing else. Two of these round trips are a pair of acquire and release whose release
-//! is waited for.
+//! Upper bound by TCP over loopback: each client has a connection and exchanges messages of the size of an acquire and a
+//! grant with an echo server. Two round trips correspond to a pair of acquire and release with an awaited release.
 //!
 //! ```sh
 //! cargo run --release -p lockkeeper-lab --example echo -- 256 4
@@ -18,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 const ACQUIRE: [u8; 90] = [1; 90];
 const GRANT: [u8; 40] = [2; 40];
 
-/// As a node and its client have it: one thread for each side.
+/// One thread for each side, like a node and its client.
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
@@ -39,7 +38,7 @@ async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
     }
 }
 
-async fn ask(mut stream: TcpStream, done: Arc<AtomicU64>) -> std::io::Result<()> {
+async fn client(mut stream: TcpStream, done: Arc<AtomicU64>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut bytes = [0; 4096];
     loop {
@@ -63,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     runtime()?.block_on(async move {
         let done = Arc::new(AtomicU64::new(0));
         for _ in 0..clients {
-            tokio::spawn(ask(TcpStream::connect(address).await?, done.clone()));
+            tokio::spawn(client(TcpStream::connect(address).await?, done.clone()));
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));

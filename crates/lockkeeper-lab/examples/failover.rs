@@ -1,9 +1,9 @@
-//! How long a cell of three is without a leader: time from the end of the leader to the next grant.
+//! Fail-over time of a cell of three: from the end of the leader to the next grant.
 //!
 //! `cargo run --release -p lockkeeper-lab --example failover -- target/dist/lockkeeper kill 10`
 //!
-//! Starts three nodes in a temporary folder, and a client that takes and gives back a lock all the time while it
-//! holds another one. In each round the leader is killed (`kill`) or stopped (`stop`); then it comes back.
+//! Starts three nodes in a temporary folder, and a client that acquires and releases a lock in a loop while it holds another
+//! one. In each round the leader is killed (`kill`) or paused (`stop`); then it returns.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use lockkeeper::{Keeper, Status};
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const NODES: usize = 3;
-/// After a round: everybody is back and the cell is quiet.
+/// Pause between rounds, until all nodes are back and the cell is quiet.
 const SETTLE: Duration = Duration::from_secs(2);
 
 struct Cell {
@@ -90,7 +90,7 @@ fn signal(node: &Child, name: &str) -> Result<(), Failed> {
 async fn main() -> Result<(), Failed> {
     let mut words = std::env::args().skip(1);
     let binary = PathBuf::from(words.next().ok_or("name the binary")?);
-    let way = words.next().unwrap_or_else(|| "kill".to_owned());
+    let fault = words.next().unwrap_or_else(|| "kill".to_owned());
     let rounds: usize = words.next().map_or(Ok(10), |count| count.parse())?;
     let folder = std::env::current_dir()?.join(format!("target/failover-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -98,7 +98,7 @@ async fn main() -> Result<(), Failed> {
     let keeper = connect(&cell.url()).await?;
     let long = keeper.lock("held-all-the-time").acquire().await?;
 
-    // (when a grant came, its token)
+    // Time and token of the last grant.
     let last = Arc::new(Mutex::new((Instant::now(), 0)));
     let worker = {
         let (keeper, last) = (keeper.clone(), last.clone());
@@ -108,7 +108,7 @@ async fn main() -> Result<(), Failed> {
                 *last.lock().map_err(|_| "poisoned")? = (Instant::now(), guard.token().0);
                 guard.release().await?;
             }
-            #[allow(unreachable_code, reason = "it says what it fails with")]
+            #[allow(unreachable_code, reason = "fixes the error type")]
             Ok::<(), Failed>(())
         })
     };
@@ -119,13 +119,13 @@ async fn main() -> Result<(), Failed> {
         let status: Status = observer.status().await?;
         let index = usize::try_from(status.leader.ok_or("no node leads")?)? - 1;
         let ended = Instant::now();
-        signal(&cell.nodes[index], if way == "stop" { "STOP" } else { "KILL" })?;
+        signal(&cell.nodes[index], if fault == "stop" { "STOP" } else { "KILL" })?;
         let took = loop {
             tokio::time::sleep(Duration::from_micros(500)).await;
-            let (came, _) = *last.lock().map_err(|_| "poisoned")?;
-            // What was on its way when the leader ended may still come.
-            if came > ended + Duration::from_millis(20) {
-                break came - ended;
+            let (granted_at, _) = *last.lock().map_err(|_| "poisoned")?;
+            // A grant in flight when the leader ended may still arrive.
+            if granted_at > ended + Duration::from_millis(20) {
+                break granted_at - ended;
             }
             if worker.is_finished() {
                 return Err("the worker has failed".into());
@@ -133,7 +133,7 @@ async fn main() -> Result<(), Failed> {
         };
         println!("round {:>2}: node {} ended, next grant after {:>6.1} ms", round + 1, index + 1, ms(took));
         times.push(took);
-        if way == "stop" {
+        if fault == "stop" {
             signal(&cell.nodes[index], "CONT")?;
         } else {
             cell.nodes[index].wait()?;

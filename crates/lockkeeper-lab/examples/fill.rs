@@ -1,8 +1,8 @@
-//! Fills a node with sessions and held locks, to see what a million of them cost.
+//! Fills a node with sessions and held locks, to measure the cost of a million of them.
 //!
 //! `cargo run --release -p lockkeeper-lab --example fill -- 127.0.0.1:7420 100000 1000000`
 //!
-//! Everything goes over one connection, straight on the frames, because a keeper shares one session.
+//! It uses frames on one connection directly, because a keeper has only one session.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use lockkeeper_api::v1;
 use lockkeeper_api::v1::{answer, operation};
 use lockkeeper_lab::compare::Link;
 
-/// Long enough to look at it in peace.
+/// Long enough to examine the node.
 const TTL_MS: u64 = 24 * 60 * 60 * 1_000;
 
 type Failed = Box<dyn std::error::Error>;

@@ -1,4 +1,4 @@
-//! How long others wait while a cell has very much to do at once.
+//! Latency of other clients while a cell processes a burst of work.
 //!
 //! ```text
 //! cargo build --release -p lockkeeper-cli
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! - `expiry N`: the sessions of N clients that hold a lock each expire at the same moment.
-//! - `polling N`: the same, and each has asked 256 times in vain for a lock that another one holds.
-//! - `frame`: 250 scopes share a lock, 9,700 requests wait for it and 9,700 for another one; then a single frame asks for
-//!   the other one in the name of each scope. On three nodes.
+//! - `polling N`: the same, and each has requested a lock of another client 256 times in vain.
+//! - `frame`: on three nodes, 250 scopes share a lock, 9,700 requests wait for it and 9,700 for another one; then a single
+//!   frame requests the other lock for each scope.
 //!
-//! Meanwhile a client on a connection of its own takes and gives back a lock, again and again.
+//! Meanwhile another client acquires and releases a lock in a loop.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,9 +26,9 @@ use lockkeeper_testkit::cell::Cell;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Long enough to get everything ready.
+/// Long enough for the setup.
 const TTL: Duration = Duration::from_secs(60);
-/// Answers that a session has remembered.
+/// Remembered answers of each session.
 const ANSWERS: usize = 256;
 const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
 
@@ -55,7 +55,7 @@ fn request(session: &str, lock: impl Into<String>) -> v1::AcquireRequest {
     v1::AcquireRequest { session: session.to_owned(), lock: lock.into(), ..Default::default() }
 }
 
-/// Opens so many sessions.
+/// Opens sessions.
 async fn sessions(link: &mut Link, count: usize, ttl: Duration) -> Result<Vec<String>, Failed> {
     let opened = link.all((0..count).map(|number| open(format!("client-{number}"), ttl)).collect()).await?;
     let id = |answer| match answer {
@@ -72,7 +72,7 @@ async fn status(link: &mut Link) -> Result<v1::StatusResponse, Failed> {
     }
 }
 
-/// Takes and gives back a lock until it is told to stop, on a thread of its own.
+/// Acquires and releases a lock in a loop on a separate thread.
 struct Probe {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Result<Vec<(Instant, Duration)>, String>>,
@@ -92,7 +92,7 @@ impl Probe {
         Probe { stop, thread }
     }
 
-    /// How long each pair of requests took that ended after this moment, in order of length.
+    /// Durations of the pairs that ended after this time, sorted.
     fn since(self, began: Instant) -> Result<Vec<Duration>, Failed> {
         self.stop.store(true, Ordering::Relaxed);
         let pairs = self.thread.join().map_err(|_| "the probe has panicked")??;
@@ -164,13 +164,13 @@ async fn expiry(binary: &Path, count: usize, answers: usize) -> Result<(), Faile
         renewed - renewing
     );
     tokio::time::sleep((TTL - Duration::from_millis(500)).saturating_sub(renewing.elapsed())).await;
-    // The client's connection goes as well; nobody renews.
+    // The client disconnects, so the sessions are no longer renewed.
     drop(link);
     let mut watching = Link::connect(&address.to_string()).await?;
     let began = Instant::now();
     let mut first = None;
     loop {
-        // The probe may hold one.
+        // The probe may hold one lock.
         let held = status(&mut watching).await?.locks_held;
         if held + 1 < count as u64 && first.is_none() {
             first = Some(Instant::now());
@@ -189,14 +189,14 @@ async fn expiry(binary: &Path, count: usize, answers: usize) -> Result<(), Faile
         free.saturating_duration_since(renewed + TTL),
         first.map_or(Duration::ZERO, |first| free - first),
     );
-    // What is remembered of the sessions is forgotten after that.
+    // The remembered answers of the sessions are removed afterwards.
     tokio::time::sleep(Duration::from_secs(2)).await;
     print("meanwhile and for 2 s more", &probe.since(began)?);
     Ok(())
 }
 
 async fn renew(link: &mut Link, ids: &[String]) -> Result<(), Failed> {
-    // Far fewer than fit into the largest frame that a node takes.
+    // Far fewer than fit into the largest frame that a node accepts.
     for some in ids.chunks(20_000) {
         let renewals = some
             .chunks(1_000)
@@ -211,7 +211,7 @@ async fn renew(link: &mut Link, ids: &[String]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The node that leads: its address, and the term.
+/// The address of the leader, and its term.
 async fn leader(addresses: &[SocketAddr]) -> Result<(SocketAddr, u64), Failed> {
     let began = Instant::now();
     while began.elapsed() < GIVE_UP_AFTER {
@@ -247,7 +247,7 @@ async fn frame(binary: &Path) -> Result<(), Failed> {
     };
     asking.all((0..SCOPES).map(share).collect()).await?;
     asking.all(vec![operation::Kind::Acquire(request(&ids[1], "L2"))]).await?;
-    // On a stream a request that waits needs an id.
+    // On a stream a waiting request needs an id.
     let waits = |number, request| {
         let id = format!("wait-{number}");
         operation::Kind::Acquire(v1::AcquireRequest { wait_forever: true, request: id, ..request })

@@ -9,7 +9,7 @@ use lockkeeper_testkit::ServerError;
 const PROGRAM: &str = if cfg!(windows) { "lockkeeper.exe" } else { "lockkeeper" };
 
 /// Finds the binary `lockkeeper` when it is first needed. A lab that was started by `cargo run` builds it with its own
-/// profile; otherwise it is expected beside the lab.
+/// profile; otherwise it is expected next to the lab.
 #[derive(Debug)]
 pub struct LockkeeperBinary {
     chosen: Option<PathBuf>,

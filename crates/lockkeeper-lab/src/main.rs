@@ -1,4 +1,4 @@
-//! The binary `lockkeeper-lab`: break things on purpose, and count what was lost.
+//! The binary `lockkeeper-lab`: injects faults and counts lost updates.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use verbs::{Failure, Verb};
 #[command(
     name = "lockkeeper-lab",
     version,
-    about = "Breaks lock services on purpose, and counts what was lost",
+    about = "Injects faults into lock services, and counts lost updates",
     after_help = "\
 Examples:
   lockkeeper-lab run pause --engine redis               with a gate and without, and the timelines
@@ -21,8 +21,8 @@ Examples:
   lockkeeper-lab all --matrix docs/lab.md               everything, in less than 20 minutes
   lockkeeper-lab compare                                all engines and their peers side by side
 
-Starts real servers and real client processes on this machine, on loopback addresses and in temporary folders, and ends
-them. A server that is not installed is named, with the package that contains it.
+Starts real servers and real client processes on this machine, on loopback addresses and in temporary folders, and stops
+them afterwards. Reports servers that are not installed, with the package that contains them.
 
 Exit codes: 0 done; 1 a claim is broken, such as an update that was lost behind a gate, or a run failed; 64 wrong usage.",
     subcommand_value_name = "VERB",
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let result = match Arguments::try_parse() {
         Ok(arguments) => arguments.verb.run(),
         Err(error) => {
-            // A reader that has gone away is no error.
+            // A closed stdout is not an error.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(verbs::USAGE) } else { ExitCode::SUCCESS };
         }
@@ -59,7 +59,7 @@ mod tests {
     use super::Arguments;
 
     #[test]
-    fn command_line_is_well_formed() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 }

@@ -41,7 +41,7 @@ impl Servers {
         self.url_at(&self.addresses())
     }
 
-    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
     pub(crate) fn kill_leader(&mut self) -> Option<Instant> {
         match self {
             Servers::Cell(cell) => cell.kill_leader(),
@@ -71,7 +71,7 @@ impl Servers {
             Servers::Consul(_) => format!("consul://{hosts}"),
             Servers::Postgres(_) => format!("postgres://postgres@{hosts}/postgres"),
             Servers::Redis(_) => format!("redis://{hosts}"),
-            // The default of 50 ms is too short for a machine that is busy with the lab.
+            // The default of 50 ms is too short for a machine that also runs the lab.
             Servers::Redlock(_) => format!("redlock://{hosts}?timeout_ms=300"),
             Servers::Naive(_) => format!("naive://{hosts}"),
         }

@@ -1,18 +1,17 @@
-//! Seeds of the simulation, and the proof that it sees: see docs/proof.md.
+//! Seeds and mutation tests of the simulation: see docs/proof.md.
 //!
-//! LOCKKEEPER_SEEDS sets how many (300), LOCKKEEPER_FIRST_SEED which one is the first; a seed that fails prints how to
-//! run it again.
+//! LOCKKEEPER_SEEDS sets their number (300), LOCKKEEPER_FIRST_SEED the first one; a failed seed prints its replay command.
 
 #![cfg(feature = "simulation")]
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_lab::simulation::{Mutation, Outcome, Setting, proof, run};
+use lockkeeper_lab::simulation::{Mutation, Outcome, RunOptions, proof, run};
 
-const LASTS: Duration = Duration::from_secs(8);
+const DURATION: Duration = Duration::from_secs(8);
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -22,21 +21,21 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn one(seed: u64) -> Outcome {
-    run(Setting { seed, lasts: LASTS, tells: false, mutation: None }).unwrap()
+fn run_seed(seed: u64) -> Outcome {
+    run(RunOptions { seed, duration: DURATION, trace: false, mutation: None }).unwrap()
 }
 
 #[test]
-fn a_seed_repeats_itself_to_the_last_event() {
+fn seed_is_deterministic() {
     for seed in [3, 17, 41] {
-        let (first, second) = (one(seed), one(seed));
-        assert!(first.grants > 0, "seed {seed}: nothing happened");
-        assert_eq!(first.hash, second.hash, "seed {seed} took two ways");
+        let (first, second) = (run_seed(seed), run_seed(seed));
+        assert!(first.grants > 0, "seed {seed}: no grants");
+        assert_eq!(first.hash, second.hash, "seed {seed} is not deterministic");
     }
 }
 
 #[test]
-fn no_seed_breaks_a_rule() {
+fn no_seed_violates_a_property() {
     let first = from_environment("LOCKKEEPER_FIRST_SEED", 1_000);
     let end = first + from_environment("LOCKKEEPER_SEEDS", 300);
     let next = AtomicU64::new(first);
@@ -50,13 +49,13 @@ fn no_seed_breaks_a_rule() {
                     if seed >= end {
                         return;
                     }
-                    let outcome = one(seed);
+                    let outcome = run_seed(seed);
                     grants.fetch_add(outcome.grants as u64, Ordering::Relaxed);
                     for (checker, words) in outcome.violations {
                         broken.lock().unwrap().push(format!(
-                            "seed {seed}, {checker}: {words}\n  again: cargo run -p lockkeeper-lab --features simulation \
+                            "seed {seed}, {checker}: {words}\n  replay: cargo run -p lockkeeper-lab --features simulation \
                              --bin simulate -- --seed {seed} --seconds {}",
-                            LASTS.as_secs()
+                            DURATION.as_secs()
                         ));
                     }
                 }
@@ -66,16 +65,17 @@ fn no_seed_breaks_a_rule() {
     let broken = broken.into_inner().unwrap();
     println!("{} seeds, {} grants", end - first, grants.load(Ordering::Relaxed));
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    assert!(grants.load(Ordering::Relaxed) > (end - first) * 10, "hardly anything was granted");
+    assert!(grants.load(Ordering::Relaxed) > (end - first) * 10, "too few grants");
 }
 
-/// The whole list takes long: `simulate --mutations 1000` makes the table of docs/proof.md. Here are those that some seed
-/// finds soon, one for each part: table, node, disk, library.
+/// The whole list takes long: `simulate --mutations 1000` prints the table of docs/proof.md. These are found soon, and cover
+/// each part: table, node, disk, library.
 #[test]
-fn bugs_that_are_put_back_are_caught() {
+fn reintroduced_bugs_are_detected() {
     let some = [
         Mutation::Overtake,
         Mutation::ShortTimeAtTakeOver,
+        Mutation::ServeBeforeBarrier,
         Mutation::LeaseIgnoresPromise,
         Mutation::ForgetRefusals,
         Mutation::IgnoreDisagreement,
@@ -85,8 +85,8 @@ fn bugs_that_are_put_back_are_caught() {
         Mutation::WallClock,
     ];
     for mutation in some {
-        let found = proof::find(mutation, 1_500, LASTS, threads()).unwrap();
-        println!("{mutation:?}: {:?} seeds, {}: {}", found.seeds, found.checker, found.words);
-        assert!(found.seeds.is_some(), "{mutation:?} was not caught");
+        let found = proof::find(mutation, 1_500, DURATION, threads()).unwrap();
+        println!("{mutation:?}: {:?} seeds, {}: {}", found.seeds, found.checker, found.violation);
+        assert!(found.seeds.is_some(), "{mutation:?} was not detected");
     }
 }

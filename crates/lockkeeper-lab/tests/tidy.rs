@@ -1,4 +1,4 @@
-//! The house rules that no compiler checks.
+//! Project rules that the compiler does not check.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
 }
 
-/// All files below a folder, without what is built or hidden.
+/// All files below a folder, except build output and hidden folders.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder can be read") {
         let path = entry.expect("an entry").path();
@@ -38,7 +38,7 @@ fn sources(ending: &str) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn one_noun_one_file_of_at_most_600_lines() {
+fn no_file_exceeds_600_lines() {
     let long: Vec<_> = sources("rs")
         .into_iter()
         .map(|(path, text)| (path, text.lines().count()))
@@ -47,10 +47,10 @@ fn one_noun_one_file_of_at_most_600_lines() {
     assert!(long.is_empty(), "split these: {long:?}");
 }
 
-/// Where an unbounded channel is right, and what bounds it instead.
-const UNBOUNDED_FOR_A_REASON: &[(&str, &str)] = &[(
+/// Allowed unbounded channels, and what bounds them instead.
+const UNBOUNDED_ALLOWED: &[(&str, &str)] = &[(
     "crates/lockkeeper/src/engines/cell/mod.rs",
-    "a guard is dropped without waiting; there are no more give-backs than guards and requests",
+    "a guard is dropped without waiting; there are at most as many releases as guards and requests",
 )];
 
 #[test]
@@ -59,7 +59,7 @@ fn every_channel_has_a_bound() {
     let found: Vec<_> = sources("rs")
         .into_iter()
         .filter(|(path, text)| {
-            text.contains(word) && !UNBOUNDED_FOR_A_REASON.iter().any(|(known, _)| path.ends_with(known))
+            text.contains(word) && !UNBOUNDED_ALLOWED.iter().any(|(known, _)| path.ends_with(known))
         })
         .map(|(path, _)| path)
         .collect();
@@ -67,14 +67,14 @@ fn every_channel_has_a_bound() {
 }
 
 #[test]
-fn openraft_stays_behind_its_wall() {
-    let wall = root().join("crates/lockkeeper-server/src/raft");
+fn openraft_is_used_only_in_raft() {
+    let raft = root().join("crates/lockkeeper-server/src/raft");
     let found: Vec<_> = sources("rs")
         .into_iter()
         .filter(|(path, text)| {
             path.starts_with(root().join("crates"))
                 && path.components().any(|part| part.as_os_str() == "src")
-                && !path.starts_with(&wall)
+                && !path.starts_with(&raft)
                 && text
                     .lines()
                     .any(|line| !line.trim_start().starts_with("//") && line.contains("openraft::"))
@@ -85,7 +85,7 @@ fn openraft_stays_behind_its_wall() {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_resolve() {
     let mut dead = Vec::new();
     for (path, text) in sources("md") {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -97,7 +97,7 @@ fn links_between_documents_lead_somewhere() {
                 dead.push((path.clone(), link.to_owned()));
             }
         }
-        // Paths that are named in plain words.
+        // Paths in plain text.
         for word in text.split(|c: char| c.is_whitespace() || "()`,;".contains(c)) {
             let word = word.trim_end_matches(['.', ':']);
             let named = word.starts_with("docs/") && word.ends_with(".md");

@@ -55,7 +55,7 @@ impl Credentials {
         })
     }
 
-    /// Fills in what is not set from variables; `get` returns their values.
+    /// Fills in missing credentials from variables; `get` returns their values.
     pub fn or_environment(self, get: impl Fn(&str) -> Option<PathBuf>) -> Result<Credentials, TlsError> {
         let mut filled = self;
         if filled.tls.is_none() {
@@ -67,12 +67,12 @@ impl Credentials {
                 }
                 (None, ..) => {
                     return Err(TlsError::new(format!(
-                        "{CERT} and {KEY} are for TLS: name the authority of the nodes' certificates with {CA}"
+                        "{CERT} and {KEY} need {CA}: set it to the authority of the nodes' certificates"
                     )));
                 }
                 (Some(_), ..) => {
                     return Err(TlsError::new(format!(
-                        "{CERT} and {KEY} belong together: set both, or neither"
+                        "only one of {CERT} and {KEY} is set: set both, or neither"
                     )));
                 }
             };
@@ -102,7 +102,7 @@ impl Credentials {
         Credentials { token: Token::File(path.into()), ..self }
     }
 
-    /// The access token to present, if there is one.
+    /// Returns the access token to present, if any.
     pub fn access_token(&self) -> io::Result<Option<String>> {
         match &self.token {
             Token::None => Ok(None),
@@ -137,7 +137,7 @@ impl Credentials {
 /// Reads a secret from a file, without the newline at its end.
 pub fn read_secret(path: &Path) -> io::Result<String> {
     let failed = |why: &dyn std::fmt::Display| {
-        io::Error::other(format!("no token can be read from {}: {why}", path.display()))
+        io::Error::other(format!("failed to read a token from {}: {why}", path.display()))
     };
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     let secret = text.trim();

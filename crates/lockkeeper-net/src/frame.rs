@@ -4,18 +4,18 @@
 //! client: "LKSTRM1\n"                 node: "LKSTRM1\n"
 //! then, in both directions: length (u32 BE), ClientFrame or ServerFrame (protobuf)
 //! ```
-//! HTTP/2 costs about as much processor time as the kernel's part of a small message, on both sides. A client with one
-//! request at a time on a connection of its own bears all of it; see docs/adr/0006-frames-on-tcp.md.
+//! HTTP/2 costs about as much CPU time as the kernel's part of a small message, on both sides. A client with one request
+//! in flight on its own connection pays all of it; see docs/adr/0006-frames-on-tcp.md.
 
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
 
 /// The first bytes in both directions between client and node.
 pub const GREETING: &[u8; 8] = b"LKSTRM1\n";
-/// The first bytes in both directions between leader and follower; requests to append and their answers follow.
+/// The first bytes in both directions between leader and follower; append requests and their answers follow.
 pub const MEMBERS_GREETING: &[u8; 8] = b"LKPEER1\n";
 
-/// Memory that is reserved for the rest of a message of which little has arrived.
+/// Memory to reserve for the rest of a message of which little has arrived.
 const RESERVED_AT_ONCE: usize = 64 << 10;
 
 /// The bytes are not a frame, and the connection is unusable.
@@ -36,9 +36,9 @@ impl std::fmt::Display for FrameError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FrameError::TooLong { bytes, bytes_max } => {
-                write!(f, "a frame of {bytes} bytes is longer than the {bytes_max} that are taken")
+                write!(f, "a frame has {bytes} bytes; at most {bytes_max} are allowed")
             }
-            FrameError::Garbled(what) => write!(f, "a frame cannot be read: {what}"),
+            FrameError::Garbled(what) => write!(f, "failed to decode a frame: {what}"),
         }
     }
 }
@@ -50,7 +50,7 @@ pub fn encode(message: &impl Message, buffer: &mut BytesMut) {
     let length = message.encoded_len();
     buffer.reserve(4 + length);
     buffer.put_u32(length as u32);
-    // The room was just reserved.
+    // Cannot fail: the space was just reserved.
     let _ = message.encode(buffer);
 }
 
@@ -62,7 +62,7 @@ pub fn decode<M: Message + Default>(
     decode_checked(buffer, bytes_max, |_| Ok(()))
 }
 
-/// Decodes like [`decode`], but `check` sees the bytes of the message before and may refuse them.
+/// Like [`decode`], but `check` sees the bytes of the message first and may refuse them.
 pub fn decode_checked<M: Message + Default>(
     buffer: &mut BytesMut,
     bytes_max: usize,
@@ -74,7 +74,7 @@ pub fn decode_checked<M: Message + Default>(
         return Err(FrameError::TooLong { bytes: length, bytes_max });
     }
     if buffer.len() < 4 + length {
-        // The length is what the sender claims: memory grows with what has arrived.
+        // The length is only claimed by the sender: memory grows with the bytes that have arrived.
         let missing = 4 + length - buffer.len();
         buffer.reserve(missing.min(buffer.len().max(RESERVED_AT_ONCE)));
         return Ok(None);

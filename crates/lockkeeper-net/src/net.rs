@@ -18,7 +18,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// An open connection.
 pub enum Stream {
-    /// A TCP connection of the system. A variant of its own, because the hot path needs no box and no lock around its halves.
+    /// A TCP connection of the system. A separate variant, so that the hot path needs no box and no lock around its halves.
     Tcp(TcpStream),
     /// Any other byte stream.
     Other(Box<dyn Duplex>),
@@ -31,7 +31,7 @@ pub async fn connect(address: &str) -> io::Result<Stream> {
         return connecting.await.map(Stream::Other);
     }
     let stream = TcpStream::connect(address).await?;
-    // Messages are small and latency matters: none is delayed to be merged with the next.
+    // Messages are small and latency matters: disable Nagle's algorithm.
     stream.set_nodelay(true)?;
     Ok(Stream::Tcp(stream))
 }

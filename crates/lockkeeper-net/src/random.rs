@@ -1,6 +1,6 @@
-//! Unguessable random numbers; inside a simulation they come from its seed.
+//! Cryptographically secure random numbers; in a simulation they come from its seed.
 
-/// The operating system could not provide random bytes.
+/// Error when the operating system cannot provide random bytes.
 pub type RandomError = getrandom::Error;
 
 /// Fills `bytes` with random bytes.

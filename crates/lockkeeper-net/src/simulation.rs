@@ -1,5 +1,5 @@
-//! The seams of a simulation, which replaces network, randomness, clocks and threads for everything that runs on its
-//! thread. Compiled with the feature `simulation` alone; a thread without a [`Host`] uses the real ones.
+//! Hooks for the simulation, which replaces network, randomness, clocks and threads for everything that runs on its
+//! thread. Compiled only with the feature `simulation`; a thread without a [`Host`] uses the real ones.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -24,7 +24,7 @@ pub trait Host {
     fn random(&self) -> u64;
     /// Its monotonic clock, in nanoseconds.
     fn clock(&self) -> u64;
-    /// Its wall clock, in nanoseconds; people set it forward and back, and no decision depends on it.
+    /// Its wall clock, in nanoseconds. It may jump; no decision depends on it.
     fn wall_clock(&self) -> u64;
 }
 

@@ -1,8 +1,11 @@
 // The frame of the page: chooses the view, shows the state of the node, and updates all times.
+//
+// A view has an element `root`, a `title` and the `query` of its events for given parameters, and `update`, which renders an
+// event. A `reusable` view is kept when its parameters change; `setParameters` shows them.
 
-import { say } from "./dom.js";
+import { setText } from "./dom.js";
 import { nodeLink, setClock, tick } from "./format.js";
-import { askForToken } from "./token.js";
+import { openTokenDialog } from "./token.js";
 import { watch } from "./stream.js";
 import { cell } from "./cell.js";
 import { locks } from "./locks.js";
@@ -18,47 +21,47 @@ const main = document.getElementById("view");
 const state = document.getElementById("state");
 let stop = () => {};
 let shown;
-let others = [];
+let otherNodes = [];
 
 /** Shows the state of the node in a sentence. */
-function showState(around) {
-  if (around.leader === null) {
-    say(state, `Node ${around.node_id}: no leader, nothing can be granted`, "bad");
-  } else if (around.leader === around.node_id) {
-    if (around.leads) say(state, `Node ${around.node_id} leads the cell, term ${around.term}`);
-    else say(state, `Node ${around.node_id} leads without a majority: nothing can be granted`, "bad");
+function showState(node) {
+  if (node.leader === null) {
+    setText(state, `Node ${node.node_id}: no leader, nothing can be granted`, "bad");
+  } else if (node.leader === node.node_id) {
+    if (node.leads) setText(state, `Node ${node.node_id} leads the cell, term ${node.term}`);
+    else setText(state, `Node ${node.node_id} leads without a majority: nothing can be granted`, "bad");
   } else {
-    const words = `Node ${around.node_id}, follower of node ${around.leader}: read-only, data may lag.`;
-    if (!state.textContent.startsWith(words)) {
-      say(state, words + " ", "warn");
-      if (around.leader_address) state.append(nodeLink(around.leader_address, "Open the leader's console", location.hash));
+    const text = `Node ${node.node_id}, follower of node ${node.leader}: read-only, data may lag.`;
+    if (!state.textContent.startsWith(text)) {
+      setText(state, text + " ", "warn");
+      if (node.leader_address) state.append(nodeLink(node.leader_address, "Open the leader's console", location.hash));
     }
   }
 }
 
-function lost(refusal) {
+function showDisconnected(refusal) {
   if (refusal) {
-    say(state, refusal, "bad");
-    askForToken(refusal);
+    setText(state, refusal, "bad");
+    openTokenDialog(refusal);
     return;
   }
-  say(state, "Node not reachable. Retrying… ", "bad");
-  if (others.length > 0 && !state.querySelector("a")) {
-    state.append("Other nodes: ", ...others.flatMap((other) => [nodeLink(other.address, `node ${other.node_id}`, location.hash), " "]));
+  setText(state, "Node not reachable. Retrying… ", "bad");
+  if (otherNodes.length > 0 && !state.querySelector("a")) {
+    state.append("Other nodes: ", ...otherNodes.flatMap((other) => [nodeLink(other.address, `node ${other.node_id}`, location.hash), " "]));
   }
 }
 
-/** Reads the view and its parameters from the address. */
-function wanted() {
+/** Reads the name of the view and its parameters from the address. */
+function parseAddress() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const name = Object.hasOwn(views, path) ? path : "cell";
-  return { name, asked: Object.fromEntries(new URLSearchParams(query)) };
+  return { name, parameters: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 function show() {
-  const { name, asked } = wanted();
+  const { name, parameters } = parseAddress();
   stop();
-  const same = shown?.name === name && shown.view.keeps?.(asked);
+  const same = shown?.name === name && shown.view.reusable;
   if (!same) {
     const view = views[name]();
     main.replaceChildren(view.root);
@@ -66,22 +69,22 @@ function show() {
     if (shown) main.focus({ preventScroll: true });
     shown = { name, view };
   }
-  document.title = shown.view.title(asked) + " · Lockkeeper";
+  document.title = shown.view.title(parameters) + " · Lockkeeper";
   for (const link of document.querySelectorAll("nav a")) {
     const current = link.hash === "#/" + name || (name === "lock" && link.hash === "#/locks");
     if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   const view = shown.view;
-  view.ask?.(asked);
-  stop = watch(view.wants(asked), ({ around, data }) => {
-    setClock(around.cell_time_ms);
-    if (data?.members) others = data.members.filter((member) => member.node_id !== around.node_id);
-    showState(around);
-    view.update(data, around);
+  view.setParameters?.(parameters);
+  stop = watch(view.query(parameters), ({ around: node, data }) => {
+    setClock(node.cell_time_ms);
+    if (data?.members) otherNodes = data.members.filter((member) => member.node_id !== node.node_id);
+    showState(node);
+    view.update(data, node);
     main.setAttribute("aria-busy", "false");
     document.documentElement.dataset.updates = Number(document.documentElement.dataset.updates ?? 0) + 1;
-  }, lost);
+  }, showDisconnected);
 }
 
 // The fragment names the view: this link must not change it.

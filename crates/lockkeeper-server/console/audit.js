@@ -1,9 +1,9 @@
 // The audit trail: actions of operators.
 
-import { figure, h, list, table, td, tr } from "./dom.js";
-import { count, lockLink, when } from "./format.js";
+import { h, list, numberCell, table, td, tr } from "./dom.js";
+import { count, lockLink, timestamp } from "./format.js";
 
-function told(act) {
+function describe(act) {
   if (act.what === "force_release") {
     const from = act.released === 0 ? "no holders" : act.released === 1 ? "1 holder" : `${count(act.released)} holders`;
     return ["force-released ", lockLink(act.lock), `: ${from}, last token ${count(act.last_token)}`];
@@ -19,12 +19,12 @@ export function audit() {
   return {
     root,
     title: () => "Audit",
-    wants: () => ({ view: "audit" }),
+    query: () => ({ view: "audit" }),
     update(data) {
       rows.title.textContent = data.acts.length === 0 ? "No actions recorded" : "Newest first";
       list(rows.body, data.acts, (act) => act.number, (act) => tr({ "data-what": act.what },
-        figure("Number", act.number), td("Who", act.by || h("span", { class: "soft" }, "–")), td("Action", told(act)), td("Reason", act.reason || h("span", { class: "soft" }, "–")),
-        figure("When", when(act))));
+        numberCell("Number", act.number), td("Who", act.by || h("span", { class: "soft" }, "–")), td("Action", describe(act)), td("Reason", act.reason || h("span", { class: "soft" }, "–")),
+        numberCell("When", timestamp(act))));
     },
   };
 }

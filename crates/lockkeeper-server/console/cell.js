@@ -1,8 +1,8 @@
 // The health of the cell: members, leader, log, disk, the last hour, elections over time.
 
-import { figure, h, list, rowHead, s, table, td, tr } from "./dom.js";
-import { bytes, count, duration, cellNow, nodeLink, since } from "./format.js";
-import { drawingWidth, most, sparkline } from "./draw.js";
+import { h, list, numberCell, rowHead, s, table, td, tr } from "./dom.js";
+import { bytes, cellNow, count, duration, nodeLink, since } from "./format.js";
+import { drawingWidth, peakText, sparkline } from "./draw.js";
 import { contendedTable, heldTable } from "./top.js";
 
 /** A member that has not answered for this long is shown as silent. */
@@ -10,11 +10,11 @@ const SILENT_MS = 1500;
 
 const card = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? [" ", h("small", {}, note)] : []));
 
-function role(member, around) {
+function role(member, node) {
   if (member.disagreement) return h("span", { class: "bad", title: member.disagreement }, "table differs");
-  if (member.node_id === around.leader) return h("span", { class: "good" }, "leader");
+  if (member.node_id === node.leader) return h("span", { class: "good" }, "leader");
   if (!member.voter) return "learner";
-  if (around.leads && (member.silent_ms === null || member.silent_ms > SILENT_MS)) return h("span", { class: "bad" }, "silent");
+  if (node.leads && (member.silent_ms === null || member.silent_ms > SILENT_MS)) return h("span", { class: "bad" }, "silent");
   return "follower";
 }
 
@@ -23,8 +23,8 @@ function electionLine(elections, width) {
   const now = cellNow();
   const from = Math.min(now - 1, ...elections.map((election) => election.at_ms));
   const x = (at) => 10 + ((at - from) / (now - from)) * (width - 30);
-  const words = `${elections.length} leader changes in ${duration(now - from)}`;
-  const drawing = s("svg", { viewBox: `0 0 ${width} 64`, role: "img", "aria-label": words },
+  const label = `${elections.length} leader changes in ${duration(now - from)}`;
+  const drawing = s("svg", { viewBox: `0 0 ${width} 64`, role: "img", "aria-label": label },
     s("line", { class: "axis", x1: 10, y1: 30, x2: width - 20, y2: 30 }));
   for (const election of elections) {
     const title = `node ${election.node_id}, term ${election.term}, ${duration(now - election.at_ms)} ago`;
@@ -52,8 +52,8 @@ export function cell() {
   return {
     root,
     title: () => "Cell",
-    wants: () => ({ view: "cell" }),
-    update(data, around) {
+    query: () => ({ view: "cell" }),
+    update(data, node) {
       const notice = (text) => (text ? h("p", { class: "notice bad" }, text) : "");
       const differs = data.disagreement ? `The lock table of this node differs from the majority's. The node does not serve: ${data.disagreement}.` : "";
       trouble.replaceChildren(notice(data.trouble), notice(differs));
@@ -67,28 +67,28 @@ export function cell() {
         card("Last token", count(data.last_token)),
         card("Applied entry", count(data.applied_index), data.queued ? `${count(data.queued)} queued` : ""),
         card("Disk", disk ? bytes(disk.free_bytes) + " free" : "memory", disk ? bytes(disk.data_bytes) + " used" : "not durable"),
-        card("Uptime", duration(data.uptime_ms), `node ${around.node_id}, ${data.version}, cell version ${data.cell_version}`));
+        card("Uptime", duration(data.uptime_ms), `node ${node.node_id}, ${data.version}, cell version ${data.cell_version}`));
       list(members.body, data.members, (member) => member.node_id, (member) => tr({ "data-node": member.node_id },
-        rowHead(`node ${member.node_id}`, member.node_id === around.node_id ? " (this node)" : ""),
+        rowHead(`node ${member.node_id}`, member.node_id === node.node_id ? " (this node)" : ""),
         td("Address", nodeLink(member.address, member.address)),
-        td("Role", role(member, around)),
-        figure("Lag (entries)", member.lag === null ? "–" : count(member.lag)),
-        figure("Last answer", member.silent_ms === null ? "–" : member.silent_ms === 0 ? "now" : duration(member.silent_ms) + " ago")),
-        (member) => JSON.stringify([member, around.leader, around.leads]));
+        td("Role", role(member, node)),
+        numberCell("Lag (entries)", member.lag === null ? "–" : count(member.lag)),
+        numberCell("Last answer", member.silent_ms === null ? "–" : member.silent_ms === 0 ? "now" : duration(member.silent_ms) + " ago")),
+        (member) => JSON.stringify([member, node.leader, node.leads]));
       const hour = data.top.hour;
       const granted = hour.granted.reduce((sum, one) => sum + one, 0);
       const lost = hour.lost.reduce((sum, one) => sum + one, 0);
       charts.replaceChildren(
-        h("div", {}, h("p", { class: "soft" }, `${count(granted)} grants${most(hour.granted)}; waited p50 ${duration(hour.waited.p50_ms)}, p99 ${duration(hour.waited.p99_ms)}`),
+        h("div", {}, h("p", { class: "soft" }, `${count(granted)} grants${peakText(hour.granted)}; waited p50 ${duration(hour.waited.p50_ms)}, p99 ${duration(hour.waited.p99_ms)}`),
           sparkline(hour.granted, "spark", `${granted} grants in the last hour`)),
-        h("div", {}, h("p", { class: "soft" }, `${count(lost)} lost${most(hour.lost)}; held p50 ${duration(hour.held.p50_ms)}, p99 ${duration(hour.held.p99_ms)}`),
+        h("div", {}, h("p", { class: "soft" }, `${count(lost)} lost${peakText(hour.lost)}; held p50 ${duration(hour.held.p50_ms)}, p99 ${duration(hour.held.p99_ms)}`),
           sparkline(hour.lost, "spark-lost", `${lost} grants lost in the last hour`)));
-      contended.update(data.top.contended, around);
-      held.update(data.top.longest_held, around);
+      contended.update(data.top.contended, node);
+      held.update(data.top.longest_held, node);
       line.replaceChildren(electionLine(data.elections, drawingWidth(line)));
       elections.title.textContent = data.elections.length === 1 ? "1 recorded election" : `${data.elections.length} recorded elections`;
       list(elections.body, data.elections.slice(0, 10), (one) => one.term + " " + one.node_id, (one) => tr({},
-        rowHead(`node ${one.node_id}`), figure("Term", one.term), figure("When", since(one.at_ms, " ago"))));
+        rowHead(`node ${one.node_id}`), numberCell("Term", one.term), numberCell("When", since(one.at_ms, " ago"))));
     },
   };
 }

@@ -2,46 +2,46 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(made, attributes, children) {
+function build(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : String(value));
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
-    made.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : String(child));
   }
-  return made;
+  return element;
 }
 
 /** An element of the page. */
-export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+export const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
 
 /** An element of a drawing. */
-export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+export const s = (tag, attributes, ...children) => build(document.createElementNS(SVG, tag), attributes, children);
 
-// The signature of an item, by which changes are found. Times are left out: they run by themselves.
-const sign = (item) => JSON.stringify(item, (name, value) => (name.endsWith("_ms") ? undefined : value));
+// The signature of an item; a changed signature is a changed item. Times are left out: they are updated separately.
+const signatureWithoutTimes = (item) => JSON.stringify(item, (name, value) => (name.endsWith("_ms") ? undefined : value));
 
 /**
- * Shows items in a container and touches only those that changed, so that focus and selection stay where they are.
- * `signOf` may be given where times matter.
+ * Renders items into a container. Replaces only those that changed, so that focus and selection are kept.
+ * Pass `signatureOf` if a change of a time matters.
  */
-export function list(container, items, key, render, signOf = sign) {
+export function list(container, items, key, render, signatureOf = signatureWithoutTimes) {
   const old = container.shown ?? new Map();
   const shown = new Map();
   const focused = container.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
   for (const item of items) {
     const known = old.get(key(item));
-    const now = signOf(item);
-    if (known && known.sign === now) {
+    const signature = signatureOf(item);
+    if (known && known.signature === signature) {
       shown.set(key(item), known);
     } else {
       const element = render(item);
       // Rows that change every second are not highlighted.
-      if (old.size > 0 && signOf === sign) element.classList.add("fresh");
-      shown.set(key(item), { sign: now, element });
+      if (old.size > 0 && signatureOf === signatureWithoutTimes) element.classList.add("fresh");
+      shown.set(key(item), { signature, element });
     }
   }
   const elements = [...shown.values()].map((entry) => entry.element);
@@ -54,12 +54,12 @@ export function list(container, items, key, render, signOf = sign) {
 }
 
 /** Sets a text only if it differs: a live region announces every change. */
-export function say(element, text, kind = "") {
+export function setText(element, text, kind = "") {
   if (element.textContent !== text) element.textContent = text;
   if (element.className !== kind) element.className = kind;
 }
 
-// A phone shows rows as blocks. Some browsers then hide the table from screen readers: hence the explicit roles.
+// On a phone, rows are blocks. Some browsers then hide the table from screen readers, hence the explicit roles.
 
 /** A table with a caption and a body to be filled with `list`. */
 export function table(caption, heads, id) {
@@ -78,4 +78,4 @@ export const rowHead = (...children) => h("th", { scope: "row", role: "rowheader
 /** A cell of a table; its label is shown where the column header is not. */
 export const td = (label, ...children) => h("td", { role: "cell", "data-label": label }, children);
 /** A cell with a number. */
-export const figure = (label, ...children) => h("td", { role: "cell", "data-label": label, class: "number" }, children);
+export const numberCell = (label, ...children) => h("td", { role: "cell", "data-label": label, class: "number" }, children);

@@ -1,19 +1,19 @@
 // Small drawings: lines over the last hour, and the timeline of a lock.
 
 import { s } from "./dom.js";
-import { brief, count, duration, happened, who } from "./format.js";
+import { count, duration, eventText, ownerName, shorten } from "./format.js";
 
-/** Draws the figures of the last sixty minutes as a line; `words` is the text for screen readers. */
-export function sparkline(figures, kind, words) {
-  const most = Math.max(1, ...figures);
-  const place = (figure, at) => `${((at / (figures.length - 1)) * 300).toFixed(1)},${(46 - (figure / most) * 42).toFixed(1)}`;
-  return s("svg", { viewBox: "0 0 300 50", role: "img", "aria-label": words, preserveAspectRatio: "none", height: 50 },
+/** Draws the figures of the last sixty minutes as a line; `label` is the text for screen readers. */
+export function sparkline(figures, kind, label) {
+  const highest = Math.max(1, ...figures);
+  const place = (figure, at) => `${((at / (figures.length - 1)) * 300).toFixed(1)},${(46 - (figure / highest) * 42).toFixed(1)}`;
+  return s("svg", { viewBox: "0 0 300 50", role: "img", "aria-label": label, preserveAspectRatio: "none", height: 50 },
     s("line", { class: "axis", x1: 0, y1: 47, x2: 300, y2: 47 }),
     s("polyline", { class: kind, points: figures.map(place).join(" ") }));
 }
 
 /** The peak as text, because the line has no scale. */
-export function most(figures) {
+export function peakText(figures) {
   const highest = Math.max(0, ...figures);
   return highest > 0 ? `, peak ${count(highest)} a minute` : "";
 }
@@ -28,13 +28,13 @@ export function grants(events, asOf) {
   for (const event of [...events].reverse()) {
     const key = event.token + " " + event.session;
     if (event.what === "granted") {
-      const grant = { from: event.at_ms, to: undefined, end: "now", event, token: event.token, who: who(event) };
+      const grant = { from: event.at_ms, to: undefined, end: "now", event, token: event.token, owner: ownerName(event) };
       open.set(key, grant);
       found.push(grant);
     } else {
       let grant = open.get(key);
       if (!grant) {
-        grant = { from: event.at_ms - (event.held_ms ?? 0), event, token: event.token, who: who(event) };
+        grant = { from: event.at_ms - (event.held_ms ?? 0), event, token: event.token, owner: ownerName(event) };
         found.push(grant);
       }
       grant.to = event.at_ms;
@@ -55,7 +55,7 @@ export function timeline(events, asOf, now, width) {
   const bars = grants(events, asOf);
   const from = Math.min(asOf, ...bars.map((bar) => bar.from));
   const to = Math.max(now, from + 1);
-  const owners = [...new Set(bars.map((bar) => bar.who).reverse())];
+  const owners = [...new Set(bars.map((bar) => bar.owner).reverse())];
   const lanes = owners.slice(0, LANES - 1);
   const lane = (owner) => (lanes.includes(owner) ? lanes.indexOf(owner) : lanes.length);
   const names = owners.length > lanes.length ? [...lanes, `${owners.length - lanes.length} others`] : lanes;
@@ -66,13 +66,13 @@ export function timeline(events, asOf, now, width) {
   const pitch = narrow ? LANE + 18 : LANE;
   const height = names.length * pitch + 34;
   const x = (at) => left + ((at - from) / (to - from)) * (right - left);
-  const words = bars.length === 0 ? "No events recorded" : `${bars.length} grants to ${owners.length} owners in ${duration(to - from)}`;
-  const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Timeline: " + words });
+  const label = bars.length === 0 ? "No events recorded" : `${bars.length} grants to ${owners.length} owners in ${duration(to - from)}`;
+  const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Timeline: " + label });
   names.forEach((name, at) => {
     const y = (at + 1) * pitch;
     drawing.append(
       s("line", { class: "axis", x1: left, y1: y, x2: right, y2: y }),
-      s("text", { x: 0, y: y - pitch + (narrow ? 14 : 18) }, brief(name, narrow ? 48 : 28), s("title", {}, name)));
+      s("text", { x: 0, y: y - pitch + (narrow ? 14 : 18) }, shorten(name, narrow ? 48 : 28), s("title", {}, name)));
   });
   const parts = narrow ? 2 : 4;
   for (let part = 0; part <= parts; part += 1) {
@@ -85,9 +85,9 @@ export function timeline(events, asOf, now, width) {
   }
   for (const bar of bars) {
     const end = bar.end === "now" ? to : bar.to;
-    const told = bar.end === "now" ? "held now" : happened[bar.end] ?? bar.end;
-    const title = `${bar.who}, token ${bar.token}: ${told}, ${duration(end - bar.from)}${bar.reason ? ` (${bar.reason})` : ""}`;
-    const shape = { class: "bar " + bar.end, x: x(bar.from), y: (lane(bar.who) + 1) * pitch - LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
+    const text = bar.end === "now" ? "held now" : eventText[bar.end] ?? bar.end;
+    const title = `${bar.owner}, token ${bar.token}: ${text}, ${duration(end - bar.from)}${bar.reason ? ` (${bar.reason})` : ""}`;
+    const shape = { class: "bar " + bar.end, x: x(bar.from), y: (lane(bar.owner) + 1) * pitch - LANE + 5, width: Math.max(3, x(end) - x(bar.from)), height: LANE - 10, rx: 3 };
     drawing.append(s("rect", shape, s("title", {}, title)));
   }
   return drawing;

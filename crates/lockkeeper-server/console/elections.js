@@ -1,6 +1,6 @@
 // The users' elections and their leaders.
 
-import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { h, list, numberCell, rowHead, table, td, tr } from "./dom.js";
 import { count, lockAddress, since } from "./format.js";
 
 const address = (after) => "#/elections?" + new URLSearchParams(after ? { after } : {});
@@ -15,10 +15,10 @@ export function elections() {
   return {
     root,
     title: () => "Elections",
-    keeps: () => true,
-    ask: (asked) => { first.disabled = !asked.after; },
-    wants: (asked) => ({ view: "elections", after: asked.after ?? "" }),
-    update(data, around) {
+    reusable: true,
+    setParameters: (parameters) => { first.disabled = !parameters.after; },
+    query: (parameters) => ({ view: "elections", after: parameters.after ?? "" }),
+    update(data, node) {
       const shown = data.elections.length;
       const text = shown === 0 ? "No elections" : `${count(shown)} ${data.more ? "(and more) " : ""}shown`;
       if (rows.title.textContent !== text) rows.title.textContent = text;
@@ -27,10 +27,10 @@ export function elections() {
       list(rows.body, data.elections, (one) => one.election, (one) => tr({ "data-election": one.election },
         rowHead(h("a", { href: lockAddress(one.lock), "data-focus": "election " + one.election }, one.election)),
         td("Leader", one.leader ? named(one.leader) : h("span", { class: "bad" }, "vacant")),
-        figure("Epoch", one.leader ? count(one.leader.epoch) : "–"),
-        figure("Leading for", one.leader ? since(around.as_of_ms - one.leader.held_ms) : "–"),
+        numberCell("Epoch", one.leader ? count(one.leader.epoch) : "–"),
+        numberCell("Leading for", one.leader ? since(node.as_of_ms - one.leader.held_ms) : "–"),
         td("Candidates", one.candidates === 0 ? h("span", { class: "soft" }, "none")
-          : h("ul", {}, one.next.map((candidate) => h("li", {}, named(candidate), " for ", since(around.as_of_ms - candidate.waited_ms))),
+          : h("ul", {}, one.next.map((candidate) => h("li", {}, named(candidate), " for ", since(node.as_of_ms - candidate.waited_ms))),
             one.candidates > one.next.length ? h("li", { class: "soft" }, `and ${count(one.candidates - one.next.length)} more`) : ""))));
     },
   };

@@ -1,7 +1,7 @@
 // The dialog for a force-release: who loses the lock, and why.
 
-import { nodeLink, lockAddress, who } from "./format.js";
-import { askForToken, tokenHeader } from "./token.js";
+import { lockAddress, nodeLink, ownerName } from "./format.js";
+import { openTokenDialog, tokenHeader } from "./token.js";
 
 const dialog = document.getElementById("force");
 const form = document.getElementById("force-form");
@@ -12,9 +12,9 @@ const submit = document.getElementById("force-do");
 let name = "";
 
 /** Opens the dialog for a lock. */
-export function askToForce(lock) {
+export function openForceDialog(lock) {
   name = lock.lock;
-  const holders = lock.holders.map((holder) => `${who(holder)} (token ${holder.token})`).join(", ");
+  const holders = lock.holders.map((holder) => `${ownerName(holder)} (token ${holder.token})`).join(", ");
   what.textContent = holders ? `“${name}” is held by ${holders}.` : `Nobody holds “${name}”. Its old tokens are invalidated anyway.`;
   reason.value = "";
   error.replaceChildren();
@@ -42,7 +42,7 @@ form.addEventListener("submit", async (event) => {
       return;
     }
     error.append(body.error.message + " ");
-    if (answer.status === 401 || answer.status === 403) askForToken(body.error.message);
+    if (answer.status === 401 || answer.status === 403) openTokenDialog(body.error.message);
     if (body.error.leader) error.append(nodeLink(body.error.leader, "Open the leader's console", lockAddress(name)));
   } catch (failure) {
     error.append("No answer from the node (" + failure.message + "). Check the lock before you try again.");

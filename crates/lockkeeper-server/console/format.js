@@ -32,7 +32,7 @@ export const since = (ms, after = "") => h("span", { class: "nowrap", "data-sinc
 export const utc = (ms) => (ms ? new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC") : "");
 
 /** A moment: its age, and its UTC. */
-export const when = (event) => h("span", { title: utc(event.utc_ms) }, since(event.at_ms, " ago"), h("div", { class: "soft nowrap utc" }, utc(event.utc_ms)));
+export const timestamp = (event) => h("span", { title: utc(event.utc_ms) }, since(event.at_ms, " ago"), h("div", { class: "soft nowrap utc" }, utc(event.utc_ms)));
 
 /** A running countdown to a moment of cell time. */
 export const until = (ms) => h("span", { class: "nowrap", "data-until": ms }, duration(ms - cellNow()));
@@ -68,21 +68,21 @@ export const count = (number) => Number(number).toLocaleString("en").replaceAll(
 // The last part of an owner that our own clients send.
 const VERSION = /\/lockkeeper-\d[\w.+-]*$/;
 
-/** The owner, or the session if the owner is empty. */
-export const who = (one) => one.owner || "session " + one.session;
+/** The name of the owner, or the session if the owner is empty. */
+export const ownerName = (one) => one.owner || "session " + one.session;
 
 /** The owner as an element, with the client's version in small print. */
 export function owner(one) {
-  const name = who(one);
+  const name = ownerName(one);
   const [version] = name.match(VERSION) ?? [""];
-  return h("span", { class: "who" }, parted(name.slice(0, name.length - version.length)), version ? h("small", { class: "soft" }, h("wbr"), version) : "");
+  return h("span", { class: "who" }, breakable(name.slice(0, name.length - version.length)), version ? h("small", { class: "soft" }, h("wbr"), version) : "");
 }
 
 /** Allows a line break after each slash of a name. */
-const parted = (name) => name.split(/(?<=\/)/).flatMap((part, at) => (at === 0 ? [part] : [h("wbr"), part]));
+const breakable = (name) => name.split(/(?<=\/)/).flatMap((part, at) => (at === 0 ? [part] : [h("wbr"), part]));
 
 /** Shortens a name: removes the client's version and truncates the rest. */
-export function brief(name, letters) {
+export function shorten(name, letters) {
   const short = name.replace(VERSION, "");
   return short.length > letters ? short.slice(0, letters - 1) + "…" : short;
 }
@@ -91,7 +91,7 @@ export function brief(name, letters) {
 export const lockAddress = (name) => "#/lock?name=" + encodeURIComponent(name);
 
 /** A link to the view of a lock. */
-export const lockLink = (name) => h("a", { href: lockAddress(name), "data-focus": "lock " + name }, parted(name));
+export const lockLink = (name) => h("a", { href: lockAddress(name), "data-focus": "lock " + name }, breakable(name));
 
 /** A link to the console of another node, or plain text if the address is not valid. */
 export function nodeLink(address, text, hash = "") {
@@ -105,7 +105,7 @@ export function nodeLink(address, text, hash = "") {
 }
 
 /** The events of a lock as text. */
-export const happened = {
+export const eventText = {
   granted: "granted",
   released: "released",
   session_closed: "released: session closed",

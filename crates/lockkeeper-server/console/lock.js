@@ -1,9 +1,9 @@
 // One lock: its holders, its waiters, its history.
 
-import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
-import { cellNow, count, duration, happened, owner, since, until, when } from "./format.js";
+import { h, list, numberCell, rowHead, table, td, tr } from "./dom.js";
+import { cellNow, count, duration, eventText, owner, since, timestamp, until } from "./format.js";
 import { drawingWidth, timeline } from "./draw.js";
-import { askToForce } from "./force.js";
+import { openForceDialog } from "./force.js";
 
 const waiting = (lock) => `${count(lock.waiting)} waiting`;
 
@@ -24,7 +24,7 @@ export function lock() {
   let now;
   const name = h("h2");
   const state = h("p", { id: "lock-state", class: "soft" });
-  const force = h("button", { type: "button", class: "danger", id: "force-open", onclick: () => askToForce(now) }, "Force release…");
+  const force = h("button", { type: "button", class: "danger", id: "force-open", onclick: () => openForceDialog(now) }, "Force release…");
   const holders = table("Holders", ["Owner", "Mode", "#Token", "#Held for", "Session"], "holders");
   const queue = table("Waiting", ["#Position", "Owner", "Mode", "#Waiting for", "Session"], "queue");
   const line = h("div");
@@ -39,35 +39,35 @@ export function lock() {
   let drawn = "";
   return {
     root,
-    title: (asked) => asked.name ?? "Lock",
-    ask: (asked) => { name.textContent = asked.name ?? ""; },
-    wants: (asked) => ({ view: "lock", name: asked.name ?? "" }),
-    update(data, around) {
+    title: (parameters) => parameters.name ?? "Lock",
+    setParameters: (parameters) => { name.textContent = parameters.name ?? ""; },
+    query: (parameters) => ({ view: "lock", name: parameters.name ?? "" }),
+    update(data, node) {
       now = data.lock;
-      const asOf = around.as_of_ms;
+      const asOf = node.as_of_ms;
       list(state, [now], () => "state", (one) => h("span", {}, sentence(one, asOf), one.last_token > 0 ? `. Last token ${count(one.last_token)}.` : "."));
       list(holders.body, now.holders, (holder) => holder.token + holder.session, (holder) => tr({},
         rowHead(owner(holder)), td("Mode", now.capacity === 1 ? holder.mode : holder.permits === 1 ? "1 permit" : `${holder.permits} permits`),
-        figure("Token", count(holder.token)), figure("Held for", since(asOf - holder.held_ms)), td("Session", holder.session)));
+        numberCell("Token", count(holder.token)), numberCell("Held for", since(asOf - holder.held_ms)), td("Session", holder.session)));
       holders.title.textContent = now.holders.length === 0 ? "No holders" : now.more_holders ? `The first ${now.holders.length} holders` : "Holders";
       list(queue.body, now.queue, (waiter) => waiter.session + waiter.position, (waiter) => tr({},
-        figure("Position", waiter.position), rowHead(owner(waiter)), td("Mode", waiter.mode),
-        figure("Waiting for", since(asOf - waiter.waited_ms)), td("Session", waiter.session)));
+        numberCell("Position", waiter.position), rowHead(owner(waiter)), td("Mode", waiter.mode),
+        numberCell("Waiting for", since(asOf - waiter.waited_ms)), td("Session", waiter.session)));
       queue.title.textContent = now.waiting === 0 ? "No waiters" : now.waiting > now.queue.length ? `The first ${now.queue.length} of ${count(now.waiting)} waiters` : "Waiters";
       const known = data.history.events.length > 0;
       drawing.hidden = !known;
       events.title.textContent = known ? "Last events, newest first" : "No events recorded";
-      const sign = JSON.stringify(data.history.events.map((event) => [event.at_ms, event.what, event.token]));
+      const signature = JSON.stringify(data.history.events.map((event) => [event.at_ms, event.what, event.token]));
       // The bar of a held lock grows; other drawings need no update.
-      if (sign !== drawn || now.holders.length > 0) {
+      if (signature !== drawn || now.holders.length > 0) {
         line.replaceChildren(timeline(data.history.events, asOf, cellNow(), drawingWidth(line)));
-        drawn = sign;
+        drawn = signature;
       }
       list(events.body, data.history.events, (event) => event.at_ms + event.what + event.token + event.session, (event) => tr({ "data-what": event.what },
-        td("Event", happened[event.what] ?? event.what, event.reason ? h("div", { class: "soft" }, "“", event.reason, "”") : ""),
-        rowHead(owner(event)), figure("Token", count(event.token)),
-        figure("Duration", event.what === "granted" ? (event.waited_ms > 0 ? "waited " + duration(event.waited_ms) : "no wait") : "held " + duration(event.held_ms)),
-        figure("When", when(event)), td("Session", event.session)));
+        td("Event", eventText[event.what] ?? event.what, event.reason ? h("div", { class: "soft" }, "“", event.reason, "”") : ""),
+        rowHead(owner(event)), numberCell("Token", count(event.token)),
+        numberCell("Duration", event.what === "granted" ? (event.waited_ms > 0 ? "waited " + duration(event.waited_ms) : "no wait") : "held " + duration(event.held_ms)),
+        numberCell("When", timestamp(event)), td("Session", event.session)));
     },
   };
 }

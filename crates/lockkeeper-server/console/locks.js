@@ -1,6 +1,6 @@
 // The locks in use, by prefix, a page at a time.
 
-import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { h, list, numberCell, rowHead, table, td, tr } from "./dom.js";
 import { count, lockLink, owner, since } from "./format.js";
 
 const address = (prefix, after) => "#/locks?" + new URLSearchParams({ ...(prefix && { prefix }), ...(after && { after }) });
@@ -38,14 +38,14 @@ export function locks() {
   return {
     root,
     title: () => "Locks",
-    keeps: () => true,
-    ask(asked) {
-      prefix = asked.prefix ?? "";
+    reusable: true,
+    setParameters(parameters) {
+      prefix = parameters.prefix ?? "";
       if (document.activeElement !== input) input.value = prefix;
-      first.disabled = !asked.after;
+      first.disabled = !parameters.after;
     },
-    wants: (asked) => ({ view: "locks", prefix: asked.prefix ?? "", after: asked.after ?? "" }),
-    update(data, around) {
+    query: (parameters) => ({ view: "locks", prefix: parameters.prefix ?? "", after: parameters.after ?? "" }),
+    update(data, node) {
       const shown = data.locks.length;
       const text = shown === 0 ? (prefix ? `No locks in use with the prefix “${prefix}”` : "No locks in use")
         : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in use in the cell`;
@@ -54,9 +54,9 @@ export function locks() {
       next.onclick = () => { location.hash = address(prefix, data.locks[shown - 1].lock); };
       list(rows.body, data.locks, (lock) => lock.lock, (lock) => tr({ "data-lock": lock.lock },
         rowHead(lockLink(lock.lock)),
-        td("Held by", holders(lock, around.as_of_ms)),
-        td("Waiting", queue(lock, around.as_of_ms)),
-        figure("Last token", count(lock.last_token))));
+        td("Held by", holders(lock, node.as_of_ms)),
+        td("Waiting", queue(lock, node.as_of_ms)),
+        numberCell("Last token", count(lock.last_token))));
     },
   };
 }

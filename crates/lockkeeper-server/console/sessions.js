@@ -1,6 +1,6 @@
 // The sessions and their remaining time.
 
-import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { h, list, numberCell, rowHead, table, td, tr } from "./dom.js";
 import { cellNow, count, duration, owner, since, until } from "./format.js";
 
 const address = (owner, after) => "#/sessions?" + new URLSearchParams({ ...(owner && { owner }), ...(after && { after }) });
@@ -12,11 +12,11 @@ function left(session) {
 }
 
 export function sessions() {
-  let wanted = "";
+  let ownerFilter = "";
   let timer;
   const input = h("input", { id: "owner", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "all owners" });
   const rows = table("", ["Owner", "#Time left", "#TTL", "#Locks held", "#Waits", "#Age", "Session"]);
-  const first = h("button", { type: "button", onclick: () => { location.hash = address(wanted, ""); } }, "First page");
+  const first = h("button", { type: "button", onclick: () => { location.hash = address(ownerFilter, ""); } }, "First page");
   const next = h("button", { type: "button" }, "Next page");
   input.addEventListener("input", () => {
     clearTimeout(timer);
@@ -28,24 +28,24 @@ export function sessions() {
   return {
     root,
     title: () => "Sessions",
-    keeps: () => true,
-    ask(asked) {
-      wanted = asked.owner ?? "";
-      if (document.activeElement !== input) input.value = wanted;
-      first.disabled = !asked.after;
+    reusable: true,
+    setParameters(parameters) {
+      ownerFilter = parameters.owner ?? "";
+      if (document.activeElement !== input) input.value = ownerFilter;
+      first.disabled = !parameters.after;
     },
-    wants: (asked) => ({ view: "sessions", owner: asked.owner ?? "", after: asked.after ?? "" }),
-    update(data, around) {
+    query: (parameters) => ({ view: "sessions", owner: parameters.owner ?? "", after: parameters.after ?? "" }),
+    update(data, node) {
       const shown = data.sessions.length;
       const text = shown === 0 ? "No sessions" : `${count(shown)} ${data.more ? "(and more) " : ""}shown, ${count(data.total)} in the cell`;
       if (rows.title.textContent !== text) rows.title.textContent = text;
       next.disabled = !data.more;
-      next.onclick = () => { location.hash = address(wanted, data.next); };
+      next.onclick = () => { location.hash = address(ownerFilter, data.next); };
       // The time left jumps at every renewal, so rows are always rendered again.
       list(rows.body, data.sessions, (session) => session.session, (session) => tr({ "data-session": session.session },
-        rowHead(owner(session)), figure("Time left", left(session)), figure("TTL", duration(session.ttl_ms)),
-        figure("Locks held", count(session.grants)), figure("Waits", count(session.waits)),
-        figure("Age", since(around.as_of_ms - session.age_ms)), td("Session", session.session)), JSON.stringify);
+        rowHead(owner(session)), numberCell("Time left", left(session)), numberCell("TTL", duration(session.ttl_ms)),
+        numberCell("Locks held", count(session.grants)), numberCell("Waits", count(session.waits)),
+        numberCell("Age", since(node.as_of_ms - session.age_ms)), td("Session", session.session)), JSON.stringify);
     },
   };
 }

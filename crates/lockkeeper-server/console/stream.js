@@ -5,7 +5,7 @@ import { forgetToken, tokenHeader } from "./token.js";
 
 const AGAIN_MS = 700;
 
-/** Watches a view until the returned function is called. Reconnects by itself. */
+/** Watches a view until the returned function is called. Reconnects automatically. */
 export function watch(parameters, onView, onLost) {
   let ended = false;
   let timer;

@@ -19,7 +19,7 @@ export function forgetToken() {
 }
 
 /** Asks for a token, unless the user has just declined. */
-export function askForToken(reason) {
+export function openTokenDialog(reason) {
   why.textContent = reason;
   if (dialog.open || dismissed) return;
   field.value = "";
@@ -34,7 +34,7 @@ document.getElementById("token-cancel").addEventListener("click", () => {
 
 document.getElementById("token-change").addEventListener("click", () => {
   dismissed = false;
-  askForToken("The token is kept in this tab until it is closed.");
+  openTokenDialog("The token is kept in this tab until it is closed.");
 });
 
 form.addEventListener("submit", (event) => {

@@ -1,19 +1,19 @@
-// Contention: the locks to look at first.
+// Contention: the most contended and the longest-held locks.
 
-import { figure, h, list, rowHead, table, td, tr } from "./dom.js";
+import { h, list, numberCell, rowHead, table, td, tr } from "./dom.js";
 import { count, duration, lockLink, owner, since } from "./format.js";
-import { most, sparkline } from "./draw.js";
+import { peakText, sparkline } from "./draw.js";
 
 /** The table of the most contended locks. */
 export function contendedTable(caption) {
   const rows = table(caption, ["Lock", "#Waiting", "#Longest wait", "Held by"]);
   return {
     whole: rows.whole,
-    update(locks, around) {
+    update(locks, node) {
       rows.title.textContent = locks.length === 0 ? "No waiters" : caption;
       list(rows.body, locks, (lock) => lock.lock, (lock) => tr({},
-        rowHead(lockLink(lock.lock)), figure("Waiting", count(lock.waiting)),
-        figure("Longest wait", since(around.as_of_ms - lock.waited_ms)), td("Held by", lock.owner ? owner(lock) : "nobody")));
+        rowHead(lockLink(lock.lock)), numberCell("Waiting", count(lock.waiting)),
+        numberCell("Longest wait", since(node.as_of_ms - lock.waited_ms)), td("Held by", lock.owner ? owner(lock) : "nobody")));
     },
   };
 }
@@ -23,11 +23,11 @@ export function heldTable(caption) {
   const rows = table(caption, ["Lock", "#Held for", "Held by", "#Waiting"]);
   return {
     whole: rows.whole,
-    update(locks, around) {
+    update(locks, node) {
       rows.title.textContent = locks.length === 0 ? "No locks held" : caption;
       list(rows.body, locks, (lock) => lock.lock + lock.token, (lock) => tr({},
-        rowHead(lockLink(lock.lock)), figure("Held for", since(around.as_of_ms - lock.held_ms)),
-        td("Held by", owner(lock)), figure("Waiting", count(lock.waiting))));
+        rowHead(lockLink(lock.lock)), numberCell("Held for", since(node.as_of_ms - lock.held_ms)),
+        td("Held by", owner(lock)), numberCell("Waiting", count(lock.waiting))));
     },
   };
 }
@@ -47,17 +47,17 @@ export function top() {
   return {
     root,
     title: () => "Contention",
-    wants: () => ({ view: "top" }),
-    update(data, around) {
+    query: () => ({ view: "top" }),
+    update(data, node) {
       const { hour } = data;
       cards.replaceChildren(
         ...card("Waited", hour.waited), h("div", {}, h("dt", {}, "Grants, last hour"), h("dd", {}, count(hour.waited.count))),
         ...card("Held", hour.held), h("div", {}, h("dt", {}, "Lost, last hour"), h("dd", {}, count(hour.lost.reduce((sum, one) => sum + one, 0)))));
       charts.replaceChildren(
-        h("div", {}, h("p", { class: "soft" }, "Grants" + most(hour.granted)), sparkline(hour.granted, "spark", "Grants in each minute of the last hour")),
-        h("div", {}, h("p", { class: "soft" }, "Lost" + most(hour.lost)), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
-      contended.update(data.contended, around);
-      held.update(data.longest_held, around);
+        h("div", {}, h("p", { class: "soft" }, "Grants" + peakText(hour.granted)), sparkline(hour.granted, "spark", "Grants in each minute of the last hour")),
+        h("div", {}, h("p", { class: "soft" }, "Lost" + peakText(hour.lost)), sparkline(hour.lost, "spark-lost", "Grants lost in each minute of the last hour")));
+      contended.update(data.contended, node);
+      held.update(data.longest_held, node);
       sampled.textContent = data.sampled ? "A sample: there are too many locks or sessions to examine all of them." : "";
     },
   };

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use lockkeeper_core::{
     AccessChange, Acquire, Batch, CellTime, Command, LockTable, Locks, Quota, SessionId, Token, Wait,
 };
-use lockkeeper_server::expiry::Expiry;
-use lockkeeper_server::orphans::Orphans;
+use lockkeeper_server::leader::expiry::Expiry;
+use lockkeeper_server::leader::orphans::Orphans;
 
 type Failed = Box<dyn std::error::Error>;
 
-/// As `timers.rs` does it.
+/// As `leader/timers.rs` does it.
 const SLICE: usize = 10_000;
 const COMMANDS_PER_ENTRY: usize = 4_096;
 const FREE_LOCKS: usize = 65_536;
@@ -194,14 +194,14 @@ fn orphans(count: usize) -> Result<(), Failed> {
     orphans.take_over(&table);
     let mut longest = Duration::ZERO;
     loop {
-        let (took, (_, more)) = timed(|| orphans.look_at_more(&table, SLICE));
+        let (took, (_, more)) = timed(|| orphans.scan_more(&table, SLICE));
         longest = longest.max(took);
         if !more {
             break;
         }
     }
     orphans.take_over(&table);
-    let (whole, _) = timed(|| orphans.look_at_more(&table, usize::MAX));
+    let (whole, _) = timed(|| orphans.scan_more(&table, usize::MAX));
     row("a new leader's waiting requests without a caller", count, whole, longest);
     Ok(())
 }

@@ -1,54 +1,54 @@
-//! What a node has to be told.
+//! Settings of a node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::formation::versions::Versions;
 use crate::raft::Timing;
 use crate::raft::log::{Disk, LogConfig};
 use crate::raft::snapshot::COMMANDS_BETWEEN;
 use crate::security::Security;
-use crate::versions::Versions;
 
 /// See [`NodeConfig::entries_behind_snapshot`].
 pub const ENTRIES_BEHIND_SNAPSHOT: u64 = 10_000;
 /// See [`NodeConfig::slow_acquire`].
 const SLOW_ACQUIRE: Duration = Duration::from_secs(10);
 
-/// The settings of a node. The defaults give a cell of one.
+/// Settings of a node. The defaults make it a cell of one node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// Where everything is kept; `None` keeps it in memory, and it is gone with the process.
+    /// Data folder. `None`: all data is in memory and is lost when the process ends.
     pub data_dir: Option<PathBuf>,
-    /// Which node of the cell this is; `None` takes the one that the folder belongs to, or 1.
+    /// ID of the node. `None`: the one that the folder belongs to, or 1.
     pub node_id: Option<u64>,
-    /// The members of the cell by id, with the addresses at which they are reached. Empty: this node alone.
+    /// Members of the cell with their addresses, by ID. Empty: only this node.
     pub members: BTreeMap<u64, String>,
-    /// Where to listen for clients, and for the other members too unless `peer_listen` is given. `None`: nowhere.
+    /// Listen address for clients, and for the other members unless `peer_listen` is set. `None`: no port.
     pub listen: Option<String>,
-    /// Where to listen for the other members alone.
+    /// Separate listen address for the other members.
     pub peer_listen: Option<String>,
-    /// How fast an absent leader is noticed.
+    /// Timing of heartbeats and elections.
     pub timing: Timing,
-    /// The log on disk.
+    /// Settings of the log.
     pub log: LogConfig,
-    /// Where the log is, if not in the folder: tests have disks that forget and tear.
+    /// Disk of the log instead of the data folder, for tests with faulty disks.
     pub log_disk: Option<Arc<dyn Disk>>,
-    /// A snapshot is taken after this many commands.
+    /// Minimum number of commands between two snapshots.
     pub commands_between_snapshots: u64,
-    /// Log entries that are kept behind a snapshot, for followers that are only a little late.
+    /// Number of log entries that are kept after a snapshot covers them, for followers that lag only a little.
     pub entries_behind_snapshot: u64,
-    /// A request that was granted after a wait of this length is worth a line in the log; zero: none is.
+    /// An acquire that was granted after a wait of at least this length is logged. Zero: none is.
     pub slow_acquire: Duration,
-    /// Who may come in.
+    /// Authentication and TLS.
     pub security: Security,
-    /// Which versions it supports; tests have nodes that support more.
+    /// Versions that the node supports, more than the released ones in some tests.
     pub versions: Versions,
 }
 
 impl NodeConfig {
-    /// Durable, in this folder.
+    /// Returns the settings of a durable node with this data folder.
     pub fn durable(data_dir: impl Into<PathBuf>) -> NodeConfig {
         NodeConfig {
             data_dir: Some(data_dir.into()),
@@ -67,7 +67,7 @@ impl NodeConfig {
         }
     }
 
-    /// In memory.
+    /// Returns the settings of a node in memory.
     pub fn in_memory() -> NodeConfig {
         NodeConfig { data_dir: None, log: LogConfig::in_memory(), ..NodeConfig::durable("") }
     }

@@ -1,4 +1,4 @@
-//! Why a request was not answered as hoped: the codes of the public contract, with what to do next (S12).
+//! Why a request failed: the codes of the public contract, each with the next step (S12).
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -7,13 +7,13 @@ use lockkeeper_api::{Code, WrongAnswer};
 use lockkeeper_core::command::RETRY_ADVICE;
 use lockkeeper_core::{Refusal, Reply};
 
-/// What a caller gets in the end.
+/// The outcome of a command.
 pub type Outcome = Result<Reply, Failure>;
 
 /// A request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The lock table refused; nothing has changed.
+    /// The lock table refused the command; nothing has changed.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// Another node leads; nothing has happened here.
@@ -22,29 +22,29 @@ pub enum Failure {
         /// The leader's address, if it is known.
         leader: Option<String>,
     },
-    /// It may or may not have happened.
+    /// The outcome is unknown: the command may have been applied.
     #[error("{why}: it may have happened; {next_step}")]
     Unknown {
-        /// What has come between.
+        /// What interrupted it.
         why: Cow<'static, str>,
         /// What the caller should do about it.
         next_step: &'static str,
     },
-    /// Nothing has happened, and nothing can for the moment.
+    /// Nothing has happened, and the cell cannot serve the request now.
     #[error("{0}")]
     Unavailable(String),
-    /// The node has more to do than it can carry; nothing has happened.
-    #[error("{why}: come back in {retry_after_ms} ms")]
+    /// The node is overloaded; nothing has happened.
+    #[error("{why}: retry in {retry_after_ms} ms")]
     Overload {
-        /// Of what there is too much.
+        /// Which limit was reached.
         why: Cow<'static, str>,
-        /// When it makes sense to ask again.
+        /// When to retry.
         retry_after_ms: u64,
     },
-    /// This cell cannot do it.
+    /// This cell does not support the request.
     #[error("{0}")]
     Unsupported(String),
-    /// The request makes no sense.
+    /// The request is malformed or contradicts itself.
     #[error("{0}")]
     Invalid(String),
     /// Something in the request is too large.
@@ -53,7 +53,7 @@ pub enum Failure {
     /// The caller is not authenticated.
     #[error("{0}")]
     Unauthenticated(String),
-    /// The caller is authenticated but not allowed to do this.
+    /// The caller is authenticated but lacks the right.
     #[error("{0}")]
     Forbidden(String),
 }
@@ -61,28 +61,28 @@ pub enum Failure {
 fn where_to(leader: &Option<String>) -> String {
     match leader {
         Some(address) => format!("ask {address}"),
-        None => "no leader is known yet, try again shortly".to_owned(),
+        None => "no leader is known yet, retry shortly".to_owned(),
     }
 }
 
 impl Failure {
     pub(crate) fn no_leader() -> Failure {
-        Failure::Unavailable("the cell has no leader for the moment: try again shortly".to_owned())
+        Failure::Unavailable("the cell has no leader: retry shortly".to_owned())
     }
 
     pub(crate) fn no_majority() -> Failure {
         Failure::Unavailable(
-            "a majority of the cell's members does not answer: nothing can be granted until they are back"
+            "a majority of the cell's members does not respond: nothing can be granted until it does"
                 .to_owned(),
         )
     }
 
-    /// It may have happened, and nobody here knows what it was.
+    /// Returns an unknown outcome of an unspecified command.
     pub(crate) fn unknown(why: impl Into<Cow<'static, str>>) -> Failure {
         Failure::Unknown { why: why.into(), next_step: RETRY_ADVICE }
     }
 
-    /// The same with the next step for this kind of command.
+    /// Sets the next step for this kind of command.
     pub(crate) fn in_doubt(self, next_step: &'static str) -> Failure {
         match self {
             Failure::Unknown { why, .. } => Failure::Unknown { why, next_step },
@@ -90,7 +90,7 @@ impl Failure {
         }
     }
 
-    /// The code of the public contract.
+    /// Returns the code of the public contract.
     pub fn code(&self) -> Code {
         match self {
             Failure::Refused(refusal) => Code::from(refusal),
@@ -105,7 +105,7 @@ impl Failure {
         }
     }
 
-    /// True if the request may have been carried out all the same.
+    /// True if the request may have been carried out despite the failure.
     pub fn may_have_happened(&self) -> bool {
         matches!(self, Failure::Unknown { .. })
     }
@@ -141,7 +141,7 @@ impl From<WrongAnswer> for Failure {
     }
 }
 
-/// Requests that can be made of anything.
+/// For conversions that cannot fail.
 impl From<Infallible> for Failure {
     fn from(never: Infallible) -> Failure {
         match never {}
@@ -158,6 +158,6 @@ mod tests {
     fn an_unknown_outcome_names_the_next_step() {
         let acquire = Command::Acquire(Acquire::new(SessionId(1), Locks::One("a".into())));
         let text = Failure::unknown("the leader has changed").in_doubt(acquire.retry_advice()).to_string();
-        assert!(text.contains("it may have happened") && text.contains("look who holds the lock"), "{text}");
+        assert!(text.contains("it may have happened") && text.contains("check who holds the lock"), "{text}");
     }
 }

@@ -1,6 +1,6 @@
-//! Every decoder with bytes from anybody. Each function takes whatever there is, must not panic, and checks that what
-//! it could read comes back the same when it is written and read again. The test `fuzz` feeds them from a corpus on
-//! stable Rust; `fuzz/` has the same functions for cargo-fuzz.
+//! Fuzz targets for every decoder of untrusted bytes. Each function accepts any input, must not panic, and checks that what
+//! it decodes survives an encoding and decoding round trip. The test `fuzz` runs them on mutations of a corpus on stable
+//! Rust; `fuzz/` has the same functions for cargo-fuzz.
 
 use bytes::BytesMut;
 use lockkeeper_api::peer::peer_request::Kind;
@@ -9,14 +9,14 @@ use lockkeeper_core::{Batch, Command, LockTable, Restore, Sequencer, limits, per
 use lockkeeper_net::frame;
 use prost::Message;
 
-use crate::cell_secret::{CellSecret, Parties};
+use crate::formation::cell_secret::{CellSecret, Parties};
 use crate::raft::log::{FaultyDisk, fuzz as log_bytes};
 use crate::raft::network::fuzz as peer_bytes;
 
-/// Takes bytes from anybody.
+/// A fuzz target.
 pub type Decoder = fn(&[u8]);
 
-/// All groups, with their names.
+/// All fuzz targets by name.
 pub const GROUPS: [(&str, Decoder); 9] = [
     ("wire", wire),
     ("log", log),
@@ -24,12 +24,12 @@ pub const GROUPS: [(&str, Decoder); 9] = [
     ("sequencer", sequencer),
     ("http", http),
     ("peers", peers),
-    ("gate", gate),
+    ("request_filter", request_filter),
     ("grpc", grpc),
     ("access", access),
 ];
 
-/// Frames of clients and of nodes, in pieces of any size, and the commands that they ask for.
+/// Frames of clients and nodes in pieces of any size, and the commands in them.
 pub fn wire(data: &[u8]) {
     const FRAME_BYTES_MAX: usize = 1 << 20;
     let Some((piece, bytes)) = data.split_first() else { return };
@@ -39,7 +39,7 @@ pub fn wire(data: &[u8]) {
         loop {
             match frame::decode::<v1::ClientFrame>(&mut buffer, FRAME_BYTES_MAX) {
                 Ok(Some(read)) => {
-                    same_again(&read);
+                    assert_round_trip(&read);
                     read.operations.into_iter().filter_map(|operation| operation.kind).for_each(command);
                 }
                 Ok(None) => break,
@@ -48,13 +48,13 @@ pub fn wire(data: &[u8]) {
         }
     }
     if let Ok(read) = v1::ServerFrame::decode(bytes) {
-        same_again(&read);
+        assert_round_trip(&read);
     }
 }
 
-fn same_again<M: Message + Default + PartialEq + std::fmt::Debug>(read: &M) {
+fn assert_round_trip<M: Message + Default + PartialEq + std::fmt::Debug>(read: &M) {
     let again = M::decode(read.encode_to_vec().as_slice());
-    // A number that is none is not equal to itself.
+    // NaN is not equal to itself.
     let written = format!("{read:?}");
     assert!(written.contains("NaN") || again.as_ref() == Ok(read), "{read:?} became {again:?}");
 }
@@ -79,7 +79,7 @@ fn apply(table: &mut LockTable, command: Command) {
     assert!(applied.is_ok_and(|applied| applied.answers.len() == 1));
 }
 
-/// Records of the log, and the recovery of a log that has these bytes somewhere in it.
+/// Records of the log, and the recovery of a log that is damaged with these bytes.
 pub fn log(data: &[u8]) {
     log_bytes::records(data);
     let Some((place, bytes)) = data.split_first_chunk::<2>() else { return };
@@ -88,7 +88,7 @@ pub fn log(data: &[u8]) {
     log_bytes::recover(&disk);
 }
 
-/// The lock table as bytes: as they come, and as records behind checksums that fit.
+/// Snapshots of the lock table: the raw bytes, and the bytes as a record with a valid checksum.
 pub fn snapshot(data: &[u8]) {
     let restore = |parts: &[&[u8]]| -> Option<LockTable> {
         let mut restore = Restore::new();
@@ -99,8 +99,8 @@ pub fn snapshot(data: &[u8]) {
     };
     let (one, other) = data.split_at(data.len() / 2);
     let split = restore(&[one, other]);
-    assert_eq!(restore(&[data]).is_some(), split.is_some(), "the pieces do not matter");
-    // No mutation finds a checksum: so that the records behind it are read too, it is made to fit.
+    assert_eq!(restore(&[data]).is_some(), split.is_some(), "the result depends on the pieces");
+    // Mutations never produce a valid checksum, so it is computed here. Otherwise no record would be decoded.
     let mut fitting = b"LKTABLE1".to_vec();
     fitting.extend((data.len() as u32).to_le_bytes());
     fitting.extend(crc32fast::hash(data).to_le_bytes());
@@ -108,11 +108,11 @@ pub fn snapshot(data: &[u8]) {
     for table in [split, restore(&[&fitting])].into_iter().flatten() {
         let bytes: Vec<u8> = table.snapshot().flatten().collect();
         let again = restore(&[&bytes]);
-        assert!(again.as_ref() == Some(&table), "a table that was read and written is another one");
+        assert!(again.as_ref() == Some(&table), "the table changed in a round trip");
     }
 }
 
-/// Sequencers, and names as %XX.
+/// Sequencers and percent-encoded names.
 pub fn sequencer(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(read) = text.parse::<Sequencer>() {
@@ -126,16 +126,16 @@ pub fn sequencer(data: &[u8]) {
     assert_eq!(percent::decode(&encoded).as_deref(), Some(&*text));
 }
 
-/// Heads of requests, as the gate sees them: a line for the method and the target, one for each header.
-pub fn gate(data: &[u8]) {
-    crate::listen::fuzz_gate(data);
+/// Heads of requests for the request filter: a line with the method and the target, then one for each header.
+pub fn request_filter(data: &[u8]) {
+    crate::listen::fuzz_request_filter(data);
 }
 
 /// Bodies, queries and headers of the HTTP API.
 pub fn http(data: &[u8]) {
     crate::listen::http::fuzz(data);
     if let Ok(text) = std::str::from_utf8(data) {
-        if let Some(token) = crate::security::guard::bearer(text) {
+        if let Some(token) = crate::security::authenticator::bearer(text) {
             assert!(text.ends_with(token) || text.trim_end().ends_with(token));
         }
         if let Some((id, secret)) = crate::security::tokens::parts(text) {
@@ -144,12 +144,12 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// The messages of a streamed gRPC request, behind their lengths and in pieces of any size.
+/// The length-prefixed messages of a streamed gRPC request, in pieces of any size.
 pub fn grpc(data: &[u8]) {
-    crate::listen::fuzz_gathered(data);
+    crate::listen::fuzz_reassembly(data);
 }
 
-/// Requests about rules, tokens and quotas: the first byte says which, and what it asks for is applied.
+/// Changes of rules, tokens and quotas: the first byte selects the kind, and the change is applied.
 pub fn access(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else { return };
     let Some(change) = access_change(which % 5, bytes) else { return };
@@ -162,46 +162,43 @@ pub fn access(data: &[u8]) {
     let bytes: Vec<u8> = table.snapshot().flatten().collect();
     let mut restore = Restore::new();
     assert!(restore.push(&bytes).is_ok());
-    assert!(
-        restore.finish().is_ok_and(|again| again == table),
-        "a table that was read and written is another one"
-    );
+    assert!(restore.finish().is_ok_and(|again| again == table), "the table changed in a round trip");
 }
 
 fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChange> {
     use lockkeeper_core::{AccessChange, Quota, Right, Rights};
     Some(match which {
         0 => {
-            let asked = v1::GrantAccessRequest::decode(bytes).ok()?;
-            let rights = Rights::of(asked.rights.iter().filter_map(|word| Right::from_word(word)));
-            AccessChange::Grant { identity: asked.identity.into(), prefix: asked.prefix.into(), rights }
+            let request = v1::GrantAccessRequest::decode(bytes).ok()?;
+            let rights = Rights::of(request.rights.iter().filter_map(|word| Right::from_word(word)));
+            AccessChange::Grant { identity: request.identity.into(), prefix: request.prefix.into(), rights }
         }
         1 => {
-            let asked = v1::RevokeAccessRequest::decode(bytes).ok()?;
-            AccessChange::Revoke { identity: asked.identity.into(), prefix: asked.prefix.into() }
+            let request = v1::RevokeAccessRequest::decode(bytes).ok()?;
+            AccessChange::Revoke { identity: request.identity.into(), prefix: request.prefix.into() }
         }
         2 => {
-            let asked = v1::EnableAccessRequest::decode(bytes).ok()?;
+            let request = v1::EnableAccessRequest::decode(bytes).ok()?;
             AccessChange::Enable {
                 id: "0b".into(),
-                identity: asked.identity.into(),
+                identity: request.identity.into(),
                 salt: [1; 16],
                 hash: [2; 32],
             }
         }
         3 => {
-            let asked = v1::RevokeAccessTokenRequest::decode(bytes).ok()?;
-            AccessChange::RevokeToken { id: asked.id.into() }
+            let request = v1::RevokeAccessTokenRequest::decode(bytes).ok()?;
+            AccessChange::RevokeToken { id: request.id.into() }
         }
         _ => {
-            let asked = v1::SetQuotaRequest::decode(bytes).ok()?.quota?;
-            match (asked.state_bytes, asked.sessions) {
+            let request = v1::SetQuotaRequest::decode(bytes).ok()?.quota?;
+            match (request.state_bytes, request.sessions) {
                 (bytes @ Some(_), _) => AccessChange::SetStateBytes { bytes },
                 (_, sessions @ Some(_)) => {
-                    AccessChange::SetSessions { identity: asked.identity.into(), sessions }
+                    AccessChange::SetSessions { identity: request.identity.into(), sessions }
                 }
                 _ => {
-                    let v1::Quota { locks, waiters, values, requests_per_s, namespace, .. } = asked;
+                    let v1::Quota { locks, waiters, values, requests_per_s, namespace, .. } = request;
                     let quota = Quota { locks, waiters, values, requests_per_s };
                     AccessChange::SetQuota { namespace: namespace.into(), quota }
                 }
@@ -210,7 +207,7 @@ fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChang
     })
 }
 
-/// What members say to each other: the greeting, frames in pieces of any size, and the proof of the cell's secret.
+/// Connections between members: the greeting, frames in pieces of any size, and the proof of the cell secret.
 fn member_frames(data: &[u8]) {
     const FRAME_BYTES_MAX: usize = 1 << 16;
     let Some((piece, bytes)) = data.split_first() else { return };
@@ -222,7 +219,7 @@ fn member_frames(data: &[u8]) {
         loop {
             match frame::decode::<peer::PeerRequest>(&mut buffer, FRAME_BYTES_MAX) {
                 Ok(Some(request)) => {
-                    same_again(&request);
+                    assert_round_trip(&request);
                     let Some((header, secret)) = request.header.zip(secret.as_ref()) else { continue };
                     let (from, to, to_folder) = (header.from, header.to, header.to_folder);
                     let parties = Parties { cell: &header.cell, from, to, to_folder };
@@ -236,7 +233,7 @@ fn member_frames(data: &[u8]) {
     }
 }
 
-/// What members say to each other.
+/// Messages between members.
 pub fn peers(data: &[u8]) {
     member_frames(data);
     let _ = peer::HelloRequest::decode(data);
@@ -259,7 +256,7 @@ pub fn peers(data: &[u8]) {
     peer_bytes::messages(data);
 }
 
-/// Good examples of everything: group, name and bytes. The corpus in `fuzz/corpus` is made of them.
+/// Returns valid examples of all formats: target, name and bytes. The corpus in `fuzz/corpus` is generated from them.
 pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut all = Vec::new();
     let mut add = |group: &'static str, name: &str, bytes: Vec<u8>| all.push((group, name.to_owned(), bytes));
@@ -413,7 +410,7 @@ fn operations() -> Vec<v1::operation::Kind> {
     ]
 }
 
-/// A table with something of every kind.
+/// Returns a table with something of every kind.
 fn table() -> LockTable {
     use lockkeeper_core::{
         AccessChange, Acquire, Locks, Policy, Quota, Right, Rights, SessionId, TakeRate, Wait,

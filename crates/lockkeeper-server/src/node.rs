@@ -1,4 +1,4 @@
-//! A node: everything put together in the order of the flow.
+//! A node: starts all parts and connects them, in the order of the request path.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,9 +18,13 @@ use crate::api::Api;
 use crate::config::NodeConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::failure::Failure;
-use crate::formation::{Formation, Misfit};
+use crate::formation::addresses;
+use crate::formation::{CellMismatch, Formation};
+use crate::leader::{leadership, timers, upgrade};
 use crate::listen::{ListenError, Listener};
 use crate::metrics::Metrics;
+use crate::metrics::slow_acquires::SlowAcquireLog;
+use crate::propose;
 use crate::raft::log::{self, LogError, LogStore, MemoryDisk, RealDisk};
 use crate::raft::network::{Dialer, PeerService};
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
@@ -29,15 +33,13 @@ use crate::raft::{Consensus, Start, terms};
 use crate::security::{PortSecurity, SecurityError};
 use crate::session::stream::ClientStream;
 use crate::shared::Shared;
-use crate::slow::Slow;
-use crate::{addresses, leadership, propose, timers, upgrade};
 
-/// Frames between an embedded client and the node.
+/// Capacity of the frame channels between an embedded client and the node.
 const FRAMES_BUFFERED: usize = 64;
-/// How long a node may take until it leads or follows; after that start-up says so and goes on waiting.
+/// Start-up logs a warning when the node neither leads nor follows after this time, and keeps waiting.
 const SLOW_START: Duration = Duration::from_secs(10);
 
-/// Why a node did not start. Each text says what to do.
+/// Reason why a node did not start. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The folder cannot be used.
@@ -55,9 +57,9 @@ pub enum StartError {
     /// Raft did not start.
     #[error(transparent)]
     Raft(#[from] Failure),
-    /// The node does not fit into its cell.
+    /// The node's settings or data do not match its cell.
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    CellMismatch(#[from] CellMismatch),
     /// The node is not among the members.
     #[error(
         "node {node_id} is not among the members of --cell: add {node_id}=host:port, or correct --node-id"
@@ -66,14 +68,14 @@ pub enum StartError {
         /// The node.
         node_id: u64,
     },
-    /// Others could come in without being asked, or certificates cannot be used.
+    /// The settings would allow access without authentication, or certificates cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// The data is that of a cell whose version is too new.
+    /// The cell version of the data is too new.
     #[error(transparent)]
     CellVersion(#[from] TableError),
-    /// No random bytes.
-    #[error("the system gives no random bytes: {0}")]
+    /// The system's random source failed.
+    #[error("failed to read random bytes from the system: {0}")]
     Random(lockkeeper_net::random::RandomError),
 }
 
@@ -89,7 +91,7 @@ pub struct Node {
     _folder: FolderLock,
 }
 
-/// Gives the folder free when the node is gone.
+/// Releases the lock on the folder when the node is dropped.
 struct FolderLock(Arc<DataDir>);
 
 impl Drop for FolderLock {
@@ -98,8 +100,8 @@ impl Drop for FolderLock {
     }
 }
 
-/// What start-up found on the disk.
-struct Found {
+/// State that was read from the disk at start-up.
+struct StoredState {
     log: LogStore,
     snapshots: SnapshotStore,
     snapshot_meta: Option<SnapshotMeta>,
@@ -111,7 +113,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Node, StartError> {
         let began = Instant::now();
         let node = Node::open(config).await?;
-        node.until_ready().await?;
+        node.wait_until_ready().await?;
         tracing::info!(
             through = node.consensus.status().applied,
             took_ms = began.elapsed().as_millis() as u64,
@@ -120,11 +122,11 @@ impl Node {
         Ok(node)
     }
 
-    /// Opens a node: reads the snapshot and the log, opens its ports and looks for the rest of its cell. Must
-    /// be called on the runtime that is to carry it; a current-thread one is the fastest.
+    /// Opens a node: reads the snapshot and the log, opens its ports and contacts the other members. Must be called
+    /// on the runtime that will run the node; a current-thread runtime is the fastest.
     ///
-    /// Boxed, here and not where it is awaited: the code of an async function is made anew in every crate that awaits it,
-    /// and this one is the whole node.
+    /// Boxed here and not by the callers: an async function is compiled again in every crate that awaits it, and this
+    /// one contains the whole node.
     pub fn open(config: NodeConfig) -> BoxFuture<'static, Result<Node, StartError>> {
         Box::pin(Node::open_now(config))
     }
@@ -145,7 +147,7 @@ impl Node {
         let mut security = PortSecurity::open(&config.security)?;
         let own_addresses = config.listen.iter().chain(&config.peer_listen);
         security.hosts.add_addresses(config.members.values().chain(own_addresses));
-        // A port that is in use is found before anything is written.
+        // A port that is in use is detected before anything is written.
         let listener = bind(config.listen.as_deref()).await?;
         let peer_listener = bind(config.peer_listen.as_deref()).await?;
         let address = listener.as_ref().map(Listener::address);
@@ -161,23 +163,23 @@ impl Node {
             address,
             peer_listener.as_ref().map(Listener::address),
         );
-        let given = match config.members.is_empty() {
+        let configured = match config.members.is_empty() {
             true => BTreeMap::from([(node_id, own.peer.clone())]),
             false => config.members.clone(),
         };
-        security.may_have_members(given.len().max(home.identity().given.len()))?;
-        if home.identity().given.is_empty() {
+        security.may_have_members(configured.len().max(home.identity().configured.len()))?;
+        if home.identity().configured.is_empty() {
             let path = config.data_dir.clone().unwrap_or_default();
-            home.remember_given(&given).map_err(|error| DataDirError::Io { path, error })?;
+            home.remember_configured(&configured).map_err(|error| DataDirError::Io { path, error })?;
         }
 
-        let Found { log, snapshots, snapshot_meta, mut table } = read_disk(&config, &home)?;
+        let StoredState { log, snapshots, snapshot_meta, mut table } = read_disk(&config, &home)?;
         table.support(supported)?;
         check_term(&config, &log)?;
         let mut nonce = [0; 8];
         lockkeeper_net::random::fill(&mut nonce).map_err(StartError::Random)?;
         let metrics = Metrics::new(log.sync_seconds());
-        let slow = Slow::new(config.slow_acquire);
+        let slow = SlowAcquireLog::new(config.slow_acquire);
         let shared = Arc::new(Shared::new(u64::from_le_bytes(nonce), table, metrics, slow));
         let as_member = |(id, address): (&u64, &String)| {
             (*id, Member { client: address.clone(), peer: address.clone(), folder: 0 })
@@ -192,13 +194,13 @@ impl Node {
             host: shared.clone(),
             counters: shared.metrics.members.clone(),
             own: own.clone(),
-            given: given.iter().map(as_member).collect(),
+            configured: configured.iter().map(as_member).collect(),
             dialer: Dialer::new(security.dialing.clone()),
             versions: config.versions,
         })
         .await?;
-        let guard = security.guard.clone();
-        let api = Api::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), guard);
+        let authenticator = security.authenticator.clone();
+        let api = Api::new(shared.clone(), consensus.clone(), home.clone(), snapshots.clone(), authenticator);
         let (end, ended) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(propose::run(shared.clone(), consensus.clone(), log.clone()));
@@ -220,23 +222,23 @@ impl Node {
         if let Some(listener) = peer_listener {
             tasks.spawn(listener.serve_peers(peers.clone(), security.clone(), api.clone()));
         }
-        let until_gone = {
+        let watch_folder = {
             let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
             async move {
-                let why = home.until_gone().await;
+                let why = home.wait_until_gone().await;
                 tracing::error!("{why}");
                 end.send_replace(Some(why));
                 consensus.shutdown().await;
             }
         };
-        tasks.spawn(until_gone);
+        tasks.spawn(watch_folder);
         let folder = FolderLock(home.clone());
-        let formation = Formation { home, consensus: consensus.clone(), given, own };
-        // What can be known at once is said at once; what only others can tell ends the node later.
-        formation.begin().await??;
+        let formation = Formation { home, consensus: consensus.clone(), configured, own };
+        // A mismatch that can be detected at once fails the start. One that only other members can report ends the node later.
+        formation.start().await??;
         tasks.spawn(async move {
             let why = match formation.run().await {
-                Ok(misfit) => misfit.to_string(),
+                Ok(mismatch) => mismatch.to_string(),
                 Err(failure) => failure.to_string(),
             };
             end.send_replace(Some(why));
@@ -244,9 +246,9 @@ impl Node {
         Ok(Node { api, consensus, peers, security, ended, tasks, address, _folder: folder })
     }
 
-    async fn until_ready(&self) -> Result<(), Failure> {
+    async fn wait_until_ready(&self) -> Result<(), Failure> {
         let began = Instant::now();
-        let mut said = false;
+        let mut warned = false;
         loop {
             if matches!(self.api.ready(), Ok(()) | Err(Failure::NotLeader { leader: Some(_) })) {
                 return Ok(());
@@ -254,30 +256,30 @@ impl Node {
             if let Some(why) = self.ended.borrow().clone() {
                 return Err(Failure::Unavailable(why));
             }
-            if !said && began.elapsed() > SLOW_START {
-                said = true;
+            if !warned && began.elapsed() > SLOW_START {
+                warned = true;
                 tracing::warn!("still replaying the log, or waiting for a leader");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Waits until the cell has a leader that this node knows of.
+    /// Waits until this node knows the leader of its cell.
     pub async fn ready(&self) -> Result<(), Failure> {
-        self.until_ready().await
+        self.wait_until_ready().await
     }
 
-    /// Where it listens for clients, if it was told to.
+    /// Returns the address on which it listens for clients, if it does.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The operations of this node.
+    /// Returns the operations of this node.
     pub fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Opens one more port for clients.
+    /// Opens another port for clients.
     pub async fn listen(&mut self, address: &str) -> Result<SocketAddr, StartError> {
         let listener = Listener::bind(address).await?;
         let bound = listener.address();
@@ -291,14 +293,14 @@ impl Node {
         self.tasks.spawn(listener.serve(self.api.clone(), self.peers.clone(), self.security.clone()));
     }
 
-    /// The frames of a client in this process: what goes over the stream of the gRPC service, without a
-    /// network. Must be called on the node's own runtime; the ends may go anywhere.
+    /// Opens a stream for a client in this process: the frames of the gRPC service's stream, without a network.
+    /// Must be called on the node's own runtime; the channel ends may be used on any thread.
     pub fn open_stream(&mut self) -> (mpsc::Sender<v1::ClientFrame>, mpsc::Receiver<v1::ServerFrame>) {
         let (client, inbound) = mpsc::channel(FRAMES_BUFFERED);
         let (outbound, server) = mpsc::channel(FRAMES_BUFFERED);
         let inbound = ReceiverStream::new(inbound).map(Ok::<_, std::convert::Infallible>);
         let mut stream = ClientStream::new(inbound, self.api.clone());
-        // Streams that have ended.
+        // Removes streams that have ended.
         while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(async move {
             while let Some(frame) = stream.next().await {
@@ -310,7 +312,7 @@ impl Node {
         (client, server)
     }
 
-    /// Waits until the node can no longer go on, and says why.
+    /// Waits until the node cannot continue. Returns the reason.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
@@ -319,8 +321,8 @@ impl Node {
         }
     }
 
-    /// Stops the node. What was acknowledged is on the disk already. A leader hands over first, so that the cell
-    /// is not without one until somebody notices.
+    /// Stops the node. Everything that was acknowledged is already on disk. A leader first transfers its leadership,
+    /// so that the cell does not have to wait for an election timeout.
     pub fn stop(self) -> BoxFuture<'static, ()> {
         Box::pin(self.stop_now())
     }
@@ -329,11 +331,11 @@ impl Node {
         if self.consensus.successor().is_some()
             && let Err(failure) = leadership::hand_over(self.api.shared(), &self.consensus).await
         {
-            tracing::info!(%failure, "the leadership was not handed over");
+            tracing::info!(%failure, "leadership transfer failed");
         }
         self.tasks.shutdown().await;
-        self.api.shared().leader_term.leave(None);
-        self.consensus.say_goodbye().await;
+        self.api.shared().leader_term.end(None);
+        self.consensus.send_goodbye().await;
         self.consensus.shutdown().await;
     }
 }
@@ -349,12 +351,12 @@ async fn take_snapshots(consensus: Consensus, snapshots: SnapshotStore) {
     loop {
         snapshots.due().await;
         if let Err(failure) = consensus.take_snapshot().await {
-            tracing::error!(%failure, "no snapshot was taken");
+            tracing::error!(%failure, "failed to trigger a snapshot");
         }
     }
 }
 
-fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
+fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<StoredState, StartError> {
     let (snapshots, snapshot) =
         SnapshotStore::open(home.snapshot().as_deref(), config.commands_between_snapshots)?;
     let (snapshot_meta, table) = match snapshot {
@@ -373,37 +375,32 @@ fn read_disk(config: &NodeConfig, home: &DataDir) -> Result<Found, StartError> {
     if let Some(first) = report.first_index
         && first > through.map_or(0, |through| through + 1)
     {
-        return Err(StartError::DataDir(DataDirError::Strange {
+        return Err(StartError::DataDir(DataDirError::Mismatch {
             path: config.data_dir.clone().unwrap_or_default(),
             what: format!(
-                "the log begins at entry {first}, but the snapshot that covers what is before it is \
+                "the log begins at entry {first}, but the snapshot that covers the entries before it is \
                  missing or older. {}",
                 log::REPAIR
             ),
         }));
     }
-    say_what_was_found(config, through, &table, &report);
-    Ok(Found { log, snapshots, snapshot_meta, table })
+    log_stored_state(config, through, &table, &report);
+    Ok(StoredState { log, snapshots, snapshot_meta, table })
 }
 
-/// A vote in an impossible term would end the process at its first election.
+/// Checks the term of the vote: an implausible one would end the process at its first election.
 fn check_term(config: &NodeConfig, log: &LogStore) -> Result<(), StartError> {
     let path = config.data_dir.clone().unwrap_or_default();
     let vote = log.vote().map_err(|error| DataDirError::Io { path: path.clone(), error })?;
     terms::check_persisted(vote.as_ref()).map_err(|what| {
         let what = format!("{what}. {}", log::REPAIR);
-        StartError::DataDir(DataDirError::Strange { path, what })
+        StartError::DataDir(DataDirError::Mismatch { path, what })
     })
 }
 
-fn say_what_was_found(
-    config: &NodeConfig,
-    through: Option<u64>,
-    table: &LockTable,
-    report: &log::OpenReport,
-) {
+fn log_stored_state(config: &NodeConfig, through: Option<u64>, table: &LockTable, report: &log::OpenReport) {
     let Some(folder) = &config.data_dir else {
-        tracing::info!("everything is kept in memory and gone with the process");
+        tracing::info!("all data is kept in memory and is lost when the process ends");
         return;
     };
     let counts = table.counts();
@@ -424,7 +421,7 @@ fn say_what_was_found(
     if report.bytes_cut > 0 {
         tracing::warn!(
             bytes = report.bytes_cut,
-            "the log ended in a write that was cut short; nothing of it had been acknowledged, so it was removed"
+            "the log ended in a write that was cut short: it was never acknowledged and was removed"
         );
     }
 }

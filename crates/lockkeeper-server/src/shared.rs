@@ -1,4 +1,4 @@
-//! What the tasks of a node share. They all run on one thread; the locks are there for the compiler and for
+//! The state that the tasks of a node share. All tasks run on one thread; the mutexes exist for the compiler and for
 //! callers of the embedded engine, and are never held across an await.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,56 +8,61 @@ use lockkeeper_core::{Command, Grant, LockTable, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::callers::{Caller, Callers};
-use crate::console_seats::ConsoleSeats;
-use crate::expiry::Expiry;
-use crate::hourly_stats::HourlyStats;
-use crate::leader_term::LeaderTerm;
+use crate::effects::callers::{Caller, Callers};
+use crate::effects::observers::Observers;
+use crate::leader::expiry::Expiry;
+use crate::leader::orphans::Orphans;
+use crate::leader::term::LeaderTerm;
+use crate::limits::console_seats::ConsoleSeats;
 use crate::metrics::Metrics;
-use crate::observers::Observers;
-use crate::orphans::Orphans;
+use crate::metrics::hourly_stats::HourlyStats;
+use crate::metrics::slow_acquires::SlowAcquireLog;
 use crate::propose::CommandQueue;
-use crate::slow::Slow;
 use crate::trace;
 
-/// The state of a node: the lock table and what the tasks around it know. It starts no task; docs: ARCHITECTURE.md,
+/// The state of a node: the lock table and what the tasks around it keep. It starts no task. See ARCHITECTURE.md,
 /// "Who owns what".
 #[derive(Debug)]
 pub struct Shared {
-    /// Drawn anew by each process: tells its own proposals from those of others and of former lives.
+    /// Random ID of this process. Distinguishes its proposals from those of other nodes and of earlier runs.
     pub proposer_id: u64,
-    /// When the process began.
+    /// When the process started.
     pub started: Instant,
-    /// Who is waiting for what.
+    /// Callers that wait for an answer.
     pub callers: Callers,
     /// The queue in front of the log.
     pub queue: CommandQueue,
-    /// Whether this node leads.
+    /// The leader's term of this node, if it leads.
     pub leader_term: LeaderTerm,
     /// Session timers.
     pub expiry: Expiry,
-    /// Waiting requests that nobody will come back for.
+    /// Waiting requests whose caller can no longer return.
     pub orphans: Orphans,
-    /// Who wants to know when a lock changes hands.
+    /// Observers of elections.
     pub observers: Observers,
-    /// What can be measured.
+    /// Prometheus metrics.
     pub metrics: Metrics,
-    /// The last hour in figures.
+    /// Statistics of the last hour.
     pub hourly_stats: HourlyStats,
-    /// Which waits are worth a line in the log.
-    pub slow: Slow,
-    /// Seats for pages of the console that watch this node.
+    /// Logs slow acquires.
+    pub slow_acquire_log: SlowAcquireLog,
+    /// Limits the console pages that watch this node.
     pub console_seats: Arc<ConsoleSeats>,
-    /// Something changed that the timer task has to look at.
+    /// Wakes the timer task after a change.
     pub timers_changed: Notify,
-    /// A tick is on its way through the log.
+    /// A tick is in flight.
     ticking: AtomicBool,
     table: Mutex<LockTable>,
 }
 
 impl Shared {
-    /// A node with this table.
-    pub fn new(proposer_id: u64, table: LockTable, metrics: Metrics, slow: Slow) -> Shared {
+    /// Creates the state of a node with this table.
+    pub fn new(
+        proposer_id: u64,
+        table: LockTable,
+        metrics: Metrics,
+        slow_acquire_log: SlowAcquireLog,
+    ) -> Shared {
         Shared {
             proposer_id,
             started: Instant::now(),
@@ -68,7 +73,7 @@ impl Shared {
             orphans: Orphans::default(),
             observers: Observers::default(),
             metrics,
-            slow,
+            slow_acquire_log,
             hourly_stats: HourlyStats::default(),
             console_seats: Arc::default(),
             timers_changed: Notify::new(),
@@ -77,38 +82,39 @@ impl Shared {
         }
     }
 
-    /// The lock table, to read it or to apply an entry.
+    /// Locks the lock table, to read it or to apply an entry.
     pub fn table(&self) -> MutexGuard<'_, LockTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command: the one way to the log. A client's is refused if this node does not lead.
+    /// Queues a command for the log; there is no other way to the log. A client's command is refused if this node does not
+    /// lead.
     pub fn submit(&self, command: Command, caller: Caller) {
         if matches!(caller, Caller::Nobody) {
             return self.queue.push(command, caller);
         }
         match self.leader_term.is_open() {
             Ok(()) => {
-                let caller = trace::follow(&command, caller);
+                let caller = trace::trace_request(&command, caller);
                 self.queue.push(command, caller);
             }
             Err(failure) => drop(caller.deliver(Err(failure))),
         }
     }
 
-    /// Proposes a tick, unless one is under way.
+    /// Proposes a tick, unless one is in flight.
     pub fn tick(&self) {
         if !self.ticking.swap(true, Ordering::Relaxed) {
             self.submit(Command::Tick, Caller::Nobody);
         }
     }
 
-    /// A tick was applied. After a change of leader nobody knows what became of one.
-    pub fn no_tick_under_way(&self) {
+    /// Notes that no tick is in flight: it was applied, or its outcome is unknown after a change of leader.
+    pub fn tick_finished(&self) {
         self.ticking.store(false, Ordering::Relaxed);
     }
 
-    /// A grant that nobody is there to take must not stay: it would be a ghost holder.
+    /// Releases a grant that has no receiver. Otherwise it would be held until its session ends.
     pub(crate) fn give_back(&self, session: SessionId, grant: &Grant) {
         for lock in grant.locks.as_slice() {
             let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };

@@ -1,8 +1,7 @@
-//! Spans of what a node does, for those who collect them: `http`, the request in it, its wait, and the log entry that
-//! carried it.
+//! Tracing spans: `http`, the request in it, its wait, and the log entry that carried it.
 //!
-//! They are of level debug and have a target of their own, so they cost nothing unless a subscriber asks for exactly
-//! them: one look at a number, nothing allocated. A wait names who held the lock when it began.
+//! They have level debug and a target of their own. Unless a subscriber enables that target, a span costs one atomic load
+//! and no allocation. A wait names the holder of the lock at its start.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -12,32 +11,32 @@ use lockkeeper_core::{Acquire, CellTime, Command, LockTable};
 use tracing::Span;
 use tracing::field::{Empty, display};
 
-use crate::callers::Caller;
+use crate::effects::callers::Caller;
 use crate::failure::Outcome;
 
-/// The target of all spans, of the library's too.
+/// The target of all spans, including those of the library.
 pub const TARGET: &str = "lockkeeper::trace";
 
-/// Makes a span the child of one in another process, which is named by a `traceparent` header.
-pub type Adopt = fn(&Span, &str);
+/// Makes a span the child of a span in another process, identified by a `traceparent` header.
+pub type AdoptParent = fn(&Span, &str);
 
-static ADOPT: OnceLock<Adopt> = OnceLock::new();
+static ADOPT_PARENT: OnceLock<AdoptParent> = OnceLock::new();
 
-/// Whoever collects spans knows how to join those of other processes. The first one is asked.
-pub fn join_others_by(adopt: Adopt) {
-    let _ = ADOPT.set(adopt);
+/// Sets how spans join traces of other processes. Only the first call has an effect.
+pub fn set_parent_adopter(adopt: AdoptParent) {
+    let _ = ADOPT_PARENT.set(adopt);
 }
 
-/// A request that somebody follows: its span ends with its answer.
+/// A caller with the span of its request, which ends with the answer.
 #[derive(Debug)]
-pub struct Traced {
+pub struct TracedCaller {
     pub(crate) caller: Caller,
     span: Span,
     wait: Option<(Span, Instant)>,
 }
 
-/// Gives the request a span, if anybody wants one.
-pub fn follow(command: &Command, caller: Caller) -> Caller {
+/// Adds a span to the caller, if a subscriber collects spans.
+pub fn trace_request(command: &Command, caller: Caller) -> Caller {
     if matches!(caller, Caller::Nobody) {
         return caller;
     }
@@ -52,11 +51,11 @@ pub fn follow(command: &Command, caller: Caller) -> Caller {
     );
     match span.is_disabled() {
         true => caller,
-        false => Caller::Traced(Box::new(Traced { caller, span, wait: None })),
+        false => Caller::Traced(Box::new(TracedCaller { caller, span, wait: None })),
     }
 }
 
-/// The log entry that carries these requests. Ends when it is dropped.
+/// Returns the span of the log entry that carries these requests. It ends when it is dropped.
 pub fn batch(callers: &[Caller]) -> Span {
     let span = tracing::debug_span!(
         target: "lockkeeper::trace", parent: None, "batch", commands = callers.len()
@@ -71,7 +70,7 @@ pub fn batch(callers: &[Caller]) -> Span {
     span
 }
 
-/// A call over HTTP, as part of the trace that its caller names.
+/// Returns the span of an HTTP call, as part of the trace that `traceparent` names.
 pub fn http(method: &str, path: &str, traceparent: Option<&str>) -> Span {
     let span = tracing::debug_span!(
         target: "lockkeeper::trace",
@@ -84,16 +83,16 @@ pub fn http(method: &str, path: &str, traceparent: Option<&str>) -> Span {
         http.response.status_code = Empty,
     );
     if !span.is_disabled()
-        && let (Some(adopt), Some(traceparent)) = (ADOPT.get(), traceparent)
+        && let (Some(adopt), Some(traceparent)) = (ADOPT_PARENT.get(), traceparent)
     {
         adopt(&span, traceparent);
     }
     span
 }
 
-impl Traced {
-    /// The request was queued. Whoever holds the lock now is why.
-    pub(crate) fn waits(&mut self, table: &LockTable, now: CellTime, request: &Acquire) {
+impl TracedCaller {
+    /// Starts the span of a wait after the request was queued. Records the current holder.
+    pub(crate) fn record_wait(&mut self, table: &LockTable, now: CellTime, request: &Acquire) {
         let Some(lock) = request.locks.as_slice().first() else { return };
         let view = table.lock_view(lock, now, 1);
         let span = tracing::debug_span!(
@@ -112,7 +111,7 @@ impl Traced {
         self.wait = Some((span, Instant::now()));
     }
 
-    /// The answer: all spans end.
+    /// Ends all spans and delivers the answer.
     pub(crate) fn deliver(self, outcome: Outcome) -> bool {
         if let Some((wait, began)) = self.wait {
             wait.record("waited_ms", began.elapsed().as_millis() as u64);

@@ -1,10 +1,9 @@
-//! Every decoder against bytes that were mutated from a corpus: seeded, so that a failure can be repeated, and on
-//! stable Rust, so that everybody can run it. `fuzz/` has the same entry functions for cargo-fuzz, which also looks at
-//! what the code does with its input.
+//! Runs every fuzz target on mutations of a corpus: seeded, so that a failure is repeatable, and on stable Rust. `fuzz/` has
+//! the same targets for cargo-fuzz, which is guided by coverage.
 //!
-//! LOCKKEEPER_FUZZ_SECONDS (60) is for all groups together; LOCKKEEPER_FUZZ_SEED repeats a run.
+//! LOCKKEEPER_FUZZ_SECONDS (60) is the time for all targets together; LOCKKEEPER_FUZZ_SEED repeats a run.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -14,13 +13,13 @@ use lockkeeper_server::fuzz::GROUPS;
 
 /// Longest input.
 const BYTES_MAX: usize = 16 * 1024;
-/// Bytes that are often the edge of something.
+/// Bytes that are often edge cases.
 const EDGES: [u8; 12] = [0, 1, 2, 0x7f, 0x80, 0xff, b'%', b'"', b'{', b':', b'/', b'\n'];
 
 /// SplitMix64.
-struct Chance(u64);
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,32 +32,32 @@ impl Chance {
     }
 }
 
-fn mutate(chance: &mut Chance, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
-    for _ in 0..=chance.below(6) {
-        let at = chance.below(input.len());
-        let length = 1 + chance.below(16);
-        match chance.below(9) {
-            _ if input.is_empty() => input.push(chance.number() as u8),
-            0 => input[at] ^= 1 << chance.below(8),
-            1 => input[at] = EDGES[chance.below(EDGES.len())],
-            2 => input[at] = chance.number() as u8,
-            3 => input.insert(at, EDGES[chance.below(EDGES.len())]),
+fn mutate(random: &mut Random, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
+    for _ in 0..=random.below(6) {
+        let at = random.below(input.len());
+        let length = 1 + random.below(16);
+        match random.below(9) {
+            _ if input.is_empty() => input.push(random.number() as u8),
+            0 => input[at] ^= 1 << random.below(8),
+            1 => input[at] = EDGES[random.below(EDGES.len())],
+            2 => input[at] = random.number() as u8,
+            3 => input.insert(at, EDGES[random.below(EDGES.len())]),
             4 => drop(input.drain(at..(at + length).min(input.len()))),
             5 => {
                 let copied = input[at..(at + length).min(input.len())].to_vec();
-                let to = chance.below(input.len());
+                let to = random.below(input.len());
                 input.splice(to..to, copied);
             }
             6 => input.truncate(at),
             7 => {
-                let other = &corpus[chance.below(corpus.len())];
-                let from = chance.below(other.len());
+                let other = &corpus[random.below(corpus.len())];
+                let from = random.below(other.len());
                 input.splice(at.., other[from..].iter().copied());
             }
             _ => {
-                let large = chance.number() >> chance.below(64);
+                let large = random.number() >> random.below(64);
                 let bytes = large.to_be_bytes();
-                let width = [1, 2, 4, 8][chance.below(4)];
+                let width = [1, 2, 4, 8][random.below(4)];
                 for (place, byte) in input[at..].iter_mut().zip(&bytes[8 - width..]) {
                     *place = *byte;
                 }
@@ -92,10 +91,10 @@ fn fuzz(group: &str) {
     assert!(corpus.len() >= 3, "{group} has a corpus of {}", corpus.len());
     corpus.iter().for_each(|input| decode(input));
     let (began, mut tries) = (Instant::now(), 0u64);
-    let mut chance = Chance(seed);
+    let mut random = Random(seed);
     while began.elapsed() < Duration::from_secs_f64(seconds) {
-        let mut input = corpus[chance.below(corpus.len())].clone();
-        mutate(&mut chance, &mut input, &corpus);
+        let mut input = corpus[random.below(corpus.len())].clone();
+        mutate(&mut random, &mut input, &corpus);
         tries += 1;
         let started = Instant::now();
         if catch_unwind(AssertUnwindSafe(|| decode(&input))).is_err() {
@@ -142,8 +141,8 @@ fn peers() {
 }
 
 #[test]
-fn gate() {
-    fuzz("gate");
+fn request_filter() {
+    fuzz("request_filter");
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn access() {
     fuzz("access");
 }
 
-/// Writes the corpus anew, from good examples of everything: run it when a format has grown.
+/// Regenerates the corpus from valid examples. Run it after an extension of a format.
 #[test]
 #[ignore = "writes to fuzz/corpus"]
 fn write_the_corpus() {

@@ -96,7 +96,7 @@ impl Cell {
         })
     }
 
-    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
     pub fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();

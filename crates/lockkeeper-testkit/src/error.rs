@@ -1,8 +1,8 @@
-//! Why a server could not be started or asked.
+//! Errors of servers.
 
 use std::path::PathBuf;
 
-/// Why a server could not be started or asked, and what to do about it.
+/// Why a server could not be started or queried, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// A program is not installed.
@@ -28,7 +28,7 @@ pub enum ServerError {
         "{what} was not ready within {seconds} s: check the load of this machine and try again; the end of its log:\n{words}"
     )]
     Late {
-        /// What was waited for.
+        /// The condition that was not reached.
         what: String,
         /// The time limit.
         seconds: u64,
@@ -46,7 +46,7 @@ pub enum ServerError {
     /// The system refused an operation.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: String,
         /// The error of the system.
         error: std::io::Error,
@@ -54,7 +54,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Adds to an I/O error what was tried.
+    /// Adds the failed operation to an I/O error.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ServerError {
         let what = what.into();
         move |error| ServerError::Io { what, error }

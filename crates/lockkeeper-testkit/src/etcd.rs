@@ -37,7 +37,7 @@ impl Etcd {
         Etcd::start_tuned(count, Tuning::Tests)
     }
 
-    /// Starts a cluster that is tuned for a purpose.
+    /// Starts a cluster with this tuning.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Etcd {
         })
     }
 
-    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
     pub fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();

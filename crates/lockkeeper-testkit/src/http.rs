@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Sends GET on a connection of its own and returns the body of the answer, empty if there is none.
+/// Sends GET on a new connection and returns the body of the answer, empty without an answer.
 pub fn get(address: SocketAddr, path: &str) -> String {
     ask(address, "GET", path, "")
 }

@@ -1,13 +1,13 @@
 //! Real servers as child processes, for tests, the lab and comparisons.
 //!
-//! - [`cell`], [`redis`], [`etcd`], [`zookeeper`], [`consul`], [`postgres`] and [`pgbouncer`] start servers on loopback addresses of
-//!   their own, with data in a temporary folder. They can be killed, started again with what they kept on disk, asked for their
-//!   leader and for the number of requests that they handled. A server ends when its value is dropped, and also when the
-//!   thread that started it ends in any way.
+//! - [`cell`], [`redis`], [`etcd`], [`zookeeper`], [`consul`], [`postgres`] and [`pgbouncer`] start servers on separate loopback
+//!   addresses, with data in a temporary folder. They can be killed and restarted with their data, and report their leader and
+//!   the number of requests that they processed. A server ends when its value is dropped, or when the thread that started it
+//!   ends in any way.
 //! - [`wire`] is a TCP proxy between clients and a server that can be cut, healed and redirected.
 //! - [`MovedClock`] moves the wall clock of one process.
 //! - [`Tuning`] chooses between short timeouts for tests and the defaults of the server's package for measurements.
-//! - [`http`] and [`connections_to`] ask a server, or the kernel, how things are.
+//! - [`http`] queries the status pages of a server, [`connections_to`] counts connections by the kernel's tables.
 //!
 //! A server that is not installed is a [`ServerError::Missing`], which names the package that contains it. The crate does not
 //! depend on the library, so that tests of the library can use it.

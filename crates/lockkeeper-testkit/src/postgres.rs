@@ -37,7 +37,7 @@ pub(crate) fn user() -> Option<&'static str> {
 }
 
 /// Changes the owner of a folder to the user that runs the server.
-pub(crate) fn give_to_user(folder: &Path) -> Result<(), ServerError> {
+pub(crate) fn chown_to_server_user(folder: &Path) -> Result<(), ServerError> {
     if let Some(user) = user() {
         let mut command = Command::new("chown");
         command.args(["-R", user]).arg(folder);
@@ -74,10 +74,10 @@ fn copy(from: &Path, to: &Path) -> Result<(), ServerError> {
     run_checked(command).map(drop)
 }
 
-/// Creates a data folder for copies.
-fn keep(kept: &Path) -> Result<(), ServerError> {
+/// Creates a template data folder at `kept`.
+fn create_template(kept: &Path) -> Result<(), ServerError> {
     let folder = folder()?;
-    give_to_user(folder.path())?;
+    chown_to_server_user(folder.path())?;
     let data = folder.path().join("data");
     initialise(&data)?;
     let new = kept.with_extension(std::process::id().to_string());
@@ -106,7 +106,7 @@ impl Postgres {
     /// If it does not start.
     pub fn with(settings: &[&str]) -> Result<Postgres, ServerError> {
         let folder = folder()?;
-        give_to_user(folder.path())?;
+        chown_to_server_user(folder.path())?;
         initialise(&folder.path().join("data"))?;
         Postgres::in_folder(folder, settings)
     }
@@ -123,13 +123,13 @@ impl Postgres {
             static COPYING: Mutex<()> = Mutex::new(());
             let _guard = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
             if !kept.join("PG_VERSION").exists() {
-                keep(kept)?;
+                create_template(kept)?;
             }
         }
         let folder = folder()?;
         let data = folder.path().join("data");
         copy(kept, &data)?;
-        give_to_user(folder.path())?;
+        chown_to_server_user(folder.path())?;
         std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))
             .map_err(ServerError::io("failed to restrict access to the data folder of PostgreSQL"))?;
         Postgres::in_folder(folder, settings)
@@ -195,7 +195,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Restarts it with other rules for logins (`pg_hba.conf`).
+    /// Restarts it with new client authentication rules (`pg_hba.conf`).
     ///
     /// # Errors
     ///

@@ -138,7 +138,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for its end, for at most ten seconds.
+    /// Waits until it exits, for at most ten seconds.
     pub fn wait_for_exit(mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -192,11 +192,11 @@ pub(crate) fn run_checked(mut command: Command) -> Result<String, ServerError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where servers keep their data, if not in the temporary folder of the system.
+/// Folder for the data of servers, if it is not the temporary folder of the system.
 static DATA_FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes all servers that are started from now on keep their data below this folder, such as one on the disk to be
-/// measured. Only the first call has an effect.
+/// Sets the folder below which servers that are started from now on keep their data, such as one on the disk to measure.
+/// Only the first call has an effect.
 pub fn set_data_folder(folder: &Path) {
     let _ = DATA_FOLDER.set(folder.to_owned());
 }

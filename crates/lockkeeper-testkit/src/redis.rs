@@ -108,7 +108,7 @@ impl Redis {
             Some(clock) => clock.set_ahead(by),
             None => Err(ServerError::Command {
                 command: "moving the clock".to_owned(),
-                words: "this Redis was started without a clock that can be moved".to_owned(),
+                words: "this Redis was started without a movable clock".to_owned(),
             }),
         }
     }
@@ -129,7 +129,7 @@ impl Redis {
     }
 }
 
-/// Sends a command on a connection of its own and returns the answer as text, the parts of an array as lines.
+/// Sends a command on a new connection and returns the answer as text, the parts of an array as lines.
 ///
 /// # Errors
 ///

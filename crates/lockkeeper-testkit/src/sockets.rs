@@ -8,11 +8,11 @@ pub fn connections_to(address: SocketAddr) -> Option<usize> {
     let ours = own_sockets()?;
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let wanted = table_entry(address)?;
-    let to_it = table.lines().skip(1).filter(|line| {
+    let matching = table.lines().skip(1).filter(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         words.get(2) == Some(&wanted.as_str()) && words.get(9).is_some_and(|inode| ours.contains(*inode))
     });
-    Some(to_it.count())
+    Some(matching.count())
 }
 
 fn own_sockets() -> Option<HashSet<String>> {

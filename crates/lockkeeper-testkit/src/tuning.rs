@@ -1,6 +1,6 @@
-//! How a server is tuned.
+//! Tuning of servers.
 
-/// What the settings of a server are chosen for.
+/// The purpose of a server's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tuning {
     /// Short timeouts and little memory, so that tests of sessions and fail-over take seconds. ZooKeeper does not sync

@@ -1,4 +1,4 @@
-//! A wire that can be cut and laid elsewhere: everything goes through it to a server, until it does not.
+//! A TCP proxy between clients and a server that can be cut, healed and redirected.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::error::ServerError;
 
-/// One wire, for any number of connections.
+/// A proxy for any number of connections.
 #[derive(Debug)]
 pub struct Wire {
-    /// Where clients go.
+    /// The address for clients.
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
@@ -18,87 +18,88 @@ pub struct Wire {
 #[derive(Debug)]
 struct State {
     server: SocketAddr,
-    passes: Passes,
-    has_ended: bool,
+    forwarding: Forwarding,
+    is_closed: bool,
     streams: Vec<TcpStream>,
 }
 
-/// What comes through.
+/// The traffic that the proxy forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Passes {
+enum Forwarding {
     Everything,
     Requests,
     Nothing,
 }
 
-/// Which way something goes.
+/// The direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Request,
     Answer,
 }
 
-impl Passes {
-    fn lets(self, way: Way) -> bool {
+impl Forwarding {
+    fn allows(self, direction: Direction) -> bool {
         match self {
-            Passes::Everything => true,
-            Passes::Requests => way == Way::Request,
-            Passes::Nothing => false,
+            Forwarding::Everything => true,
+            Forwarding::Requests => direction == Direction::Request,
+            Forwarding::Nothing => false,
         }
     }
 }
 
 impl Wire {
-    /// Lays a wire to a server.
+    /// Starts a proxy to a server.
     ///
     /// # Errors
     ///
-    /// If no port can be had.
+    /// If no port can be opened.
     pub fn to(server: SocketAddr) -> Result<Wire, ServerError> {
-        let failed = || ServerError::io("no port for a wire can be opened");
+        let failed = || ServerError::io("failed to open a port for a TCP proxy");
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
-        let state = State { server, passes: Passes::Everything, has_ended: false, streams: Vec::new() };
+        let state =
+            State { server, forwarding: Forwarding::Everything, is_closed: false, streams: Vec::new() };
         let state = Arc::new(Mutex::new(state));
-        let of_thread = Arc::clone(&state);
+        let for_thread = Arc::clone(&state);
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(client) = client else { return };
-                if locked(&of_thread).has_ended {
+                if locked(&for_thread).is_closed {
                     return;
                 }
-                // Either end may go away at any time: then there is nothing to carry.
-                let _ = connect(client, &of_thread);
+                // Either end may close at any time.
+                let _ = connect(client, &for_thread);
             }
         });
         Ok(Wire { address, state })
     }
 
-    /// Nothing comes through any more, and nobody is told.
+    /// Drops all traffic silently.
     pub fn cut(&self) {
-        locked(&self.state).passes = Passes::Nothing;
+        locked(&self.state).forwarding = Forwarding::Nothing;
     }
 
-    /// Connections are closed, and new ones hear nothing.
+    /// Closes all connections. New ones get no answer.
     pub fn sever(&self) {
         let mut state = locked(&self.state);
-        state.passes = Passes::Nothing;
+        state.forwarding = Forwarding::Nothing;
         close(&mut state);
     }
 
-    /// Requests come through and are worked on, but their answers are lost, and nobody is told.
+    /// Forwards requests, but silently drops their answers.
     pub fn lose_answers(&self) {
-        locked(&self.state).passes = Passes::Requests;
+        locked(&self.state).forwarding = Forwarding::Requests;
     }
 
-    /// New connections come through; those from before are closed.
+    /// Forwards new connections, and closes the existing ones.
     pub fn heal(&self) {
         let mut state = locked(&self.state);
-        state.passes = Passes::Everything;
+        state.forwarding = Forwarding::Everything;
         close(&mut state);
     }
 
-    /// From now on it leads to another server; connections to the old one are closed.
+    /// Redirects new connections to another server, and closes the existing ones.
     pub fn lead_to(&self, server: SocketAddr) {
         let mut state = locked(&self.state);
         state.server = server;
@@ -119,8 +120,8 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn connect(client: TcpStream, shared: &Arc<Mutex<State>>) -> std::io::Result<()> {
     let mut state = locked(shared);
     state.streams.push(client.try_clone()?);
-    // Whoever connects while it is cut hears nothing, as with a network that drops packets.
-    if state.passes == Passes::Nothing {
+    // A connection while cut gets no answer, as with a network that drops packets.
+    if state.forwarding == Forwarding::Nothing {
         return Ok(());
     }
     let server = TcpStream::connect_timeout(&state.server, Duration::from_secs(1));
@@ -130,17 +131,17 @@ fn connect(client: TcpStream, shared: &Arc<Mutex<State>>) -> std::io::Result<()>
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     state.streams.push(server.try_clone()?);
-    pump(client.try_clone()?, server.try_clone()?, Way::Request, Arc::clone(shared));
-    pump(server, client, Way::Answer, Arc::clone(shared));
+    pump(client.try_clone()?, server.try_clone()?, Direction::Request, Arc::clone(shared));
+    pump(server, client, Direction::Answer, Arc::clone(shared));
     Ok(())
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, state: Arc<Mutex<State>>) {
+fn pump(mut from: TcpStream, mut to: TcpStream, direction: Direction, state: Arc<Mutex<State>>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            // What is on its way when the wire is cut is lost.
-            if !locked(&state).passes.lets(way) {
+            // Traffic in flight at a cut is lost.
+            if !locked(&state).forwarding.allows(direction) {
                 continue;
             }
             if to.write_all(&buffer[..count]).is_err() {
@@ -155,7 +156,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, state: Arc<Mutex<State
 impl Drop for Wire {
     fn drop(&mut self) {
         self.heal();
-        locked(&self.state).has_ended = true;
+        locked(&self.state).is_closed = true;
         let _ = TcpStream::connect(self.address);
     }
 }

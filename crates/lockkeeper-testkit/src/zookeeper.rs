@@ -43,7 +43,7 @@ impl Zookeeper {
         Zookeeper::start_tuned(count, Tuning::Tests)
     }
 
-    /// Starts an ensemble that is tuned for a purpose.
+    /// Starts an ensemble with this tuning.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Zookeeper {
             std::fs::create_dir_all(&data)
                 .and_then(|()| std::fs::write(data.join("myid"), (number + 1).to_string()))
                 .and_then(|()| std::fs::write(folder.path().join(format!("{number}.cfg")), config))
-                .map_err(ServerError::io("the settings of ZooKeeper cannot be written"))?;
+                .map_err(ServerError::io("failed to write the configuration of ZooKeeper"))?;
         }
         let mut zookeeper = Zookeeper { folder, members, environment, tuning };
         zookeeper.restart()?;
@@ -129,7 +129,7 @@ impl Zookeeper {
     ///
     /// If a member does not start.
     pub fn restart(&mut self) -> Result<(), ServerError> {
-        let java = find_program("java", &[], "apt-get install zookeeper, which brings a Java")?;
+        let java = find_program("java", &[], "apt-get install zookeeper, which installs Java")?;
         for (number, member) in self.members.iter_mut().enumerate() {
             if member.process.is_some() {
                 continue;
@@ -168,7 +168,7 @@ impl Zookeeper {
         })
     }
 
-    /// Ends the leader with SIGKILL and returns the moment of it; `None` without a leader.
+    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
     pub fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();

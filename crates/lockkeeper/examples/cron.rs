@@ -1,16 +1,16 @@
-//! Cron on many hosts: every host comes at the same time, one of them does the work, the others get its result.
+//! Cron on many hosts: all hosts start at the same time, one of them does the work, the others get its result.
 //!
 //! ```sh
 //! cargo run -p lockkeeper --features embedded --example cron
 //! ```
-//! For commands there is `lockkeeper run cleanup --once-per 1h -- ./cleanup.sh`, which needs no program of your own.
+//! To run a command instead, without code: `lockkeeper run cleanup --once-per 1h -- ./cleanup.sh`.
 
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
 use tokio::task::JoinSet;
 
-/// What has to be done once for each slot, on one host.
+/// The work: once for each slot, on one host.
 async fn clean_up(host: &str) -> Result<String, Error> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     println!("{host} does the work");
@@ -35,9 +35,9 @@ async fn main() -> Result<(), Error> {
         match ended {
             Ok(outcome) => {
                 let (host, result) = outcome?;
-                println!("{host} knows: {result}");
+                println!("{host} got: {result}");
             }
-            Err(error) => panic!("a host ended: {error}"),
+            Err(error) => panic!("a host task failed: {error}"),
         }
     }
     Keeper::connect(&url).await?.once(slot).forget().await

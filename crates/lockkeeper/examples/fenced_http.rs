@@ -4,7 +4,7 @@
 //! cargo run -p lockkeeper --example fenced_http --features embedded,gate-http
 //! ```
 //!
-//! The service is made with axum; the layer is one line. A service that you cannot change gets the same from
+//! The service uses axum; the layer is one line. For a service that you cannot change, use
 //! `lockkeeper proxy --upstream URL --fence-state DIR`.
 
 use std::error::Error;
@@ -21,9 +21,9 @@ const LOCK: &str = "prices";
 type Prices = Arc<Mutex<String>>;
 
 fn service(tokens: FileTokens) -> Router {
-    let read = async |State(prices): State<Prices>| prices.lock().expect("nobody panics inside").clone();
+    let read = async |State(prices): State<Prices>| prices.lock().expect("no writer panics").clone();
     let write = async |State(prices): State<Prices>, body: String| {
-        *prices.lock().expect("nobody panics inside") = body;
+        *prices.lock().expect("no writer panics") = body;
     };
     Router::new()
         .route("/prices", get(read).put(write))
@@ -33,7 +33,7 @@ fn service(tokens: FileTokens) -> Router {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // In life a folder that stays, so that the service remembers over restarts.
+    // In production, use a permanent folder, so that the tokens survive restarts.
     let folder = std::env::temp_dir().join(format!("fenced-http-{}", std::process::id()));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/prices", listener.local_addr()?);
@@ -52,14 +52,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let new = keeper.lock(LOCK).acquire().await?;
     println!("PUT under token {}: {}", new.token(), put(&new, "bread 2.10").await?);
     let late = put(&old, "bread 1.90").await?;
-    println!("PUT under token {} once more: {late}", old.token());
+    println!("PUT under token {} again: {late}", old.token());
     let without = client.put(&url).body("bread 0.00").send().await?.status().as_u16();
     println!("PUT without a token: {without}");
     let prices = client.get(&url).send().await?.text().await?;
     println!("the prices: {prices}");
     std::fs::remove_dir_all(&folder)?;
     if (late, without, prices.as_str()) != (412, 428, "bread 2.10") {
-        return Err("the gate did not hold".into());
+        return Err("the gate accepted a stale write".into());
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! A leader and a fenced write: the leader that was replaced finds its writes refused, whatever it believes.
+//! Leader election with fenced writes: the writes of a replaced leader are refused, even before it notices.
 //!
 //! ```sh
 //! cargo run -p lockkeeper --features embedded --example leader
 //! ```
-//! With a cell instead of the lock table in this process: add its URL, such as `lockkeeper://127.0.0.1:7420`.
+//! To use a cell instead of the lock table in this process, add its URL, such as `lockkeeper://127.0.0.1:7420`.
 
 use lockkeeper::prelude::*;
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Error> {
     }
     one.value("scheduler/next-run").fence(first.guard()).put("03:00").await?;
 
-    // The second one stands by. An operator, or a lost lease, takes the office from the first.
+    // The second node stands by. An operator, or an expired lease, ends the leadership of the first.
     let standby = two.election("scheduler").value("10.0.0.2:8080");
     let waiting = tokio::spawn(async move { standby.campaign().await });
     while two.who("election/scheduler").await?.waiting == 0 {
@@ -30,12 +30,12 @@ async fn main() -> Result<(), Error> {
     two.force_release("election/scheduler", "node-1 does not answer").await?;
     let second = match waiting.await {
         Ok(second) => second?,
-        Err(error) => panic!("the campaign ended: {error}"),
+        Err(error) => panic!("the campaign failed: {error}"),
     };
     println!("10.0.0.2:8080 leads in epoch {}", second.epoch());
-    println!("the first one is told: {}", first.lost().await);
+    println!("the first node lost its leadership: {}", first.lost().await);
 
-    // It writes all the same, as a process does that was paused.
+    // It writes anyway, like a process that was paused.
     let late =
         one.value("scheduler/next-run").fence_with("election/scheduler", first.epoch()).put("04:00").await;
     match late {

@@ -1,19 +1,19 @@
-//! A payment that is booked once, although the worker that began it wakes up too late.
+//! A payment that is booked once, although the worker that started it wakes up too late.
 //!
 //! ```text
 //! cargo run -p lockkeeper --example payment --features embedded,gate-postgres
 //! cargo run -p lockkeeper --example payment --features embedded,gate-postgres postgres://user@host/database
 //! ```
 //!
-//! Without a URL the ledger is in the memory of this process, behind a `Gate`. With one it is a table of PostgreSQL, behind
-//! the fence table. The locks are embedded in both cases, so nothing else has to run.
+//! Without a URL the ledger is in the memory of this process, behind a `Gate`. With one it is a table in PostgreSQL, behind
+//! the fence table. The locks are embedded in both cases, so no other server has to run.
 
 use std::error::Error;
 use std::sync::Mutex;
 
 use lockkeeper::Token;
 use lockkeeper::gates::Gate;
-use lockkeeper::gates::postgres::{Fence, told};
+use lockkeeper::gates::postgres::{Fence, to_error};
 use lockkeeper::prelude::*;
 
 const ORDER: &str = "orders/4472";
@@ -39,27 +39,27 @@ impl Ledger {
         Ok(Ledger::Postgres(Box::new(tokio::sync::Mutex::new(client))))
     }
 
-    /// Books the payment, unless somebody with a newer token was here.
+    /// Books the payment, unless the ledger has seen a newer token.
     async fn book(&self, worker: &str, token: Token) -> Result<(), lockkeeper::Error> {
         match self {
             Ledger::Memory { gate, booked } => gate.run(token, || {
-                booked.lock().expect("nobody panics inside").push(worker.to_owned());
+                booked.lock().expect("no writer panics").push(worker.to_owned());
             }),
             Ledger::Postgres(client) => {
                 let mut client = client.lock().await;
-                let transaction = client.transaction().await.map_err(told)?;
+                let transaction = client.transaction().await.map_err(to_error)?;
                 // The check and the payment are one transaction: both happen, or neither.
                 Fence::check(&transaction, ORDER, token).await?;
                 let sql = "INSERT INTO payment VALUES ($1, $2)";
-                transaction.execute(sql, &[&ORDER, &worker]).await.map_err(told)?;
-                transaction.commit().await.map_err(told)
+                transaction.execute(sql, &[&ORDER, &worker]).await.map_err(to_error)?;
+                transaction.commit().await.map_err(to_error)
             }
         }
     }
 
     async fn bookings(&self) -> Result<Vec<String>, Box<dyn Error>> {
         Ok(match self {
-            Ledger::Memory { booked, .. } => booked.lock().expect("nobody panics inside").clone(),
+            Ledger::Memory { booked, .. } => booked.lock().expect("no writer panics").clone(),
             Ledger::Postgres(client) => {
                 let rows = client.lock().await.query("SELECT worker FROM payment", &[]).await?;
                 rows.iter().map(|row| row.get(0)).collect()
@@ -76,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let slow = keeper.lock(ORDER).acquire().await?;
     println!("the slow worker holds {ORDER} with token {}, and is paused", slow.token());
 
-    // Its lease ends. Here an operator ends it; in life it is the clock of the cell.
+    // Its lease ends. In this example an operator ends it; normally it expires.
     keeper.force_release(ORDER, "its worker does not answer").await?;
 
     let quick = keeper.lock(ORDER).acquire().await?;
@@ -84,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ledger.book("quick", quick.token()).await?;
     quick.release().await?;
 
-    // The slow one wakes up, does not know of it yet, and writes.
+    // The slow worker wakes up, has not noticed the loss, and writes.
     match ledger.book("slow", slow.token()).await {
         Err(lockkeeper::Error::StaleToken { last_token }) => {
             println!(
@@ -92,7 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 slow.token()
             );
         }
-        other => return Err(format!("the gate did not hold: {other:?}").into()),
+        other => return Err(format!("the gate accepted a stale write: {other:?}").into()),
     }
     let bookings = ledger.bookings().await?;
     println!("booked by: {}", bookings.join(", "));

@@ -1,12 +1,12 @@
-//! A nightly batch that adds up payments in an object store, on many machines, without losing one.
+//! A nightly batch that collects payments in an object store, from many machines, without losing one.
 //!
 //! ```text
 //! cargo run -p lockkeeper --example settlement_batch --features embedded,gate-object-store
 //! cargo run -p lockkeeper --example settlement_batch --features embedded,gate-object-store /tmp/settlement
 //! ```
 //!
-//! Without a folder the store is in memory. For S3 give `ObjectGate::new` a store of the crate `object_store` that is made with
-//! its feature `aws`; the rest stays as it is.
+//! Without a folder the store is in memory. For S3, pass `ObjectGate::new` a store built with the feature `aws` of the crate
+//! `object_store`; the rest stays the same.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use object_store::path::Path;
 
 const LOCK: &str = "settlement";
 
-/// Adds a line to the batch. It may be called several times if others write at the same moment.
+/// Appends a line to the batch. Called again if another writer was faster.
 fn add(line: &'static str) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
     move |batch| [batch.unwrap_or_default().as_ref(), line.as_bytes(), b"\n"].concat().into()
 }
@@ -40,11 +40,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(folder) => ObjectGate::local(folder),
         None => ObjectGate::new(Arc::new(InMemory::new())),
     };
-    // Does this store really refuse? Some take the condition of a put and do not look at it.
+    // Does this store really refuse stale writes? Some accept conditional puts but ignore the condition.
     gate.probe(&Path::from("settlement")).await?;
     let path = Path::from("settlement/2026-11-16.csv");
 
-    // The tokens of a run of this example begin at 1 again; those of a cell never do.
+    // Each run of this example starts with token 1 again; the tokens of a cell never restart.
     let keeper = Keeper::connect("embedded:").await?;
     let before = gate.get(&path).await?.map_or(Token(0), |object| object.token);
     let from_here = |token: Token| Token(before.0 + token.0);
@@ -56,12 +56,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let second = keeper.lock(LOCK).acquire().await?;
     settle(&gate, &path, "4473,12.50", from_here(second.token())).await?;
-    println!("the second machine went on under token {}", second.token());
+    println!("the second machine continued under token {}", second.token());
 
     let late = settle(&gate, &path, "4472,30.00", from_here(first.token())).await;
     match late {
         Err(lockkeeper::Error::StaleToken { .. }) => println!("the first machine woke up and was refused"),
-        other => return Err(format!("the gate did not hold: {other:?}").into()),
+        other => return Err(format!("the gate accepted a stale write: {other:?}").into()),
     }
     second.release().await?;
     let object = gate.get(&path).await?.ok_or("the batch is gone")?;

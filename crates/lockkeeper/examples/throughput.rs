@@ -1,4 +1,4 @@
-//! How many acquire-and-release pairs one keeper does in a second.
+//! Measures how many pairs of acquire and release one keeper completes per second.
 //!
 //! `cargo run --release -p lockkeeper --features embedded --example throughput [URL] [TASKS] [SECONDS]`
 

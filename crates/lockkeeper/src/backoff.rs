@@ -1,26 +1,26 @@
-//! When to try again: soon at first, then ever later, and never all clients at once.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
 pub(crate) const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(2);
-/// A fail-over of a cell is over soon: as long as it may be one, nobody waits longer than this.
+/// A fail-over of a cell is short: while it may last, no pause is longer than this.
 const LONGEST_IN_FAIL_OVER: Duration = Duration::from_millis(80);
 const FAIL_OVER_ATTEMPTS: usize = 50;
 
-/// The pause before an attempt: 25 ms doubled each time up to 2 s, of which a random half is waited.
+/// The pause before an attempt: 25 ms, doubled each time up to 2 s, with the upper half random.
 pub(crate) fn pause(attempt: usize) -> Duration {
-    at_random(full(attempt))
+    with_jitter(full(attempt))
 }
 
-/// The pause before an attempt to reach a cell: up to 80 ms, and after fifty attempts as [`pause`].
+/// The pause before an attempt to reach a cell: up to 80 ms, and after 50 attempts as [`pause`].
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) fn pause_in_fail_over(attempt: usize) -> Duration {
-    at_random(full_in_fail_over(attempt))
+    with_jitter(full_in_fail_over(attempt))
 }
 
-/// Pauses between attempts to reach a server of another vendor: 10 ms doubled each time up to 1 s, of which a random half
-/// is waited.
+/// Pauses between attempts to reach a server of another vendor: 10 ms, doubled each time up to 1 s, with the upper half
+/// random.
 #[cfg(feature = "_servers")]
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
@@ -35,7 +35,7 @@ impl Backoff {
     pub(crate) fn next_pause(&mut self) -> Duration {
         let full = Self::FIRST.saturating_mul(1 << self.attempt.min(10)).min(Self::LONGEST);
         self.attempt = self.attempt.saturating_add(1);
-        at_random(full)
+        with_jitter(full)
     }
 
     #[cfg(feature = "_sessions")]
@@ -56,14 +56,14 @@ fn full_in_fail_over(attempt: usize) -> Duration {
     }
 }
 
-fn at_random(full: Duration) -> Duration {
+fn with_jitter(full: Duration) -> Duration {
     let half = full / 2;
     half + Duration::from_micros(random(half.as_micros() as u64 + 1))
 }
 
-/// A number below `bound`.
+/// A random number below `bound`.
 pub(crate) fn random(bound: u64) -> u64 {
-    // Without a source of randomness, clients merely come back at the same time.
+    // Without a source of randomness, clients merely retry at the same time.
     lockkeeper_net::random::number().unwrap_or_default().checked_rem(bound).unwrap_or(0)
 }
 

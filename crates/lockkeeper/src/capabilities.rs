@@ -1,4 +1,4 @@
-//! What an engine can and cannot promise, as data: shown by `lockkeeper doctor`, and the source of the table in
+//! Capabilities and guarantees of an engine, as data: shown by `lockkeeper doctor`, and the source of the table in
 //! `docs/engines.md`.
 
 use std::fmt;
@@ -8,120 +8,120 @@ use serde::Serialize;
 
 use crate::engines::registry::EngineInfo;
 
-/// What a lock of the engine is fit for.
+/// Class of an engine: what its locks are suitable for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// It saves doing work twice. Now and then two holders are possible, so the work must bear that.
+    /// Avoids doing work twice. Two holders at once are possible, so the work must tolerate that.
     Efficiency,
-    /// With the token checked at the resource, a stale holder does no harm.
+    /// Protects data: with the token checked at the resource, a stale holder does no harm.
     Correctness,
 }
 
-/// Whether grants carry a number that rises.
+/// Kind of fencing token that grants carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenKind {
-    /// There is none.
+    /// No token.
     None,
-    /// It rises for as long as the server keeps its memory, and not beyond.
+    /// Increases until the server loses its data.
     Volatile,
-    /// It rises over restarts and fail-overs.
+    /// Increases across restarts and fail-overs.
     Durable,
 }
 
-/// Whose clock ends the lease of a holder that is gone.
+/// Clock that ends the lease of a holder that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockAuthority {
-    /// A time that a quorum agrees on and that never goes back.
+    /// A replicated time that never goes back.
     Quorum,
-    /// That of the one server, or of the one that leads.
+    /// The clock of the only server, or of the leader.
     Server,
-    /// Those of several servers that know nothing of each other: a jump of one counts.
+    /// The clocks of several independent servers: a jump of any of them can end a lease early.
     EachServer,
 }
 
-/// Who is next.
+/// Order in which waiters acquire a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fairness {
-    /// Whoever came first, over all clients.
+    /// FIFO over all clients.
     Fifo,
-    /// Whoever came first within one keeper; keepers race.
+    /// FIFO within one keeper; keepers race.
     FifoInKeeper,
 }
 
-/// How a holder learns early that its lock is gone. Its own deadline tells it in any case.
+/// How a holder learns of a loss before its own deadline passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LossDetection {
-    /// The server says so.
-    Told,
-    /// The loss of the connection or session says so.
+    /// The server pushes it.
+    Pushed,
+    /// By the loss of the connection or session.
     Session,
-    /// The next renewal, at a third of the time to live, finds out.
+    /// With the next renewal, at a third of the time to live.
     Renewal,
 }
 
-/// All that can be said about an engine before it is used.
+/// Capabilities and guarantees of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Its name, such as `cell`.
+    /// The name of the engine, such as `cell`.
     pub engine: &'static str,
-    /// How its URL begins.
+    /// The beginning of its URLs.
     pub scheme: &'static str,
-    /// What its locks are fit for.
+    /// What its locks are suitable for.
     pub class: Class,
-    /// Whether its grants can be fenced.
+    /// Whether its grants carry a fencing token.
     pub token: TokenKind,
     /// Where the token comes from.
     pub token_source: &'static str,
-    /// Whose clock ends a lease.
+    /// Which clock ends a lease.
     pub clock: ClockAuthority,
-    /// Who is next.
+    /// The order in which waiters acquire a lock.
     pub fairness: Fairness,
     /// How a holder learns of a loss.
     pub loss: LossDetection,
-    /// Several holders together.
+    /// Supports shared locks.
     pub shared: bool,
-    /// Locks with more than one permit.
+    /// Supports counted locks (semaphores).
     pub counted: bool,
-    /// Several locks at once, all or nothing.
+    /// Supports acquiring several locks at once, all or nothing.
     pub several: bool,
-    /// A lock can stay closed after its holder was lost.
+    /// Supports a lock-delay: a lock stays closed for a while after its holder was lost.
     pub lock_delay: bool,
-    /// It can be asked who holds a lock.
+    /// Can report the holders and waiters of a lock.
     pub who: bool,
-    /// An operator can free a lock.
+    /// Supports forced releases by operators.
     pub force_release: bool,
-    /// Elections: candidates announce a value, and observers see it.
+    /// Supports elections: candidates announce a value that observers see.
     pub elections: bool,
-    /// Deadlocks of scopes are prevented or found.
+    /// Prevents or detects deadlocks of scopes.
     pub scopes: bool,
-    /// Rates that all instances share.
+    /// Supports shared rate limiters.
     pub rates: bool,
-    /// It keeps small values beside the locks.
+    /// Stores small values beside the locks.
     pub values: bool,
     /// The shortest time to live.
     #[serde(rename = "ttl_min_ms", serialize_with = "as_ms")]
     pub ttl_min: Duration,
-    /// The longest.
+    /// The longest time to live.
     #[serde(rename = "ttl_max_ms", serialize_with = "as_ms")]
     pub ttl_max: Duration,
 }
 
 impl Capabilities {
-    /// The engines that are built in, in the order of the documentation.
+    /// Returns the capabilities of all built-in engines, in the order of the documentation.
     pub fn all() -> Vec<&'static Capabilities> {
         EngineInfo::all().iter().filter_map(EngineInfo::capabilities).collect()
     }
 
-    /// All of them as a table in Markdown.
+    /// Renders the capabilities of all built-in engines as a Markdown table.
     pub fn table() -> String {
         let mut text = String::from(
-            "| engine | class | token | whose clock ends a lease | who is next | how a loss is learnt | shared | counted \
+            "| engine | class | token | lease clock | fairness | loss detection | shared | counted \
              | several at once | lock-delay | who | force-release | elections | scopes | rates | values | TTL |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
@@ -154,13 +154,13 @@ impl Capabilities {
             yes(self.scopes),
             yes(self.rates),
             yes(self.values),
-            words(self.ttl_min),
-            words(self.ttl_max),
+            rounded(self.ttl_min),
+            rounded(self.ttl_max),
         )
     }
 }
 
-fn words(duration: Duration) -> String {
+fn rounded(duration: Duration) -> String {
     match duration.as_millis() {
         ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
         ms if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
@@ -168,15 +168,15 @@ fn words(duration: Duration) -> String {
     }
 }
 
-/// Something about the set-up of an engine that is not as safe as it could be.
+/// Weak spot in the configuration of an engine's servers, as found by [`Keeper::examine`](crate::Keeper::examine).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// A short name that scripts can rely on, such as `no-persistence`.
+    /// A stable name for scripts, such as `no-persistence`.
     pub code: &'static str,
-    /// What is the case, and what can come of it.
+    /// The weak spot and its possible consequences.
     pub what: String,
-    /// What to do.
+    /// The recommended change.
     pub advice: String,
 }
 
@@ -209,9 +209,9 @@ impl fmt::Display for TokenKind {
 impl fmt::Display for ClockAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ClockAuthority::Quorum => "the quorum's",
-            ClockAuthority::Server => "the server's",
-            ClockAuthority::EachServer => "each server's own",
+            ClockAuthority::Quorum => "quorum",
+            ClockAuthority::Server => "server",
+            ClockAuthority::EachServer => "each server",
         })
     }
 }
@@ -219,8 +219,8 @@ impl fmt::Display for ClockAuthority {
 impl fmt::Display for Fairness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fairness::Fifo => "first come, first served",
-            Fairness::FifoInKeeper => "keepers race; in a keeper first come, first served",
+            Fairness::Fifo => "FIFO",
+            Fairness::FifoInKeeper => "FIFO within a keeper; keepers race",
         })
     }
 }
@@ -228,8 +228,8 @@ impl fmt::Display for Fairness {
 impl fmt::Display for LossDetection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LossDetection::Told => "the server tells",
-            LossDetection::Session => "with the connection or session",
+            LossDetection::Pushed => "pushed by the server",
+            LossDetection::Session => "on loss of the connection or session",
             LossDetection::Renewal => "at the next renewal",
         })
     }

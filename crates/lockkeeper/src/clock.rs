@@ -1,6 +1,6 @@
-//! The one clock that decides: monotonic, and it counts the time that the machine sleeps (S4).
+//! The clock for all decisions: monotonic, and it includes the time that the machine is suspended (S4).
 //!
-//! Tokio's timers stand still during a suspend, so they only wake us up; what follows is decided here.
+//! Tokio's timers do not advance during a suspend, so they only wake a task; the task then decides by this clock.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// A moment on this machine's clock, in nanoseconds since it was started.
+/// A moment on this machine's clock, in nanoseconds since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Moment(pub(crate) u64);
 
@@ -37,17 +37,16 @@ impl Moment {
         Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until this moment; zero if it has passed.
+    /// The time from `earlier` to this moment; zero if this moment is earlier.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The longest that anything sleeps before it looks at the clock again: after a suspend, tokio's timers are late by as
-/// long as the machine slept.
+/// The longest sleep before the clock is checked again: tokio's timers are late by the length of a suspend.
 pub(crate) const SLICE: Duration = Duration::from_secs(1);
 
-/// Sleeps towards a moment, but at most a slice: look at the clock afterwards.
+/// Sleeps until a moment, but at most for [`SLICE`]: callers check the clock afterwards.
 pub(crate) async fn sleep_towards(moment: Moment) {
     tokio::time::sleep(moment.since(Moment::now()).min(SLICE)).await;
 }

@@ -1,8 +1,8 @@
-//! Durations that read like words: `10.secs()`.
+//! Durations from integer literals: `10.secs()`.
 
 use std::time::Duration;
 
-/// Durations from plain numbers.
+/// Extension of integers that creates durations.
 ///
 /// ```
 /// use lockkeeper::Durations;
@@ -10,15 +10,15 @@ use std::time::Duration;
 /// assert_eq!(1500.millis(), std::time::Duration::from_millis(1500));
 /// ```
 pub trait Durations: Sized {
-    /// So many milliseconds.
+    /// Returns a duration of this many milliseconds.
     fn millis(self) -> Duration;
-    /// So many seconds.
+    /// Returns a duration of this many seconds.
     fn secs(self) -> Duration;
-    /// So many minutes.
+    /// Returns a duration of this many minutes.
     fn mins(self) -> Duration;
 }
 
-// Only for one type: a literal such as `10` then needs no suffix.
+// For one type only, so that a literal such as `10` needs no suffix.
 impl Durations for u64 {
     fn millis(self) -> Duration {
         Duration::from_millis(self)

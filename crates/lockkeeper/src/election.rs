@@ -1,4 +1,4 @@
-//! Who leads: campaign, lead, resign, hand over, observe.
+//! Leader election: campaign, lead, resign, hand over, observe.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,19 +14,21 @@ use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::run::{self, Lease};
 
-/// An election by its name. Its leader is whoever holds the lock `election/NAME`, so there is one leader for the same
-/// reasons as there is one holder, and the epoch is a fencing token.
+/// Handle to a named election.
+///
+/// Its leader is the holder of the lock `election/NAME`, so leadership has the guarantees of a lock, and the epoch is a
+/// fencing token.
 ///
 /// ```no_run
 /// # use lockkeeper::prelude::*;
 /// # async fn example(keeper: Keeper) -> Result<(), lockkeeper::Error> {
 /// let leadership = keeper.election("scheduler").value("10.0.0.3:8080").campaign().await?;
 /// println!("leading in epoch {}", leadership.epoch());
-/// leadership.lost().await; // the deadline comes before anybody else can lead
+/// leadership.lost().await; // resolves before another candidate can lead
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "an election does nothing until somebody campaigns or observes"]
+#[must_use = "an election does nothing until a candidate campaigns or a client observes"]
 pub struct Election {
     keeper: Keeper,
     name: SmolStr,
@@ -39,30 +41,30 @@ impl Election {
         Election { keeper, name, lock }
     }
 
-    /// Its name.
+    /// Returns the name of the election.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What this candidate announces when it leads: its address, for instance. At most 4 KiB.
+    /// Sets the value that this candidate announces as the leader, such as its address. At most 4 KiB.
     pub fn value(mut self, value: impl Into<SmolStr>) -> Self {
         self.lock = self.lock.announce(value);
         self
     }
 
-    /// How long a leader that is gone stays the leader; see [`Lock::ttl`].
+    /// Sets the time to live: how long a leader that is gone remains the leader; see [`Lock::ttl`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
     }
 
-    /// Wait at most this long for the office; zero means not at all. Default: as long as it takes.
+    /// Waits at most this long for leadership; zero means not at all. Default: no limit.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.lock = self.lock.wait(limit);
         self
     }
 
-    /// Stands for election, and waits until it leads. Candidates lead in the order in which they came.
+    /// Campaigns and waits until this candidate leads. Candidates lead in the order of their campaigns.
     ///
     /// # Errors
     ///
@@ -70,13 +72,13 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a dropped call stands no longer, and gives back an office that it got meanwhile.
+    /// Cancel-safe: a dropped call withdraws the candidate and resigns a leadership that it is granted meanwhile.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         let guard = self.lock.acquire().await?;
         Ok(Leadership { guard, keeper: self.keeper.clone(), election: self.name.clone() })
     }
 
-    /// Stands for election, does the work while it leads, and resigns. The work is dropped before another can lead.
+    /// Campaigns, runs the work while this candidate leads, and resigns. The work is dropped before another can lead.
     ///
     /// # Errors
     ///
@@ -92,7 +94,7 @@ impl Election {
         run::run(self.lock.acquire().await?, work).await
     }
 
-    /// Who leads now; `None` if nobody does.
+    /// Returns the current leader; `None` if there is none.
     ///
     /// # Cancel safety
     ///
@@ -101,20 +103,20 @@ impl Election {
         self.keeper.shared.engine.leader(&self.name, None).await
     }
 
-    /// Who leads, now and at every change from now on, vacancies included.
+    /// Observes the leader: the current one, then every change, vacancies included.
     pub fn observe(&self) -> Observer {
         Observer { keeper: self.keeper.clone(), election: self.name.clone(), known: None }
     }
 }
 
-/// The lock of an election.
+/// The name of an election's lock.
 pub(crate) fn lock_of(election: &str) -> String {
     format!("{ELECTION_PREFIX}{election}")
 }
 
-/// An office that is held. Dropping it resigns in the background.
+/// Leadership of an election. Dropping it resigns in the background.
 #[derive(Debug)]
-#[must_use = "the office is given up as soon as this is dropped"]
+#[must_use = "the leadership is resigned as soon as this is dropped"]
 pub struct Leadership {
     guard: Guard,
     keeper: Keeper,
@@ -122,12 +124,12 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The fencing token of this office: hand it to every resource with every write.
+    /// Returns the epoch: the fencing token of this leadership. Pass it to every resource with every write.
     pub fn epoch(&self) -> Token {
         self.guard.token()
     }
 
-    /// Whether it surely still leads, to be asked before each step that matters.
+    /// Checks that this candidate certainly still leads. Call it before each step that matters.
     ///
     /// # Errors
     ///
@@ -136,31 +138,31 @@ impl Leadership {
         self.guard.check()
     }
 
-    /// Where it stands, by the clock alone.
+    /// Returns the current state, decided by the local clock alone.
     pub fn state(&self) -> GuardState {
         self.guard.state()
     }
 
-    /// How long it surely leads without another renewal.
+    /// Returns how long this candidate certainly leads without another renewal.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Resolves when it must stop acting as the leader; that is before another can lead.
+    /// Waits until this candidate must stop acting as the leader, which is before another can lead.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: it only looks.
+    /// Cancel-safe: it only observes.
     pub async fn lost(&self) -> Loss {
         self.guard.lost().await
     }
 
-    /// The guard of the election's lock, for [`ValueHandle::fence`](crate::ValueHandle::fence) and the like.
+    /// Returns the guard of the election's lock, for example for [`ValueHandle::fence`](crate::ValueHandle::fence).
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// Gives the office up, and waits until that is certain. The next candidate leads.
+    /// Resigns and waits for the confirmation. The next candidate leads.
     ///
     /// # Errors
     ///
@@ -173,12 +175,12 @@ impl Leadership {
         self.guard.release().await
     }
 
-    /// Passes the office on to one candidate, named by its value or else its owner, whoever is first in line.
+    /// Transfers leadership to the candidate with this value or owner, regardless of the queue.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if there is no such candidate: then this one still leads, and gets its office back in the
-    /// second field. [`Error::NotHeld`] if it no longer led.
+    /// [`Error::Invalid`] if there is no such candidate: then this one still leads, and the error returns its leadership in
+    /// the second field. [`Error::NotHeld`] if it no longer led.
     ///
     /// # Cancel safety
     ///
@@ -189,7 +191,7 @@ impl Leadership {
             Err(error) => return Err((error, self)),
         };
         match self.keeper.shared.engine.hand_over(&self.election, &session, epoch, to).await {
-            // Dropping the guard gives back what is no longer ours, which does nothing.
+            // Dropping the guard then releases a lock that is no longer ours, which has no effect.
             Ok(()) => Ok(()),
             Err(error) => Err((error, self)),
         }
@@ -207,7 +209,7 @@ impl Leadership {
     }
 }
 
-/// Sees who leads: see [`Election::observe`].
+/// Stream of the leaders of an election, from [`Election::observe`].
 #[derive(Debug)]
 pub struct Observer {
     keeper: Keeper,
@@ -216,22 +218,23 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The leader, at once the present one and then at each change; `None` when nobody leads. What lasted for less time
-    /// than it takes to ask may be skipped, but never the last state.
+    /// Returns the current leader on the first call, then waits for each change; `None` while there is no leader.
+    ///
+    /// Short-lived leaders may be skipped, but never the latest state.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if nobody could be asked for the request timeout. Call it again to go on.
+    /// [`Error::Unavailable`] if no server answered within the request timeout. Call it again to continue.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a change that was not returned is returned by the next call.
+    /// Cancel-safe: the next call returns a change that this one did not.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
-            let seen = self.keeper.shared.engine.leader(&self.election, self.known).await?;
-            let epoch = seen.as_ref().map_or(0, |leader| leader.epoch);
+            let leader = self.keeper.shared.engine.leader(&self.election, self.known).await?;
+            let epoch = leader.as_ref().map_or(0, |leader| leader.epoch);
             if self.known.replace(epoch) != Some(epoch) {
-                return Ok(seen);
+                return Ok(leader);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Errors that say what to do next.
+//! Errors, each with its next step.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use lockkeeper_api::Code;
 use lockkeeper_core::Token;
 use smol_str::SmolStr;
 
-/// Why something could not be done. Each kind has its own next step; the text of the error says it.
+/// Error of a lock operation. Each variant has its own next step, which the message states.
 ///
 /// | variant | did it happen? | what to do |
 /// |---|---|---|
-/// | `Contended`, `Timeout` | no | somebody else is at work: come back later |
+/// | `Contended`, `Timeout` | no | another client holds the lock: try again later |
 /// | `Lost`, `SessionLost`, `NotHeld`, `StaleToken` | no | stop: the lock is no longer yours |
-/// | `VersionMismatch` | no | read again and decide anew |
-/// | `Unavailable`, `NotLeader` | no | try again later, or elsewhere |
-/// | `Unknown` | perhaps | read what is there before you repeat it |
-/// | `Cancelled`, `Closed` | no | your own side gave it up |
-/// | `Invalid`, `TooLarge`, `Unsupported`, `Unauthenticated`, `Forbidden` | no | change the request or the set-up |
-/// | `Limit` | no | a bound is reached: ask for less, or raise it |
-/// | `Deadlock`, `Wounded`, `Died` | no | give back what you hold, and start over |
-/// | `Fatal` | no | stop the program and look at the text |
+/// | `VersionMismatch` | no | read the value again and retry |
+/// | `Unavailable`, `NotLeader` | no | try again later, or on another node |
+/// | `Unknown` | perhaps | read the current state before you repeat it |
+/// | `Cancelled`, `Closed` | no | your side cancelled it |
+/// | `Invalid`, `TooLarge`, `Unsupported`, `Unauthenticated`, `Forbidden` | no | change the request or the configuration |
+/// | `Limit` | no | a limit is reached: request less, or raise it |
+/// | `Deadlock`, `Wounded`, `Died` | no | release what you hold, and start over |
+/// | `Fatal` | no | stop the program and read the message |
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock is held or others wait for it, and the caller did not want to wait.
+    /// The lock is held or has waiters, and the call must not wait.
     #[error("\"{lock}\" is busy: try again later, or wait for it with wait(..)")]
     Contended {
         /// The lock.
@@ -36,87 +36,86 @@ pub enum Error {
         lock: SmolStr,
     },
     /// The guard can no longer be relied on: stop the work.
-    #[error("\"{lock}\" is no longer surely yours: {why}; stop the work")]
+    #[error("lost \"{lock}\": {why}; stop the work")]
     Lost {
         /// The lock.
         lock: SmolStr,
-        /// Why.
+        /// The reason for the loss.
         why: Loss,
     },
-    /// The token does not hold the lock: it was released, lost, or taken away.
-    #[error("\"{lock}\" is not held by this guard: it was released, lost or taken away")]
+    /// The token does not hold the lock: it was released, lost, or released by force.
+    #[error("\"{lock}\" is not held by this guard: it was released, lost or released by force")]
     NotHeld {
         /// The lock.
         lock: SmolStr,
     },
-    /// The session has ended, and everything that it held is lost. The keeper opens a new one for the next acquire.
+    /// The session has ended and everything it held is lost. The keeper opens a new session for the next acquire.
     #[error("the session has ended and everything it held is lost: acquire again")]
     SessionLost,
-    /// A newer token has been seen: somebody else has held the lock since.
-    #[error("the token is stale: the last one is {last_token}; stop, somebody else may be at work")]
+    /// The token is stale: the lock was granted again since.
+    #[error("the token is stale: the last one is {last_token}; stop, another holder may be at work")]
     StaleToken {
         /// The last token granted for the lock, or the highest that the value has seen.
         last_token: Token,
     },
     /// The value has another version than expected.
-    #[error("the value has version {version}, not the expected one: read it again and decide anew")]
+    #[error("the value has version {version}, not the expected one: read it again and retry")]
     VersionMismatch {
-        /// The version that it has; 0 if there is no such value.
+        /// The current version; 0 if there is no such value.
         version: u64,
     },
-    /// The node that was asked does not lead. The keeper goes to the leader by itself; you see this only if there was no
-    /// time left.
-    #[error("the node that was asked does not lead the cell{}: try again", at_leader(.leader))]
+    /// The node is not the leader. The keeper follows redirects itself, so callers see this only if the time ran out.
+    #[error("this node is not the leader of the cell{}: try again", leader_hint(.leader))]
     NotLeader {
         /// The leader's address, if the node knew it.
         leader: Option<SmolStr>,
     },
-    /// Nobody could be asked, or nobody could answer. It did not happen.
+    /// No server could be reached, or none could serve the request. It did not happen.
     #[error("{0}")]
     Unavailable(SmolStr),
     /// The answer was lost: it may have happened.
     #[error("{0}")]
     Unknown(SmolStr),
-    /// The request was given up by its caller.
-    #[error("the request was given up by its caller")]
+    /// The caller cancelled the request.
+    #[error("the request was cancelled by its caller")]
     Cancelled,
     /// The keeper was closed.
     #[error("the keeper is closed: connect a new one")]
     Closed,
-    /// The request makes no sense as it is.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(SmolStr),
     /// A name or a value is too long.
     #[error("{0}")]
     TooLarge(SmolStr),
-    /// A bound is reached.
+    /// A limit is reached.
     #[error("{0}")]
     Limit(SmolStr),
     /// The engine cannot do this.
     #[error("{0}")]
     Unsupported(SmolStr),
-    /// The cell does not know who asks.
+    /// The client is not authenticated.
     #[error("{0}")]
     Unauthenticated(SmolStr),
-    /// The cell knows who asks, and does not allow it.
+    /// The client is authenticated, but not authorized for the request.
     #[error("{0}")]
     Forbidden(SmolStr),
-    /// Granting it would have closed a circle of waits; the text names the circle.
+    /// Waiting would have closed a cycle of waiting scopes; the message names the cycle.
     #[error("{0}")]
     Deadlock(SmolStr),
-    /// An older scope took the lock away (wound-wait).
+    /// An older scope took a lock of this scope (wound-wait).
     #[error("{0}")]
     Wounded(SmolStr),
-    /// The scope is younger than the holder's and may not wait for it (wait-die).
+    /// The scope is younger than the holder's and must not wait for it (wait-die).
     #[error("{0}")]
     Died(SmolStr),
-    /// Something is broken that a retry will not mend.
+    /// Something is broken, and a retry will not help.
     #[error("{0}")]
     Fatal(SmolStr),
 }
 
 impl Error {
-    /// The code of the HTTP contract; `None` for errors that only a client has.
+    /// Returns the code of the HTTP contract; `None` for errors that occur only in the client.
     pub fn contract_code(&self) -> Option<Code> {
         Some(match self {
             Error::Contended { .. } => Code::Busy,
@@ -142,24 +141,24 @@ impl Error {
         })
     }
 
-    /// The stable code as text: that of the HTTP contract where there is one.
+    /// Returns the stable code as text: that of the HTTP contract where there is one.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Lost { .. } => "lost",
             Error::Unknown(_) => "unknown",
             Error::Cancelled => "cancelled",
             Error::Closed => "closed",
-            // `Fatal` has no code of the contract, and neither have those above.
+            // `Fatal` and the variants above have no code in the contract.
             other => other.contract_code().map_or("fatal", Code::as_str),
         }
     }
 
-    /// It may have happened, although there is no answer. All other errors mean that it did not.
+    /// Returns true if the operation may have happened although its answer was lost. All other errors mean that it did not.
     pub fn may_have_happened(&self) -> bool {
         matches!(self, Error::Unknown(_))
     }
 
-    /// The same request can succeed later, as it is, without harm.
+    /// Returns true if the same request can safely be retried later.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -188,31 +187,31 @@ impl Error {
     }
 }
 
-fn at_leader(leader: &Option<SmolStr>) -> String {
+fn leader_hint(leader: &Option<SmolStr>) -> String {
     leader.as_ref().map(|leader| format!(" (the leader is at {leader})")).unwrap_or_default()
 }
 
-/// Why a guard can no longer be relied on.
+/// Reason why a guard can no longer be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Loss {
-    /// The deadline has passed without an acknowledged renewal. It may still be held, but nobody can know.
+    /// The deadline has passed without an acknowledged renewal. The lock may still be held, but the client cannot know.
     Deadline = 1,
-    /// The grace period after the deadline has passed as well.
+    /// The grace period after the deadline has passed too.
     GraceOver = 2,
     /// The session has expired.
     SessionExpired = 3,
-    /// The lock was taken away, by an operator for example.
+    /// The lock was taken away, for example released by an operator.
     TakenAway = 4,
     /// The keeper was closed.
     Closed = 5,
     /// An older scope took the lock.
     Wounded = 6,
-    /// The engine's session is suspended: its connection is lost, and whether it lives on is known when it is back. Its
+    /// The engine's session is suspended: its connection is lost, so it is unknown whether the session still exists. Its
     /// deadline has not passed.
     Suspended = 7,
-    /// The cell refuses the client: access control was turned on, or its access token was revoked.
+    /// The cell rejects the client: access control was turned on, or its access token was revoked.
     Refused = 8,
 }
 

@@ -1,22 +1,22 @@
-//! What happens to a keeper behind the callers' backs.
+//! Events of a keeper: connections, jeopardy, losses.
 
 use std::time::Duration;
 
 use smol_str::SmolStr;
 use tokio::sync::broadcast;
 
-/// Something happened to the keeper's connection, a session or a guard.
+/// Event of the keeper's connection, of a session or of a guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// There is a connection.
+    /// The keeper has connected.
     Connected {
-        /// Where to.
+        /// The address of the server.
         address: SmolStr,
     },
-    /// The connection is gone; the keeper looks for another by itself.
+    /// The connection is lost; the keeper reconnects by itself.
     Disconnected {
-        /// What went wrong.
+        /// The reason.
         why: SmolStr,
     },
     /// A session's deadline has passed without a renewal, or it is suspended: its guards are in jeopardy.
@@ -26,7 +26,7 @@ pub enum Event {
         /// Its time to live.
         ttl: Duration,
     },
-    /// A session in jeopardy was renewed after all: its guards are held again.
+    /// A session in jeopardy was renewed: its guards are held again.
     Recovered {
         /// The session.
         session: SmolStr,
@@ -36,23 +36,23 @@ pub enum Event {
         /// The session.
         session: SmolStr,
     },
-    /// One guard was lost while its session lives on.
+    /// One guard was lost while its session continues.
     GrantLost {
         /// The lock.
         lock: SmolStr,
         /// The token, which is now stale.
         token: u64,
-        /// Why, in the engine's words, such as "forced".
+        /// The engine's reason, such as "forced".
         why: SmolStr,
     },
-    /// The reader was too slow: so many events were dropped.
+    /// The reader was too slow: this many events were dropped.
     Missed(u64),
 }
 
-/// How many events wait for a slow reader before the oldest are dropped.
+/// Number of events that are buffered for a slow reader before the oldest are dropped.
 pub(crate) const EVENTS_KEPT: usize = 256;
 
-/// The events of a keeper, from the moment that [`Keeper::events`](crate::Keeper::events) was called.
+/// Stream of the events of a keeper, from the call of [`Keeper::events`](crate::Keeper::events) on.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<Event>,
@@ -63,11 +63,11 @@ impl Events {
         Events { receiver }
     }
 
-    /// The next event; `None` once the keeper is closed.
+    /// Waits for the next event; `None` once the keeper is closed.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: an event that was not returned will be returned by the next call.
+    /// Cancel-safe: the next call returns an event that this one did not.
     pub async fn next(&mut self) -> Option<Event> {
         match self.receiver.recv().await {
             Ok(event) => Some(event),

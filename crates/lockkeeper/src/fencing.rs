@@ -1,4 +1,4 @@
-//! Whether an engine can fence, as a type: code that needs a token does not compile with an engine that has none.
+//! Fencing as a type: code that needs a token does not compile with an engine that has none.
 
 mod sealed {
     pub trait Sealed {}
@@ -6,14 +6,14 @@ mod sealed {
     impl Sealed for super::Unfenced {}
 }
 
-/// Implemented by [`Fenced`] and [`Unfenced`] alone.
+/// Whether guards have a fencing token. Implemented by [`Fenced`] and [`Unfenced`] only.
 pub trait Fencing: sealed::Sealed + Send + Sync + Unpin + 'static {}
 
-/// Guards have a token that rises with every grant: fit for correctness.
+/// Marker: guards have a token that increases with every grant. Suitable for correctness.
 #[derive(Debug, Clone, Copy)]
 pub enum Fenced {}
 
-/// Guards have no token, so nothing can stop a holder that was paused: fit for efficiency only.
+/// Marker: guards have no token, so nothing stops a paused holder that wakes up. Suitable for efficiency only.
 ///
 /// ```compile_fail,E0599
 /// # async fn example() -> Result<(), lockkeeper::Error> {
@@ -24,7 +24,7 @@ pub enum Fenced {}
 /// # Ok(()) }
 /// ```
 ///
-/// The same with an engine that can fence, found out at run time, once:
+/// With an engine chosen at run time, [`Keeper::fenced`](crate::Keeper::fenced) checks once whether it can fence:
 ///
 /// ```no_run
 /// # async fn example(url: &str) -> Result<(), lockkeeper::Error> {

@@ -1,4 +1,4 @@
-//! What an engine hands out: a holder let in. Engine-neutral; guards and leases are views of it.
+//! A grant as the client tracks it, for every engine. Guards and leases are views of it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,36 +14,37 @@ use crate::error::{Error, Loss};
 use crate::guard::GuardState;
 use crate::mode::Mode;
 
-/// A grant, as the client knows it.
+/// A grant, as the client tracks it.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    /// The engine's own number for it.
+    /// The engine's number of the grant.
     pub(crate) number: u64,
     pub(crate) locks: Locks,
     pub(crate) mode: Mode,
     /// `None` with an engine that cannot fence.
     pub(crate) token: Option<Token>,
-    /// Made when somebody asks for it.
+    /// Computed on first use.
     pub(crate) sequencer: OnceLock<String>,
-    /// The cell's session, by which an office is handed over; `None` with other engines.
+    /// The cell's session, needed to hand leadership over; `None` unless the grant belongs to an election of a cell.
     pub(crate) session: Option<String>,
     /// Shared by all grants of the session.
     pub(crate) deadline: Arc<Deadline>,
-    /// How long after the deadline it is in jeopardy before it is lost.
+    /// How long the grant stays in jeopardy after the deadline before it is lost.
     pub(crate) grace: Duration,
-    /// The caller asked to go on working in jeopardy.
+    /// Whether the work continues in jeopardy.
     pub(crate) works_in_jeopardy: bool,
-    /// Invariant: 0 while it is not lost by itself; set once, never cleared.
+    /// The reason why this grant was lost, or 0.
+    /// Invariant: set once, never cleared; stays 0 if only the session was lost.
     pub(crate) lost: AtomicU8,
 }
 
 impl Grant {
-    /// The first lock's name stands for the grant in texts.
+    /// The name of the first lock, which identifies the grant in messages.
     pub(crate) fn name(&self) -> &SmolStr {
         &self.locks.as_slice()[0]
     }
 
-    /// The token with its lock and mode as one text; empty without a token, and for several locks.
+    /// Lock, mode and token as one string; empty without a token and for several locks.
     pub(crate) fn sequencer(&self) -> &str {
         self.sequencer.get_or_init(|| match (&self.locks, self.token) {
             (Locks::One(lock), Some(token)) => {
@@ -53,7 +54,7 @@ impl Grant {
         })
     }
 
-    /// Where it stands now. Once this has said `Lost`, it always will.
+    /// The current state, or the reason for the loss. A loss is final.
     pub(crate) fn state(&self) -> Result<GuardState, Loss> {
         match self.lost.load(Ordering::Acquire) {
             0 => {}
@@ -68,22 +69,22 @@ impl Grant {
         } else if now < deadline.plus(self.grace) {
             Ok(GuardState::Jeopardy)
         } else {
-            // A renewal must not bring back what somebody has seen as lost.
+            // A later renewal must not revive a grant that was reported as lost.
             let _ = self.lose(Loss::GraceOver);
             Err(Loss::GraceOver)
         }
     }
 
-    /// This grant alone is lost; false if it was before. Wakes those who look at it by way of the session's deadline.
+    /// Marks this grant as lost and wakes its observers through the session's deadline. Returns false if it was lost before.
     pub(crate) fn lose(&self, why: Loss) -> bool {
         let first = self.lost.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
-            self.deadline.touch();
+            self.deadline.notify();
         }
         first
     }
 
-    /// Zero from the deadline on.
+    /// The time until the deadline; zero from the deadline on.
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             Ok(GuardState::Held) if mutation::is_on(Mutation::NoDeadline) => Duration::from_millis(100),
@@ -92,7 +93,7 @@ impl Grant {
         }
     }
 
-    /// Strict: from the deadline on it is an error, grace or not, and while the session is suspended.
+    /// Fails from the deadline on, regardless of the grace, and while the session is suspended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.state() {
             Ok(GuardState::Held) => Ok(()),
@@ -106,8 +107,8 @@ impl Grant {
         self.deadline.at().is_ok_and(|at| at <= Moment::now())
     }
 
-    /// Why the work must stop, if it must: at the deadline, or after the grace if the caller asked for that. Not while its
-    /// session is suspended: until the deadline nobody else can be let in.
+    /// The reason to stop the work, if there is one: at the deadline, or after the grace if the caller chose one. A suspended
+    /// session is no reason: until the deadline no other client is granted the lock.
     pub(crate) fn must_stop(&self) -> Option<Loss> {
         match self.state() {
             Ok(GuardState::Held) => None,
@@ -118,17 +119,17 @@ impl Grant {
     }
 
     /// Resolves when the work must stop.
-    pub(crate) async fn stopped(&self) -> Loss {
+    pub(crate) async fn until_must_stop(&self) -> Loss {
         let mut changed = self.deadline.subscribe();
         loop {
             if let Some(why) = self.must_stop() {
                 return why;
             }
-            self.next_look(&mut changed, self.works_in_jeopardy).await;
+            self.next_change(&mut changed, self.works_in_jeopardy).await;
         }
     }
 
-    /// Resolves when the state is another than `last`.
+    /// Resolves when the state differs from `last`.
     pub(crate) async fn changed_from(&self, last: GuardState) -> GuardState {
         let mut changed = self.deadline.subscribe();
         loop {
@@ -136,12 +137,12 @@ impl Grant {
             if state != last {
                 return state;
             }
-            self.next_look(&mut changed, state == GuardState::Jeopardy).await;
+            self.next_change(&mut changed, state == GuardState::Jeopardy).await;
         }
     }
 
-    /// Sleeps until something can have changed: a loss, a renewal in jeopardy, or the clock.
-    async fn next_look(&self, changed: &mut tokio::sync::watch::Receiver<()>, past_grace: bool) {
+    /// Sleeps until the state may have changed: by a loss, a renewal in jeopardy, or the clock.
+    async fn next_change(&self, changed: &mut tokio::sync::watch::Receiver<()>, past_grace: bool) {
         let Ok(deadline) = self.deadline.at() else { return };
         let moment = if past_grace { deadline.plus(self.grace) } else { deadline };
         tokio::select! {

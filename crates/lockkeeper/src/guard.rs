@@ -1,4 +1,4 @@
-//! The handle on a grant.
+//! The guard: the client's handle on a grant.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,24 +15,24 @@ use crate::keeper::Shared;
 use crate::mode::Mode;
 use crate::run::Lease;
 
-/// Where a guard stands; see the [crate's front page](crate#the-states-of-a-guard).
+/// State of a guard; see the [crate's front page](crate#the-states-of-a-guard).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GuardState {
-    /// Nobody else can hold the lock.
+    /// No other client can hold the lock.
     Held,
-    /// The deadline has passed without a renewal: the lock may pass on at any moment. Or, with ZooKeeper, the session is
-    /// suspended: the connection is lost, and the deadline is still to come.
+    /// The deadline has passed without a renewal: another client may acquire the lock at any moment. Or, with ZooKeeper,
+    /// the session is suspended: the connection is lost before the deadline.
     Jeopardy,
-    /// The lock is not ours any more, for good.
+    /// The lock is lost for good.
     Lost,
 }
 
-/// A lock that is held. Dropping it releases the lock in the background and never blocks.
+/// A held lock. Dropping it releases the lock in the background and never blocks.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard<F: Fencing = Fenced> {
     grant: Arc<Grant>,
     shared: Arc<Shared>,
-    /// Dropping it has to give the lock back.
+    /// Whether dropping the guard has to release the lock.
     armed: bool,
     fencing: PhantomData<fn() -> F>,
 }
@@ -46,80 +46,82 @@ impl<F: Fencing> Guard<F> {
         &self.grant
     }
 
-    /// The lock's name; the first one of several.
+    /// Returns the name of the lock; the first name if the guard holds several.
     pub fn lock_name(&self) -> &str {
         self.grant.name()
     }
 
-    /// The names of all locks that it holds.
+    /// Returns the names of all locks that the guard holds.
     pub fn lock_names(&self) -> impl Iterator<Item = &str> {
         self.grant.locks.as_slice().iter().map(SmolStr::as_str)
     }
 
-    /// Alone or shared.
+    /// Returns whether the lock is held exclusively or shared.
     pub fn mode(&self) -> Mode {
         self.grant.mode
     }
 
-    /// How long it is surely held from now on without another renewal; zero in jeopardy and when lost.
+    /// Returns how long the lock is certainly held without another renewal; zero in jeopardy and when lost.
     pub fn remaining(&self) -> Duration {
         let remaining = self.grant.remaining();
         if remaining.is_zero() {
-            self.settle();
+            self.release_if_lost();
         }
         remaining
     }
 
-    /// Where it stands, by the clock: no message is needed, and none is awaited.
+    /// Returns the current state. Decided by the local clock, without a request to the engine.
     pub fn state(&self) -> GuardState {
         match self.grant.state() {
             Ok(state) => state,
             Err(_) => {
-                self.settle();
+                self.release_if_lost();
                 GuardState::Lost
             }
         }
     }
 
-    /// Whether it is surely held, to be asked before each step that matters. It fails from the deadline on, also in a
-    /// grace period.
+    /// Checks that the lock is certainly held. Call it before each step that matters.
+    ///
+    /// It fails from the deadline on, even in a grace period.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`] with the reason.
     pub fn check(&self) -> Result<(), Error> {
-        self.grant.check().inspect_err(|_| self.settle())
+        self.grant.check().inspect_err(|_| self.release_if_lost())
     }
 
-    /// Resolves when the guard can no longer be relied on and the work has to stop, and says why: at the deadline, or
-    /// as soon as the loss is known. If the lock was asked for with [`Lock::grace`](crate::Lock::grace), the deadline
-    /// alone does not resolve it, but the end of the grace does.
+    /// Waits until the work has to stop, and returns the reason: at the deadline, or as soon as the loss is known.
+    ///
+    /// If the lock was configured with [`Lock::grace`](crate::Lock::grace), it resolves at the end of the grace instead of
+    /// at the deadline.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: it only looks.
+    /// Cancel-safe: it only observes.
     pub async fn lost(&self) -> Loss {
-        let why = self.grant.stopped().await;
-        self.settle();
+        let why = self.grant.until_must_stop().await;
+        self.release_if_lost();
         why
     }
 
-    /// The states that it goes through from now on.
+    /// Subscribes to the changes of state.
     pub fn changes(&self) -> GuardChanges {
         GuardChanges { grant: Arc::clone(&self.grant), last: None }
     }
 
-    /// A view of this guard that can be given to others: it cannot release the lock, and does not keep it.
+    /// Returns a view of this guard that other code can keep: it neither releases the lock nor keeps it held.
     pub fn lease(&self) -> Lease<F> {
         Lease::new(Arc::clone(&self.grant))
     }
 
-    /// Releases the lock, and waits until that is certain.
+    /// Releases the lock and waits for the confirmation.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] or [`Error::SessionLost`] if it was lost before: nothing of anybody else's was touched.
-    /// [`Error::Unknown`] if there was no answer in time; it is repeated in the background.
+    /// [`Error::NotHeld`] or [`Error::SessionLost`] if the lock was lost before; other holders are not affected.
+    /// [`Error::Unknown`] if there was no answer in time; the release is retried in the background.
     ///
     /// # Cancel safety
     ///
@@ -130,8 +132,8 @@ impl<F: Fencing> Guard<F> {
         result
     }
 
-    /// A guard that was lost by the clock alone may still hold the lock in the cell: give it back.
-    fn settle(&self) {
+    /// Releases the lock of a lost guard: a guard lost by the clock alone may still hold it in the engine.
+    fn release_if_lost(&self) {
         if self.grant.state().is_err() {
             self.shared.engine.give_back(&self.grant);
         }
@@ -139,13 +141,14 @@ impl<F: Fencing> Guard<F> {
 }
 
 impl Guard<Fenced> {
-    /// The fencing token: greater than that of every earlier grant. Hand it to the resource with every write.
+    /// Returns the fencing token, which is greater than that of every earlier grant. Pass it to the resource with every
+    /// write.
     pub fn token(&self) -> Token {
-        // Invariant: a fenced keeper has an engine that fences, and that gives a token with each grant.
+        // Invariant: a fenced keeper has an engine that issues a token with each grant.
         self.grant.token.unwrap_or_default()
     }
 
-    /// The token with its lock and mode as one text that any service can check; empty for several locks.
+    /// Returns lock, mode and token as one string that any service can check; empty for several locks.
     pub fn sequencer(&self) -> &str {
         self.grant.sequencer()
     }
@@ -169,7 +172,7 @@ impl<F: Fencing> fmt::Debug for Guard<F> {
     }
 }
 
-/// The states of a guard, one after the other.
+/// Stream of the states of a guard, from [`Guard::changes`].
 #[derive(Debug)]
 pub struct GuardChanges {
     grant: Arc<Grant>,
@@ -177,12 +180,13 @@ pub struct GuardChanges {
 }
 
 impl GuardChanges {
-    /// The next state: at once the present one, then each change. `None` after `Lost`. A state that lasts for less time
-    /// than it takes to ask may be skipped, but never `Lost`.
+    /// Returns the current state on the first call, then waits for each change. `None` after `Lost`.
+    ///
+    /// Short-lived states may be skipped, but never `Lost`.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a change that was not returned is returned by the next call.
+    /// Cancel-safe: the next call returns a change that this one did not.
     pub async fn next(&mut self) -> Option<GuardState> {
         let state = match self.last {
             Some(GuardState::Lost) => return None,

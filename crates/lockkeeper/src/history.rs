@@ -1,4 +1,4 @@
-//! What happened: the last events of a lock, what operators did, and contention. The types are those of the HTTP contract.
+//! History of a lock, the audit trail, contention and waits. The types are those of the HTTP contract.
 
 use std::time::Duration;
 
@@ -10,26 +10,27 @@ use crate::error::Error;
 use crate::fencing::Fencing;
 use crate::keeper::Keeper;
 
-/// One who waits for another.
+/// A waiter that is blocked by a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// Who waits.
+    /// The owner of the waiter.
     pub waiter: String,
-    /// For which lock.
+    /// The lock.
     pub lock: String,
-    /// Who is in its way.
+    /// The owner of the holder that blocks it.
     pub holder: String,
-    /// For how long it has waited.
+    /// How long it has waited.
     #[serde(rename = "waited_ms", serialize_with = "as_ms")]
     pub waited: Duration,
-    /// Both are part of a ring of sessions that wait for each other.
+    /// Whether both are part of a cycle of sessions that wait for each other.
     pub in_ring: bool,
 }
 
 impl<F: Fencing> Keeper<F> {
-    /// The last events of a lock, the newest first: at most 32, and fewer if `limit` is not 0. It survives restarts and
-    /// fail-overs of the cell.
+    /// Returns the last events of a lock, newest first: at most 32, or `limit` if it is lower and not 0.
+    ///
+    /// The history survives restarts and fail-overs of the cell.
     ///
     /// # Cancel safety
     ///
@@ -38,7 +39,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.history(name, limit).await
     }
 
-    /// What operators did and who led the cell, the newest first; 0 means the last hundred of each.
+    /// Returns the actions of operators and the changes of leader, newest first; a limit of 0 means the last 100 of each.
     ///
     /// # Cancel safety
     ///
@@ -47,8 +48,9 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.audit(limit).await
     }
 
-    /// Where to look first: the locks that most wait for, those held the longest, the last hour in figures. At most
-    /// `limit` locks in each list; 0 means ten.
+    /// Returns the most contended locks, those held the longest, and statistics of the last hour.
+    ///
+    /// Each list has at most `limit` locks; 0 means 10.
     ///
     /// # Cancel safety
     ///
@@ -57,7 +59,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.top(limit).await
     }
 
-    /// Who waits for whom, beginning with those who wait for this lock, and on to what its holders wait for in turn.
+    /// Returns who waits for whom: the waiters of this lock, and transitively those that block its holders.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! The keeper: one connection to an engine, shared by all locks of a program.
+//! The keeper: a connection to an engine, shared by all locks of a program.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,17 +23,19 @@ use crate::scope::Scope;
 use crate::value::ValueHandle;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
-/// Hands out locks. Cheap to clone; all clones share one connection, and one session for each time to live.
+/// Client of a lock engine: creates locks, elections, limiters and values.
 ///
-/// A keeper reconnects by itself. When the last clone and the last guard are gone, its sessions are closed in the
-/// background; a program that is about to end should call [`close`](Keeper::close), because what its runtime had no
-/// time to send stays held until its time to live is over.
+/// Cheap to clone. All clones share one connection, and one session for each time to live. A keeper reconnects by itself.
+///
+/// When the last clone and the last guard are dropped, the keeper closes its sessions in the background. Call
+/// [`close`](Keeper::close) before the program exits: a lock whose release was not sent stays held until its time to live
+/// expires.
 pub struct Keeper<F: Fencing = Fenced> {
     pub(crate) shared: Arc<Shared>,
     fencing: PhantomData<fn() -> F>,
 }
 
-/// What all clones and guards share.
+/// State shared by all clones and guards.
 pub(crate) struct Shared {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) options: Options,
@@ -42,14 +44,14 @@ pub(crate) struct Shared {
 impl Keeper {
     /// Connects to an engine that can fence.
     ///
-    /// [`EngineInfo`](crate::EngineInfo) has a table of the URLs. Redlock cannot fence, so it is only for
-    /// [`connect_unfenced`](Keeper::connect_unfenced); the tokens of Redis are volatile, see
+    /// [`EngineInfo`](crate::EngineInfo) lists the URLs. Redlock cannot fence: use
+    /// [`connect_unfenced`](Keeper::connect_unfenced). The tokens of Redis are volatile: see
     /// [`KeeperBuilder::accept_volatile_tokens`].
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if nobody answers within the connect timeout, [`Error::Unsupported`] if the engine cannot
-    /// fence or is not built in, [`Error::Invalid`] if the URL makes no sense.
+    /// [`Error::Unavailable`] if no server answers within the connect timeout, [`Error::Unsupported`] if the engine cannot
+    /// fence or is not built in, [`Error::Invalid`] if the URL is malformed.
     ///
     /// # Cancel safety
     ///
@@ -58,14 +60,14 @@ impl Keeper {
         KeeperBuilder::default().connect(url).await
     }
 
-    /// A builder, to set the owner, the default time to live, and time limits.
+    /// Creates a builder that sets the owner, the default time to live, timeouts and credentials.
     pub fn builder() -> KeeperBuilder {
         KeeperBuilder::default()
     }
 }
 
 impl Keeper<Unfenced> {
-    /// Connects to any engine, also to one that cannot fence. Its guards have no token; see [`Unfenced`].
+    /// Connects to any engine, including one that cannot fence. Its guards have no token; see [`Unfenced`].
     ///
     /// # Cancel safety
     ///
@@ -76,12 +78,12 @@ impl Keeper<Unfenced> {
 }
 
 impl Keeper {
-    /// An election: who leads. Its epoch is a token, so only an engine that can fence holds one.
+    /// Creates a handle to an election. Its epoch is a fencing token, so it needs a fenced keeper.
     pub fn election(&self, name: impl Into<SmolStr>) -> Election {
         Election::new(self.clone(), name.into())
     }
 
-    /// A step that is done once, whoever comes and however often. Needs an engine that keeps values.
+    /// Creates a handle to a step that runs once across all clients. Needs an engine that stores values.
     pub fn once(&self, name: impl Into<SmolStr>) -> Once {
         Once::new(self.clone(), name.into())
     }
@@ -92,7 +94,12 @@ impl<F: Fencing> Keeper<F> {
         Keeper { shared: Arc::new(Shared { engine, options }), fencing: PhantomData }
     }
 
-    /// The same keeper with guards that have tokens, if its engine can fence: asked once, at the start of a program.
+    /// Converts to a keeper whose guards have tokens, if the engine can fence. Call it once, when the program starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the engine has no tokens, or has volatile tokens that were not accepted with
+    /// [`KeeperBuilder::accept_volatile_tokens`].
     pub fn fenced(&self) -> Result<Keeper<Fenced>, Error> {
         let engine = &self.shared.engine;
         match engine.capabilities().token {
@@ -100,17 +107,17 @@ impl<F: Fencing> Keeper<F> {
             TokenKind::Volatile if self.shared.options.accepts_volatile_tokens => {}
             TokenKind::Volatile => {
                 return Err(Error::unsupported(format!(
-                    "the tokens of {} do not survive the loss of its server: after that, a low number can be given again \
-                     and a stale holder pass for a new one. Use it with `Keeper::connect_unfenced` where doing the work \
-                     twice does no harm, say `accept_volatile_tokens()` (on the command line \
-                     --accept-volatile-tokens) if you accept that, or choose an engine with durable tokens",
+                    "the tokens of {} are volatile: if its server loses its data, it grants low numbers again, and gates \
+                     can accept a stale holder. Use `Keeper::connect_unfenced` where doing the work twice is harmless, \
+                     accept the risk with `accept_volatile_tokens()` (on the command line --accept-volatile-tokens), or \
+                     choose an engine with durable tokens",
                     engine.name()
                 )));
             }
             TokenKind::None => {
                 return Err(Error::unsupported(format!(
-                    "{} cannot fence: its locks have no token that rises. Use it with `Keeper::connect_unfenced` where \
-                     doing the work twice does no harm, or choose an engine that can fence",
+                    "{} cannot fence: its locks have no fencing token. Use `Keeper::connect_unfenced` where doing the work \
+                     twice is harmless, or choose an engine that can fence",
                     engine.name()
                 )));
             }
@@ -118,22 +125,24 @@ impl<F: Fencing> Keeper<F> {
         Ok(Keeper { shared: Arc::clone(&self.shared), fencing: PhantomData })
     }
 
-    /// A lock, to be acquired once or many times.
+    /// Creates a handle to a lock. It does nothing until it is acquired.
     pub fn lock(&self, name: impl Into<SmolStr>) -> Lock<F> {
         Lock::new(self.clone(), name.into())
     }
 
-    /// Several locks at once, all or nothing, with one token. Their order does not matter: no deadlock.
+    /// Creates a handle to several locks that are acquired together, all or nothing, with one token.
+    ///
+    /// The order of the names does not matter: acquiring them together cannot deadlock.
     pub fn lock_all<N: Into<SmolStr>>(&self, names: impl IntoIterator<Item = N>) -> LockAll<F> {
         LockAll::new(self.clone(), Locks::many(names.into_iter().map(Into::into)))
     }
 
-    /// A small value that is kept beside the locks.
+    /// Creates a handle to a small value that the engine stores beside the locks.
     pub fn value(&self, key: impl Into<String>) -> ValueHandle<F> {
         ValueHandle::new(self.clone(), key.into())
     }
 
-    /// Who holds a lock and who waits for it.
+    /// Returns the holders of a lock and its queue.
     ///
     /// # Cancel safety
     ///
@@ -142,8 +151,9 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.who(name).await.map(engines::split_owners)
     }
 
-    /// The locks whose names begin with `prefix`, one page after the other: pass the last name of the page before as
-    /// `after`. At most 1,000 to a page; 0 means 100.
+    /// Lists the locks whose names begin with `prefix`, one page at a time.
+    ///
+    /// `limit` is at most 1,000; 0 means 100. Pass the last name of the previous page as `after`.
     ///
     /// # Cancel safety
     ///
@@ -152,7 +162,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.locks(prefix, limit, after.unwrap_or_default()).await
     }
 
-    /// Whether a token is still the last one granted for the lock.
+    /// Checks whether a token is still the last one granted for the lock.
     ///
     /// # Cancel safety
     ///
@@ -161,7 +171,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.check_token(lock, token).await
     }
 
-    /// The same for a sequencer, as given by [`Guard::sequencer`](crate::Guard::sequencer).
+    /// Checks a sequencer, as returned by [`Guard::sequencer`](crate::Guard::sequencer).
     ///
     /// # Cancel safety
     ///
@@ -170,29 +180,30 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.check_sequencer(sequencer).await
     }
 
-    /// A line of work that takes several locks and must not end in a deadlock; it is given a name of its own.
+    /// Creates a [`Scope`] with a generated name: one line of work that acquires several locks without deadlock.
     pub fn scope(&self) -> Scope<F> {
-        // Scopes are private to a session, and a session to a keeper: a number is enough.
+        // A scope is private to a session, and a session to a keeper, so a number is unique enough.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         self.scope_named(format_smolstr!("scope-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// The same with a name of your own, to go on with a line of work: the same name is the same scope.
+    /// Creates a [`Scope`] with the given name. The same name continues the same scope.
     pub fn scope_named(&self, name: impl Into<SmolStr>) -> Scope<F> {
         Scope::new(self.clone(), name.into())
     }
 
-    /// A rate that all instances share: so many a second, and up to `burst` at once after a pause.
+    /// Creates a rate limiter shared by all instances: `rate_per_s` permits per second, with bursts of up to `burst`.
     pub fn limiter(&self, name: impl Into<SmolStr>, rate_per_s: f64, burst: u64) -> Limiter<F> {
         Limiter::new(self.clone(), name.into(), rate_per_s, burst)
     }
 
-    /// Frees a lock whoever holds it, and makes its holders' tokens stale. For operators; the reason is recorded.
-    /// Answers how many holders there were, and the lock's new last token.
+    /// Releases a lock regardless of its holders and makes their tokens stale. For operators; the reason is recorded.
+    ///
+    /// Returns the number of former holders and the lock's new last token.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if the answer was lost: look with [`who`](Keeper::who).
+    /// [`Error::Unknown`] if the answer was lost: check with [`who`](Keeper::who).
     ///
     /// # Cancel safety
     ///
@@ -201,7 +212,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.force_release(name, reason).await
     }
 
-    /// How the cell is, as the node that we talk to sees it.
+    /// Returns the status of the cell, as seen by the connected node.
     ///
     /// # Cancel safety
     ///
@@ -210,12 +221,12 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.status().await
     }
 
-    /// What happens from now on: connections lost and found, jeopardy, lost sessions and guards.
+    /// Subscribes to events of this keeper: connects and disconnects, jeopardy, lost sessions and guards.
     pub fn events(&self) -> Events {
         self.shared.engine.events()
     }
 
-    /// The ids of the sessions that are open now, one for each time to live in use.
+    /// Returns the IDs of the open sessions, one for each time to live in use.
     ///
     /// # Cancel safety
     ///
@@ -224,23 +235,25 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.session_ids().await
     }
 
-    /// Ends everything: guards are lost first, then the sessions are closed, which frees what they held.
-    /// Waits until that is done, or until the request timeout. All clones are closed with it.
+    /// Closes the keeper and all its clones: marks its guards as lost, then closes its sessions, which releases their locks.
+    ///
+    /// Waits until that is done, at most for the request timeout.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call goes on in the background.
+    /// A dropped call continues in the background.
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.engine.close().await
     }
 
-    /// What the engine can and cannot promise.
+    /// Returns what the engine supports and guarantees.
     pub fn capabilities(&self) -> &'static Capabilities {
         self.shared.engine.capabilities()
     }
 
-    /// Looks for what is not as safe as it could be in the set-up of the engine's servers: `lockkeeper doctor`.
-    /// An empty list means that nothing was found.
+    /// Examines the configuration of the engine's servers for weak spots, as `lockkeeper doctor` does.
+    ///
+    /// Returns an empty list if it finds none.
     ///
     /// # Cancel safety
     ///
@@ -249,7 +262,7 @@ impl<F: Fencing> Keeper<F> {
         self.shared.engine.examine().await
     }
 
-    /// The engine's name, such as `cell`.
+    /// Returns the engine's name, such as `cell`.
     pub fn engine(&self) -> &'static str {
         self.shared.engine.name()
     }

@@ -1,4 +1,4 @@
-//! Distributed locks that are fenced from end to end.
+//! Distributed locks with end-to-end fencing.
 //!
 //! ```no_run
 //! use lockkeeper::prelude::*;
@@ -21,32 +21,35 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What a lock can promise, and what it cannot
+//! # What a lock can and cannot promise
 //!
 //! A holder can be paused for longer than its lease, wake up, and write. No lock service can stop that write: only
 //! the resource can, by refusing a token lower than the highest it has seen. So every guard of an engine that can
-//! fence has a [`Guard::token`], and an engine that cannot gives a [`Guard`]`<`[`Unfenced`]`>`, which has none:
-//! code that needs a token does not compile with it.
+//! fence has a [`Guard::token`]. An engine that cannot returns a [`Guard`]`<`[`Unfenced`]`>` without that method, so code
+//! that needs a token does not compile with it.
 //!
 //! # The states of a guard
 //!
-//! - **held**: the session was renewed lately enough; nobody else can hold the lock.
-//! - **jeopardy**: the last renewal that was acknowledged was sent a TTL (less drift) ago. The lock may pass on at any
-//!   moment. [`Guard::remaining`] is zero, [`Guard::check`] fails, and, unless the lock was asked for with
-//!   [`Lock::grace`], [`Guard::lost`] resolves and [`Lock::run`] drops the work. If a renewal still comes through, the
-//!   guard is held again.
-//! - **lost**: the session is known to be lost, the lock was taken away by force, or the grace period has passed.
+//! - **held**: the session was renewed in time; no other client can hold the lock.
+//! - **jeopardy**: the last acknowledged renewal was sent a TTL (less drift) ago. Another client may acquire the lock at
+//!   any moment. [`Guard::remaining`] is zero, [`Guard::check`] fails, and, unless the lock was configured with
+//!   [`Lock::grace`], [`Guard::lost`] resolves and [`Lock::run`] drops the work. If a later renewal succeeds, the guard
+//!   is held again.
+//! - **lost**: the session is known to be lost, the lock was released by force, or the grace period has passed.
 //!   A lost guard stays lost.
 //!
-//! All of this is decided by a monotonic clock that counts the time a machine sleeps (`CLOCK_BOOTTIME`), never by a wall
-//! clock and never by the network.
+//! The client decides all of this by a monotonic clock that includes time spent in suspend (`CLOCK_BOOTTIME`), never by a
+//! wall clock and never by the network.
 //!
 //! # Features
 //!
-//! `cell` (on by default): the client of a cell. `admin`: its administration ([`Keeper::admin`]). `embedded`: the lock table inside this process. `redis`, `redlock`,
-//! `etcd`, `zookeeper`, `consul`, `postgres`: locks on servers that you already run; what each can promise is data
-//! ([`Capabilities`]) and a table in `docs/engines.md`. `gate-postgres`, `gate-sqlx`, `gate-redis`, `gate-file`,
-//! `gate-object-store`, `gate-http`: [`gates`], the check of the token at the resource.
+//! - `cell` (default): the client of a Lockkeeper cell.
+//! - `admin`: administration of a cell ([`Keeper::admin`]).
+//! - `embedded`: a lock table inside this process.
+//! - `redis`, `redlock`, `etcd`, `zookeeper`, `consul`, `postgres`: locks on servers that you already run. Their
+//!   guarantees are listed in [`Capabilities`] and in `docs/engines.md`.
+//! - `gate-postgres`, `gate-sqlx`, `gate-redis`, `gate-file`, `gate-object-store`, `gate-http`: [`gates`], which check the
+//!   token at the resource.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "admin")]
@@ -111,7 +114,7 @@ pub use view::{
     Disagreement, ForcedRelease, Holder, LockPage, LockState, Member, Status, TableHash, TokenCheck, Waiter,
 };
 
-/// What nearly every user needs: `use lockkeeper::prelude::*`.
+/// The most common imports: `use lockkeeper::prelude::*`.
 pub mod prelude {
     pub use crate::{Durations as _, Error, Guard, Keeper, Lease, Lock, Mode};
 }

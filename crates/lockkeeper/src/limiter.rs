@@ -1,4 +1,4 @@
-//! A rate that all instances share.
+//! A rate limiter shared by all instances.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,8 +10,9 @@ use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::keeper::Keeper;
 
-/// A rate limiter by its name: all who name it, wherever they run, together get no more than its rate. All have to name the
-/// same rate and burst.
+/// Rate limiter shared by all clients that use its name: together they do not exceed its rate.
+///
+/// All clients must use the same rate and burst.
 ///
 /// ```no_run
 /// # use lockkeeper::prelude::*;
@@ -33,16 +34,16 @@ pub struct Limiter<F: Fencing = Fenced> {
     local: Arc<Mutex<Local>>,
 }
 
-/// What was taken in advance.
+/// Permits taken in advance.
 #[derive(Debug, Default)]
 struct Local {
     left: u64,
     good_until: Moment,
-    /// Nobody is served before this moment: so the engine has said.
+    /// The engine grants no permits before this moment.
     closed_until: Moment,
 }
 
-/// What a limiter answers: done, or when to come back.
+/// The answer of a limiter: taken, or how long to wait before the next try.
 pub(crate) type Taken = Result<(), Duration>;
 
 impl<F: Fencing> Limiter<F> {
@@ -50,21 +51,23 @@ impl<F: Fencing> Limiter<F> {
         Limiter { keeper, name, rate_per_s, burst, batch: 1, local: Arc::default() }
     }
 
-    /// Take so many permits at once and hand them out here without asking: so many times fewer questions, and less exact.
-    /// Each instance may serve up to `permits` too many within one burst, and what it does not use within the time that
-    /// the rate needs for a batch is lost: with N instances the rate of any stretch is right to within N x `permits`.
-    /// Clones of a limiter share their batch. At most the burst. Default: 1, which is exact.
+    /// Takes this many permits per request and hands them out locally: fewer requests, but less exact. Default: 1, which is
+    /// exact.
+    ///
+    /// Each instance may exceed a burst by up to `permits`. Permits that are not used within the time in which the rate
+    /// yields one batch expire. With N instances, the rate over any interval is exact to within N x `permits`. Clones of a
+    /// limiter share their batch. At most the burst.
     pub fn local_batch(mut self, permits: u64) -> Self {
         self.batch = permits.clamp(1, self.burst.max(1));
         self
     }
 
-    /// Takes permits if they can be had now, all or none; otherwise says when to come back.
+    /// Takes permits if all are available now; otherwise returns how long to wait before the next try.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if more are wanted than the burst. If the answer of the engine is lost, the question is
-    /// repeated, and may count twice: never too many are served.
+    /// [`Error::Invalid`] if `permits` exceeds the burst. If the engine's answer is lost, the request is retried and may
+    /// count twice, so the rate is never exceeded.
     ///
     /// # Cancel safety
     ///
@@ -85,10 +88,10 @@ impl<F: Fencing> Limiter<F> {
             }
         }
         let wanted = permits.max(self.batch.min(self.burst));
-        let taken = self.ask(wanted).await?;
+        let taken = self.request(wanted).await?;
         let taken = match taken {
-            // A whole batch is not to be had: perhaps what is needed now is.
-            Err(_) if wanted > permits => self.ask(permits).await?.map(|()| 0),
+            // A whole batch is not available; the permits needed now may be.
+            Err(_) if wanted > permits => self.request(permits).await?.map(|()| 0),
             other => other.map(|()| wanted - permits),
         };
         let mut local = self.local();
@@ -110,8 +113,7 @@ impl<F: Fencing> Limiter<F> {
         }
     }
 
-    /// Takes permits, and waits until they can be had. Who waits has no place in a line: it is served when it comes back in
-    /// time.
+    /// Takes permits, and waits until they are available. Waiters have no order: each retries on its own.
     ///
     /// # Errors
     ///
@@ -129,7 +131,7 @@ impl<F: Fencing> Limiter<F> {
         }
     }
 
-    async fn ask(&self, permits: u64) -> Result<Taken, Error> {
+    async fn request(&self, permits: u64) -> Result<Taken, Error> {
         self.keeper.shared.engine.take_rate(&self.name, permits, self.rate_per_s, self.burst).await
     }
 

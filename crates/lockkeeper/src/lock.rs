@@ -1,4 +1,4 @@
-//! A lock to be acquired: its name and how it is wanted.
+//! The handle to a lock: its name and the settings of an acquire.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,111 +16,115 @@ use crate::mode::Mode;
 use crate::run::{self, Lease};
 use crate::trace;
 
-/// A lock by its name. It can be acquired again and again; each acquire is an owner of its own, so two tasks that share
-/// a keeper exclude each other.
+/// Handle to a named lock, with the settings for acquiring it.
 ///
-/// Unless told otherwise, it waits for as long as it takes: see [`wait`](Lock::wait) and [`no_wait`](Lock::no_wait).
+/// It can be acquired any number of times. Each acquire is its own owner, so two tasks that share a keeper exclude each
+/// other. By default an acquire waits without a limit: see [`wait`](Lock::wait) and [`no_wait`](Lock::no_wait).
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock<F: Fencing = Fenced> {
     keeper: Keeper<F>,
-    /// Shared with the acquires that are under way: it is large, and changes hands often.
-    ask: Arc<AcquireRequest>,
+    /// Shared with the acquires in flight: it is large and often passed on.
+    request: Arc<AcquireRequest>,
 }
 
 impl<F: Fencing> Lock<F> {
     pub(crate) fn new(keeper: Keeper<F>, name: SmolStr) -> Lock<F> {
-        let ask = AcquireRequest::new(Locks::One(name), &keeper.shared.options);
-        Lock { keeper, ask: Arc::new(ask) }
+        let request = AcquireRequest::new(Locks::One(name), &keeper.shared.options);
+        Lock { keeper, request: Arc::new(request) }
     }
 
-    fn changed(&mut self) -> &mut AcquireRequest {
-        Arc::make_mut(&mut self.ask)
+    fn request_mut(&mut self) -> &mut AcquireRequest {
+        Arc::make_mut(&mut self.request)
     }
 
     pub(crate) fn in_scope(mut self, scope: InScope) -> Lock<F> {
-        self.changed().ttl = scope.ttl;
-        self.changed().scope = Some(scope);
+        self.request_mut().ttl = scope.ttl;
+        self.request_mut().scope = Some(scope);
         self
     }
 
-    /// What its holder announces to all who look, such as an address: an [`Election`](crate::Election) is a lock with
-    /// this. At most 4 KiB. Default: nothing.
+    /// Sets a value that the holder announces to observers, such as an address. At most 4 KiB. Default: none.
+    ///
+    /// An [`Election`](crate::Election) is a lock with such a value.
     pub fn announce(mut self, value: impl Into<SmolStr>) -> Self {
-        self.changed().value = Some(value.into());
+        self.request_mut().value = Some(value.into());
         self
     }
 
-    /// How long the lock outlives a holder that is gone. Locks with the same time to live share one session. Default:
-    /// the keeper's (10 seconds).
+    /// Sets the time to live: how long the lock outlives a holder that is gone. Default: the keeper's (10 seconds).
+    ///
+    /// Locks with the same time to live share one session.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.changed().ttl = ttl;
+        self.request_mut().ttl = ttl;
         self
     }
 
-    /// Wait at most this long; then the answer is [`Error::Timeout`]. Zero is the same as [`no_wait`](Lock::no_wait).
+    /// Waits at most this long, then fails with [`Error::Timeout`]. Zero is the same as [`no_wait`](Lock::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.changed().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.request_mut().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
         self
     }
 
-    /// Do not wait: if it cannot be had at once, the answer is [`Error::Contended`].
+    /// Does not wait: fails with [`Error::Contended`] if the lock is not free.
     pub fn no_wait(mut self) -> Self {
-        self.changed().wait = Wait::No;
+        self.request_mut().wait = Wait::No;
         self
     }
 
-    /// Wait for as long as it takes, also while the cell cannot be reached. This is the default.
+    /// Waits without a limit, even while the cell is unreachable. This is the default.
     pub fn wait_forever(mut self) -> Self {
-        self.changed().wait = Wait::Forever;
+        self.request_mut().wait = Wait::Forever;
         self
     }
 
-    /// Alone, or together with others.
+    /// Sets whether to hold the lock exclusively or shared. Default: exclusively.
     pub fn mode(mut self, mode: Mode) -> Self {
-        self.changed().mode = mode;
+        self.request_mut().mode = mode;
         self
     }
 
-    /// Together with others who ask for it in shared mode.
+    /// Acquires the lock in shared mode, together with other shared holders.
     pub fn shared(self) -> Self {
         self.mode(Mode::Shared)
     }
 
-    /// How many permits of a counted lock to take. Default: 1.
+    /// Sets how many permits of a counted lock to acquire. Default: 1.
     pub fn permits(mut self, permits: u32) -> Self {
-        self.changed().permits = Some(permits);
+        self.request_mut().permits = Some(permits);
         self
     }
 
-    /// Makes it a counted lock with so many permits. All who use it must name the same number.
+    /// Makes it a counted lock (semaphore) with this many permits. All users must name the same number.
     pub fn capacity(mut self, capacity: u32) -> Self {
-        self.changed().capacity = Some(capacity);
+        self.request_mut().capacity = Some(capacity);
         self
     }
 
-    /// How long the lock stays closed if its holder is lost without releasing it: for resources that cannot check a
-    /// token. At most a minute. Default: none.
-    pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.changed().lock_delay = delay;
-        self
-    }
-
-    /// An id of your own for the request: the same id in the same session is the same request, and gets the same
-    /// answer. Use each for one acquire only. Default: the keeper numbers its requests, and repeats them by itself.
-    pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.changed().request_id = Some(id.into());
-        self
-    }
-
-    /// Go on working in jeopardy: after the deadline, when the lock may already have passed on, [`Guard::lost`] and
-    /// [`run`](Lock::run) wait this much longer for a renewal before they give up, unless the loss is known earlier.
+    /// Sets the lock-delay: how long the lock stays closed if its holder is lost without releasing it. Default: none.
     ///
-    /// This trades safety for not stopping at a short outage. Use it only where every write is fenced: from the
-    /// deadline on, the gate alone decides. Without this call, the work is stopped at the deadline.
+    /// Use it for resources that cannot check a token. At most one minute.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.request_mut().lock_delay = delay;
+        self
+    }
+
+    /// Sets an ID for the request: the same ID in the same session is the same request and gets the same answer.
+    ///
+    /// Use each ID for one acquire only. By default the keeper numbers its requests and retries them itself.
+    pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
+        self.request_mut().request_id = Some(id.into());
+        self
+    }
+
+    /// Keeps working in jeopardy for this long: after the deadline, [`Guard::lost`] and [`run`](Lock::run) wait this much
+    /// longer for a renewal before they give up, unless the loss is known earlier.
+    ///
+    /// This trades safety for riding out a short outage: after the deadline another client may hold the lock. Use it only
+    /// where every write is fenced, because only the gate decides then. Without this call, the work stops at the deadline.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.changed().grace = grace;
-        self.changed().works_in_jeopardy = true;
+        self.request_mut().grace = grace;
+        self.request_mut().works_in_jeopardy = true;
         self
     }
 
@@ -128,47 +132,47 @@ impl<F: Fencing> Lock<F> {
     ///
     /// # Errors
     ///
-    /// [`Error::Contended`] if it is busy and must not wait, [`Error::Timeout`] when the wait is over,
-    /// [`Error::Unavailable`] if the engine could not be asked in time. With each of them nothing is held.
+    /// [`Error::Contended`] if the lock is busy and the call must not wait, [`Error::Timeout`] if the wait ended first,
+    /// [`Error::Unavailable`] if the engine did not answer in time. In each case nothing is held.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a dropped call leaves the queue, and gives back what was granted meanwhile. Nothing stays behind.
-    /// The place in the queue is lost.
+    /// Cancel-safe: a dropped call leaves the queue and releases a grant that arrives meanwhile. The place in the queue is
+    /// lost.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
-        self.ask.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.ask)).await?;
+        self.request.check()?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.request)).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 
-    /// Acquires the lock if it can be had at once; `None` if it is busy.
+    /// Acquires the lock if it is free; returns `None` if it is busy.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe, as [`acquire`](Lock::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
-        self.ask.check()?;
-        let ask = Arc::new(AcquireRequest { wait: Wait::No, ..AcquireRequest::clone(&self.ask) });
-        match trace::acquire(&*self.keeper.shared.engine, ask).await {
+        self.request.check()?;
+        let request = Arc::new(AcquireRequest { wait: Wait::No, ..AcquireRequest::clone(&self.request) });
+        match trace::acquire(&*self.keeper.shared.engine, request).await {
             Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),
             Err(Error::Contended { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Acquires the lock, does the work, releases the lock.
+    /// Acquires the lock, runs the work, and releases the lock.
     ///
-    /// The work's future is dropped before the lease can pass on: at the deadline at the latest, or as soon as the loss
-    /// is known. The answer is then [`Error::Lost`]. `Ok` means that the work ended while the lock was held. With
-    /// [`grace`](Lock::grace) the work goes on in jeopardy until the grace is over or the loss is known.
+    /// The work's future is dropped before another client can acquire the lock: at the deadline at the latest, or as soon
+    /// as the loss is known. The call then returns [`Error::Lost`]. `Ok` means that the work finished while the lock was
+    /// held. With [`grace`](Lock::grace) the work continues in jeopardy until the grace ends or the loss is known.
     ///
-    /// A future can only be stopped where it awaits: work that blocks its thread has to call [`Lease::check`] itself,
-    /// and the resource has to check the token in any case.
+    /// A future stops only where it awaits: work that blocks its thread has to call [`Lease::check`] itself, and the
+    /// resource has to check the token in any case.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Lock::acquire), and [`Error::Lost`]. A failed release is no error of the work: it is
-    /// repeated in the background.
+    /// Those of [`acquire`](Lock::acquire), and [`Error::Lost`]. A failed release is not an error of the work: it is
+    /// retried in the background.
     ///
     /// # Cancel safety
     ///

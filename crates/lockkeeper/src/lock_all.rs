@@ -1,4 +1,4 @@
-//! Several locks at once.
+//! Several locks, acquired together.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,74 +15,74 @@ use crate::keeper::Keeper;
 use crate::run::{self, Lease};
 use crate::trace;
 
-/// Several locks that are acquired all or nothing, with one guard and one token.
+/// Handle to several locks that are acquired all or nothing, with one guard and one token.
 #[derive(Debug, Clone)]
 #[must_use = "locks do nothing until they are acquired"]
 pub struct LockAll<F: Fencing = Fenced> {
     keeper: Keeper<F>,
-    ask: Arc<AcquireRequest>,
+    request: Arc<AcquireRequest>,
 }
 
 impl<F: Fencing> LockAll<F> {
     pub(crate) fn new(keeper: Keeper<F>, locks: Locks) -> LockAll<F> {
-        let ask = AcquireRequest::new(locks, &keeper.shared.options);
-        LockAll { keeper, ask: Arc::new(ask) }
+        let request = AcquireRequest::new(locks, &keeper.shared.options);
+        LockAll { keeper, request: Arc::new(request) }
     }
 
-    fn changed(&mut self) -> &mut AcquireRequest {
-        Arc::make_mut(&mut self.ask)
+    fn request_mut(&mut self) -> &mut AcquireRequest {
+        Arc::make_mut(&mut self.request)
     }
 
     pub(crate) fn in_scope(mut self, scope: InScope) -> LockAll<F> {
-        self.changed().ttl = scope.ttl;
-        self.changed().scope = Some(scope);
+        self.request_mut().ttl = scope.ttl;
+        self.request_mut().scope = Some(scope);
         self
     }
 
-    /// See [`Lock::ttl`](crate::Lock::ttl).
+    /// Sets the time to live; see [`Lock::ttl`](crate::Lock::ttl).
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.changed().ttl = ttl;
+        self.request_mut().ttl = ttl;
         self
     }
 
-    /// See [`Lock::wait`](crate::Lock::wait).
+    /// Limits the wait; see [`Lock::wait`](crate::Lock::wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.changed().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.request_mut().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
         self
     }
 
-    /// See [`Lock::no_wait`](crate::Lock::no_wait).
+    /// Does not wait; see [`Lock::no_wait`](crate::Lock::no_wait).
     pub fn no_wait(mut self) -> Self {
-        self.changed().wait = Wait::No;
+        self.request_mut().wait = Wait::No;
         self
     }
 
-    /// See [`Lock::wait_forever`](crate::Lock::wait_forever).
+    /// Waits without a limit; see [`Lock::wait_forever`](crate::Lock::wait_forever).
     pub fn wait_forever(mut self) -> Self {
-        self.changed().wait = Wait::Forever;
+        self.request_mut().wait = Wait::Forever;
         self
     }
 
-    /// See [`Lock::lock_delay`](crate::Lock::lock_delay).
+    /// Sets the lock-delay; see [`Lock::lock_delay`](crate::Lock::lock_delay).
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.changed().lock_delay = delay;
+        self.request_mut().lock_delay = delay;
         self
     }
 
-    /// See [`Lock::request_id`](crate::Lock::request_id).
+    /// Sets an ID for the request; see [`Lock::request_id`](crate::Lock::request_id).
     pub fn request_id(mut self, id: impl Into<SmolStr>) -> Self {
-        self.changed().request_id = Some(id.into());
+        self.request_mut().request_id = Some(id.into());
         self
     }
 
-    /// See [`Lock::grace`](crate::Lock::grace).
+    /// Keeps working in jeopardy for this long; see [`Lock::grace`](crate::Lock::grace).
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.changed().grace = grace;
-        self.changed().works_in_jeopardy = true;
+        self.request_mut().grace = grace;
+        self.request_mut().works_in_jeopardy = true;
         self
     }
 
-    /// Acquires all of them.
+    /// Acquires all the locks.
     ///
     /// # Errors
     ///
@@ -90,17 +90,17 @@ impl<F: Fencing> LockAll<F> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a dropped call leaves all queues, and gives back what was granted meanwhile.
+    /// Cancel-safe: a dropped call leaves all queues and releases a grant that arrives meanwhile.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
-        if self.ask.locks.as_slice().is_empty() {
-            return Err(Error::invalid("lock_all was given no name: name at least one lock"));
+        if self.request.locks.as_slice().is_empty() {
+            return Err(Error::invalid("lock_all got no names: name at least one lock"));
         }
-        self.ask.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.ask)).await?;
+        self.request.check()?;
+        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.request)).await?;
         Ok(Guard::new(grant, self.keeper.shared.clone()))
     }
 
-    /// Acquires all of them, does the work, releases them; see [`Lock::run`](crate::Lock::run).
+    /// Acquires all the locks, runs the work, and releases them; see [`Lock::run`](crate::Lock::run).
     ///
     /// # Cancel safety
     ///

@@ -1,3 +1,3 @@
-//! Exclusive or shared.
+//! The mode of a lock: exclusive or shared.
 
 pub use lockkeeper_core::Mode;

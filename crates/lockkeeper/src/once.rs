@@ -1,4 +1,4 @@
-//! Work that is done once, whoever comes and however often.
+//! A step that runs once across all clients.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,12 +13,14 @@ use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::run::Lease;
 
-/// Steps are locks and values whose names begin like this.
+/// The prefix of the lock and the value of a step.
 const PREFIX: &str = "once/";
 
-/// A step that is done once: its result is recorded under the token of whoever did it, and everybody who comes later gets
-/// the recorded result. A crash in the middle is taken over by the next one who comes, so the step itself has to be
-/// fenced or idempotent: hand the token on.
+/// Step that runs once across all clients, such as a cron slot or a step of a workflow.
+///
+/// The first client to finish records the result under its token; later clients get the recorded result. If a client
+/// crashes in the middle, the next one runs the step again, so the step itself has to be fenced or idempotent: pass the
+/// token on.
 ///
 /// ```no_run
 /// # use lockkeeper::prelude::*;
@@ -37,7 +39,7 @@ pub struct Once {
     lock: Lock,
 }
 
-/// What is recorded.
+/// The recorded result.
 #[derive(Serialize, Deserialize)]
 struct Record<T> {
     by: String,
@@ -52,30 +54,32 @@ impl Once {
         Once { keeper, name, lock }
     }
 
-    /// The time to live of the lock under which the step is done; see [`Lock::ttl`].
+    /// Sets the time to live of the lock under which the step runs; see [`Lock::ttl`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
     }
 
-    /// Wait at most this long for somebody else who is at it. Default: as long as it takes.
+    /// Waits at most this long for another client that runs the step. Default: no limit.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.lock = self.lock.wait(limit);
         self
     }
 
-    /// Does the step, unless it was done before: then the recorded result comes back and the work is not begun. If the
-    /// work fails, nothing is recorded, and the next one who comes begins anew.
+    /// Runs the step, or returns the recorded result if it was done before.
+    ///
+    /// If the work fails, nothing is recorded, and the next call runs it again.
     ///
     /// # Errors
     ///
-    /// The outer error: [`Error::Lost`] if the lease ended before the work did, so that somebody else may do it too;
-    /// [`Error::StaleToken`] if somebody else had begun meanwhile and this result was not recorded; [`Error::Unknown`] if
-    /// the record may or may not have been written: run it again to find out. The inner one is the work's own.
+    /// The outer error: [`Error::Lost`] if the lease ended before the work did, so another client may run it too;
+    /// [`Error::StaleToken`] if another client has started meanwhile and this result was not recorded; [`Error::Unknown`]
+    /// if the result may or may not have been recorded: run it again to find out. The inner error is the work's own.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call drops the work; nothing is recorded, and the next one who comes begins anew.
+    /// A dropped call drops the work. A result that was being recorded may or may not have been; otherwise the next call
+    /// runs the step again.
     pub async fn run<W, T, E>(&self, work: impl FnOnce(Token) -> W) -> Result<Result<T, E>, Error>
     where
         W: Future<Output = Result<T, E>>,
@@ -85,7 +89,7 @@ impl Once {
             return Ok(Ok(result));
         }
         let step = |lease: Lease| async move {
-            // Somebody else may have done it while this one waited.
+            // Another client may have finished the step while this one waited.
             if let Some(result) = self.recorded().await? {
                 return Ok(Ok(result));
             }
@@ -104,11 +108,11 @@ impl Once {
         self.lock.run(step).await?
     }
 
-    /// The recorded result, if the step was done.
+    /// Returns the recorded result, if the step was done.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if what is recorded is no such result.
+    /// [`Error::Fatal`] if the record is not a result of this type.
     ///
     /// # Cancel safety
     ///
@@ -117,18 +121,18 @@ impl Once {
         let Some(value) = self.keeper.value(self.name.as_str()).get().await? else { return Ok(None) };
         let record: Record<T> = serde_json::from_slice(&value.bytes).map_err(|error| {
             Error::Fatal(format_smolstr!(
-                "what is recorded for \"{}\" is another kind of result: {error}",
+                "the recorded result of \"{}\" has another type: {error}",
                 self.name
             ))
         })?;
         Ok(Some(record.result))
     }
 
-    /// Forgets that the step was done.
+    /// Deletes the recorded result, so that the step can run again.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have forgotten it.
+    /// A dropped call may or may not have deleted it.
     pub async fn forget(&self) -> Result<(), Error> {
         self.keeper.value(self.name.as_str()).delete().await
     }

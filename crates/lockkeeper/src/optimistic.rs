@@ -1,4 +1,4 @@
-//! Instead of a lock: change a value and try again if somebody else was faster.
+//! An optimistic update: an alternative to a lock.
 
 use crate::backoff;
 use crate::error::Error;
@@ -6,12 +6,14 @@ use crate::fencing::Fencing;
 use crate::keeper::Keeper;
 
 impl<F: Fencing> Keeper<F> {
-    /// Reads a value, lets `change` make a new one of it, and writes that only if nobody has written meanwhile; otherwise
-    /// from the start, after a pause. `change` gets `None` if there is no value, and returns `None` to leave it as it is;
-    /// it may be called several times. Answers the version that the value then has.
+    /// Updates a value by compare-and-swap: reads it, applies `change`, writes the result unless the value has changed, and
+    /// otherwise retries after a pause.
     ///
-    /// Where this fits, it is better than a lock: nobody waits for anybody who has died. For something that must exist
-    /// only once (an idempotency key), write it with [`if_version(0)`](crate::ValueHandle::if_version).
+    /// `change` gets `None` if there is no value, and returns `None` to leave it as it is; it may be called several times.
+    /// Returns the resulting version of the value.
+    ///
+    /// Prefer this to a lock where it fits: no client waits for one that has crashed. For something that must exist only
+    /// once (an idempotency key), write it with [`if_version(0)`](crate::ValueHandle::if_version).
     ///
     /// ```no_run
     /// # use lockkeeper::prelude::*;

@@ -1,4 +1,4 @@
-//! How a keeper behaves, and the builder that sets it.
+//! The settings of a keeper and their builder.
 
 #[cfg(feature = "cell")]
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     pub(crate) credentials: Credentials,
 }
 
-/// What the keeper shows to a cell, as far as the builder was told.
+/// The credentials for a cell that were set on the builder.
 #[cfg(feature = "cell")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Credentials {
@@ -35,7 +35,7 @@ pub(crate) struct Credentials {
     token: Option<Secret>,
 }
 
-/// A text that is never shown.
+/// A string that `Debug` does not reveal.
 #[cfg(feature = "cell")]
 #[derive(Clone)]
 struct Secret(String);
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Secret {
 
 #[cfg(feature = "cell")]
 impl Credentials {
-    /// Reads the files. What the builder was not told comes from the environment.
+    /// Reads the files. Credentials that were not set on the builder come from the environment.
     pub(crate) fn load(&self) -> Result<lockkeeper_net::credentials::Credentials, Error> {
         use lockkeeper_net::credentials::{self, Credentials as Loaded};
         let failed = |error: lockkeeper_net::tls::TlsError| Error::invalid(error.to_string());
@@ -58,7 +58,7 @@ impl Credentials {
             (Some(ca), own) => loaded = loaded.tls(ca, own.clone()).map_err(failed)?,
             (None, Some(_)) => {
                 return Err(Error::invalid(
-                    "a client certificate is for TLS: name the nodes' authority with tls_ca(..)",
+                    "a client certificate requires TLS: set the certificate authority of the nodes with tls_ca(..)",
                 ));
             }
             (None, None) => {}
@@ -70,7 +70,7 @@ impl Credentials {
         }
         loaded
             .or_environment(|name| match (name, &self.token) {
-                // Told by the builder: the environment has nothing to add.
+                // A token set on the builder takes precedence over the environment.
                 (credentials::TOKEN | credentials::TOKEN_FILE, Some(_)) => None,
                 (name, _) => std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from),
             })
@@ -85,7 +85,7 @@ impl Default for Options {
             ttl: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(5),
-            // Chubby's.
+            // As in Chubby.
             grace: Duration::from_secs(45),
             accepts_volatile_tokens: false,
             #[cfg(feature = "cell")]
@@ -94,7 +94,7 @@ impl Default for Options {
     }
 }
 
-/// Sets up a keeper: `Keeper::builder()`.
+/// Builder of a [`Keeper`], created by [`Keeper::builder`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct KeeperBuilder {
@@ -102,84 +102,90 @@ pub struct KeeperBuilder {
 }
 
 impl KeeperBuilder {
-    /// Who it is, for people who ask who holds a lock. Default: host, process id,
-    /// program and the version of this library, such as `web-3/4711/billing/lockkeeper-0.1.0`.
+    /// Sets the owner, which is shown to people who look at a lock. Default: host, process ID, program and the version of
+    /// this library, such as `web-3/4711/billing/lockkeeper-0.1.0`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.options.owner = owner.into();
         self
     }
 
-    /// The time to live of locks that do not name their own. Default: 10 seconds.
+    /// Sets the default time to live of locks. Default: 10 seconds.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// How long `connect` looks for a node that answers. Default: 5 seconds.
+    /// Sets how long `connect` tries to reach a server. Default: 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.options.connect_timeout = timeout;
         self
     }
 
-    /// How long a request may stay without an answer, over all retries, beyond the time that it is meant to wait in a
-    /// queue. Default: 5 seconds. An acquire that waits without a limit has no limit here either.
+    /// Sets how long a request may remain unanswered, over all retries. Default: 5 seconds.
+    ///
+    /// The time that an acquire waits in a queue does not count. An acquire that waits without a limit has no timeout.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.options.request_timeout = timeout;
         self
     }
 
-    /// How long guards stay in jeopardy after their deadline before they are lost. Default: 45 seconds.
-    /// This alone lets no work go on in jeopardy: see [`Lock::grace`](crate::Lock::grace).
+    /// Sets how long guards stay in jeopardy after their deadline before they are lost. Default: 45 seconds.
+    ///
+    /// The work still stops at the deadline, unless the lock is configured with [`Lock::grace`](crate::Lock::grace).
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// Take tokens that do not survive the loss of the server (Redis) for a fence all the same. If Redis loses its
-    /// data, it can give a number again that a resource has already seen, or a lower one: then new holders are refused
-    /// by their gates, or a stale one passes. With other engines this changes nothing.
+    /// Accepts volatile tokens (Redis) as fencing tokens.
+    ///
+    /// If Redis loses its data, it can issue a number that a resource has already seen, or a lower one: then gates refuse
+    /// new holders or accept a stale one. No effect on other engines.
     pub fn accept_volatile_tokens(mut self) -> Self {
         self.options.accepts_volatile_tokens = true;
         self
     }
 
-    /// Speaks TLS with a cell, and trusts nodes whose certificates this authority (PEM) has signed. Without it, the
-    /// environment decides (`LOCKKEEPER_CA`); without that, TLS is not spoken.
+    /// Enables TLS to a cell and trusts nodes whose certificates are signed by this authority (PEM).
+    ///
+    /// Default: the environment variable `LOCKKEEPER_CA`; without it, connections are not encrypted.
     #[cfg(feature = "cell")]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.credentials.ca = Some(file.into());
         self
     }
 
-    /// Shows this certificate (PEM, with its key) to the nodes of a cell: its name is who we are. Without it, the
-    /// environment decides (`LOCKKEEPER_CERT`, `LOCKKEEPER_KEY`). Renewed files are read without a restart.
+    /// Presents this client certificate (PEM, with its key) to the nodes of a cell. Its name is the client's identity.
+    ///
+    /// Default: the environment variables `LOCKKEEPER_CERT` and `LOCKKEEPER_KEY`. Renewed files are read without a restart.
     #[cfg(feature = "cell")]
     pub fn tls_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.options.credentials.own = Some(KeyPair { certificate: certificate.into(), key: key.into() });
         self
     }
 
-    /// Shows this access token to a cell. Without it, the environment decides (`LOCKKEEPER_AUTH_TOKEN`, or a file named
-    /// by `LOCKKEEPER_AUTH_TOKEN_FILE`).
+    /// Presents this access token to a cell.
+    ///
+    /// Default: the environment variable `LOCKKEEPER_AUTH_TOKEN`, or the file named by `LOCKKEEPER_AUTH_TOKEN_FILE`.
     #[cfg(feature = "cell")]
     pub fn access_token(mut self, token: impl Into<String>) -> Self {
         self.options.credentials.token = Some(Secret(token.into()));
         self
     }
 
-    /// Shows the access token in this file, which is read again for each connection.
+    /// Presents the access token in this file, which is read again for each connection.
     #[cfg(feature = "cell")]
     pub fn access_token_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.credentials.token_file = Some(file.into());
         self
     }
 
-    /// The administrator's client of a cell, without a keeper: nothing is connected before the first call.
+    /// Creates the administrator's client of a cell, without a keeper. It connects with the first call.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the URL is not that of a cell, [`Error::Invalid`] if the URL or the credentials make no
-    /// sense.
+    /// [`Error::Unsupported`] if the URL is not that of a cell, [`Error::Invalid`] if the URL or the credentials are
+    /// invalid.
     #[cfg(feature = "admin")]
     pub fn admin(self, url: &str) -> Result<crate::Admin, Error> {
         let (engine, url) = crate::url::EngineUrl::parse(url)?;
@@ -215,7 +221,7 @@ impl KeeperBuilder {
     }
 }
 
-/// Host, process, program and the version of this library, such as `web-3/4711/billing/lockkeeper-0.1.0`.
+/// The default of [`KeeperBuilder::owner`].
 fn default_owner() -> String {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Work under a lock, stopped before the lease can pass on.
+//! Work under a lock, stopped before another client can acquire the lock.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -15,7 +15,7 @@ use crate::fencing::{Fenced, Fencing};
 use crate::grant::Grant;
 use crate::guard::{Guard, GuardState};
 
-/// A view of a guard: what the work may know about the lock it works under. It does not keep the lock.
+/// View of a guard for the work that runs under its lock. It does not keep the lock held.
 pub struct Lease<F: Fencing = Fenced> {
     grant: Arc<Grant>,
     fencing: PhantomData<fn() -> F>,
@@ -26,22 +26,22 @@ impl<F: Fencing> Lease<F> {
         Lease { grant, fencing: PhantomData }
     }
 
-    /// See [`Guard::lock_name`].
+    /// Returns the name of the lock; see [`Guard::lock_name`].
     pub fn lock_name(&self) -> &str {
         self.grant.name()
     }
 
-    /// See [`Guard::remaining`].
+    /// Returns how long the lock is certainly held; see [`Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.grant.remaining()
     }
 
-    /// See [`Guard::state`].
+    /// Returns the current state; see [`Guard::state`].
     pub fn state(&self) -> GuardState {
         self.grant.state().unwrap_or(GuardState::Lost)
     }
 
-    /// See [`Guard::check`].
+    /// Checks that the lock is certainly held; see [`Guard::check`].
     ///
     /// # Errors
     ///
@@ -50,23 +50,23 @@ impl<F: Fencing> Lease<F> {
         self.grant.check()
     }
 
-    /// See [`Guard::lost`].
+    /// Waits until the work has to stop; see [`Guard::lost`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: it only looks.
+    /// Cancel-safe: it only observes.
     pub async fn lost(&self) -> Loss {
-        self.grant.stopped().await
+        self.grant.until_must_stop().await
     }
 }
 
 impl Lease<Fenced> {
-    /// See [`Guard::token`].
+    /// Returns the fencing token; see [`Guard::token`].
     pub fn token(&self) -> Token {
         self.grant.token.unwrap_or_default()
     }
 
-    /// See [`Guard::sequencer`].
+    /// Returns the sequencer; see [`Guard::sequencer`].
     pub fn sequencer(&self) -> &str {
         self.grant.sequencer()
     }
@@ -84,7 +84,7 @@ impl<F: Fencing> fmt::Debug for Lease<F> {
     }
 }
 
-/// Does the work while the guard lasts.
+/// Runs the work while the guard lasts.
 pub(crate) async fn run<F: Fencing, W, T>(
     guard: Guard<F>,
     work: impl FnOnce(Lease<F>) -> W,
@@ -96,8 +96,8 @@ where
         let mut lost = pin!(guard.lost());
         let mut work = pin!(work(guard.lease()));
         poll_fn(|context| {
-            // The clock is asked before every poll of the work: a machine that wakes from a long sleep, with its timers
-            // late, does not do one more step.
+            // Checked before every poll: on a machine that resumes from suspend, with its timers late, the work must not
+            // take one more step.
             if let Some(why) = guard.grant().must_stop() {
                 return Poll::Ready(Err(why));
             }
@@ -105,18 +105,18 @@ where
                 return Poll::Ready(Err(why));
             }
             match work.as_mut().poll(context) {
-                // `Ok` means that the work ended while the lock was held.
+                // `Ok` means that the work finished while the lock was held.
                 Poll::Ready(output) => Poll::Ready(guard.grant().must_stop().map_or(Ok(output), Err)),
                 Poll::Pending => Poll::Pending,
             }
         })
         .await
-        // The work is dropped here, before the lock is given back.
+        // The work is dropped here, before the lock is released.
     };
     match outcome {
         Ok(output) => {
             if let Err(error) = guard.release().await {
-                tracing::debug!(%error, "the work is done, but its lock could not be released at once");
+                tracing::debug!(%error, "failed to release a lock after its work finished");
             }
             Ok(output)
         }

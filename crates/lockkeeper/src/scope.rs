@@ -1,4 +1,4 @@
-//! One line of work that takes several locks, one after the other, and must not end in a deadlock.
+//! A scope: one line of work that acquires several locks, one after the other, without deadlock.
 
 use std::fmt;
 use std::future::Future;
@@ -16,17 +16,18 @@ use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::lock_all::LockAll;
 
-/// A line of work: the locks that it takes belong together. Two scopes that wait for each other in a circle would wait for
-/// ever; the [`Policy`] says what happens instead.
+/// One line of work whose locks belong together: the unit of deadlock prevention and detection.
 ///
-/// | policy | when another scope is in the way | the one that has to give way gets |
+/// Scopes that wait for each other in a cycle would wait forever. The [`Policy`] decides what happens instead:
+///
+/// | policy | when another scope holds the lock | the scope that gives way gets |
 /// |---|---|---|
-/// | [`Policy::Detect`] (default) | waits, unless that would close a circle | [`Error::Deadlock`], with the circle in its text |
+/// | [`Policy::Detect`] (default) | waits, unless that would close a cycle | [`Error::Deadlock`], which names the cycle |
 /// | [`Policy::WaitDie`] | waits for younger scopes only | [`Error::Died`] |
 /// | [`Policy::WoundWait`] | takes the lock from younger scopes, waits for older ones | [`Error::Wounded`], and its guards are lost at once |
 ///
-/// A scope is as old as its first acquire, and keeps its age when it begins again, so that it gets through in the end.
-/// [`run`](Scope::run) does that by itself.
+/// A scope's age counts from its first acquire and is kept over retries, so every scope succeeds eventually.
+/// [`run`](Scope::run) retries automatically.
 ///
 /// ```no_run
 /// # use lockkeeper::prelude::*;
@@ -58,18 +59,18 @@ impl<F: Fencing> Scope<F> {
         Scope { keeper, name, policy: Policy::Detect, ttl }
     }
 
-    /// Its name, which people see beside its locks.
+    /// Returns the name of the scope, which is shown with its locks.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What happens when another scope is in the way. Scopes that meet should have the same one.
+    /// Sets what happens when another scope holds the lock. Scopes that share locks should use the same policy.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The time to live of all its locks, which share one session. Default: the keeper's.
+    /// Sets the time to live of all locks of the scope, which share one session. Default: the keeper's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -79,21 +80,22 @@ impl<F: Fencing> Scope<F> {
         InScope { name: self.name.clone(), policy: self.policy, ttl: self.ttl }
     }
 
-    /// A lock for this line of work. Its time to live is the scope's.
+    /// Creates a handle to a lock in this scope. Its time to live is the scope's.
     pub fn lock(&self, name: impl Into<SmolStr>) -> Lock<F> {
         Lock::new(self.keeper.clone(), name.into()).in_scope(self.in_scope())
     }
 
-    /// Several locks at once for this line of work.
+    /// Creates a handle to several locks in this scope that are acquired together.
     pub fn lock_all<N: Into<SmolStr>>(&self, names: impl IntoIterator<Item = N>) -> LockAll<F> {
         let locks = Locks::many(names.into_iter().map(Into::into));
         LockAll::new(self.keeper.clone(), locks).in_scope(self.in_scope())
     }
 
-    /// Does the work, and does it again from the start whenever it has to give way: after `Deadlock`, `Died` and `Wounded`,
-    /// and after a `Timeout` of one of its waits. Between two tries it rests, longer each time, with a random part. The
-    /// work has to pass these errors on, and must be fit to be begun again: what it wrote under a guard that was lost
-    /// is the gate's business.
+    /// Runs the work and retries it from the start whenever it has to give way: after `Deadlock`, `Died`, `Wounded`, or a
+    /// `Timeout` of one of its waits.
+    ///
+    /// Retries use exponential backoff with jitter. The work has to return these errors and must tolerate a restart; the
+    /// gate decides about writes that it made under a lost guard.
     ///
     /// # Errors
     ///
@@ -109,8 +111,8 @@ impl<F: Fencing> Scope<F> {
         let mut attempt = 0;
         loop {
             match work(self.clone()).await {
-                Err(error) if gives_way(&error) => {
-                    tracing::debug!(scope = %self.name, %error, "begins again");
+                Err(error) if must_retry(&error) => {
+                    tracing::debug!(scope = %self.name, %error, "retrying the scope");
                     tokio::time::sleep(backoff::pause(attempt)).await;
                     attempt += 1;
                 }
@@ -120,7 +122,7 @@ impl<F: Fencing> Scope<F> {
     }
 }
 
-fn gives_way(error: &Error) -> bool {
+fn must_retry(error: &Error) -> bool {
     matches!(
         error,
         Error::Deadlock(_)

@@ -1,6 +1,6 @@
 //! The span of an acquire: how long it took, and who held the lock when a wait began.
 //!
-//! Without a subscriber that wants it nothing is done and nothing allocated: the call goes straight to the engine.
+//! Without a subscriber for the span, the call goes straight to the engine, without an allocation.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -14,17 +14,17 @@ use crate::engines::{AcquireRequest, Engine};
 use crate::error::Error;
 use crate::grant::Grant;
 
-/// What is not granted by then waits: then it is worth a question who holds it.
-const LOOK_AFTER: Duration = Duration::from_millis(20);
+/// An acquire that takes longer than this is waiting: only then is the holder looked up.
+const HOLDER_LOOKUP_AFTER: Duration = Duration::from_millis(20);
 
-/// Acquires, within a span if anybody wants one. Cancel-safe as the engine is.
-pub(crate) async fn acquire(engine: &dyn Engine, ask: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
+/// Acquires, within a span if it is enabled. As cancel-safe as the engine.
+pub(crate) async fn acquire(engine: &dyn Engine, request: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
     let span = tracing::info_span!(
         target: "lockkeeper::trace",
         "acquire",
         engine = engine.name(),
-        lock = %ask.locks.as_slice().first().map(|name| name.as_str()).unwrap_or_default(),
-        locks = ask.locks.as_slice().len(),
+        lock = %request.locks.as_slice().first().map(|name| name.as_str()).unwrap_or_default(),
+        locks = request.locks.as_slice().len(),
         session = Empty,
         token = Empty,
         waited_ms = Empty,
@@ -32,18 +32,18 @@ pub(crate) async fn acquire(engine: &dyn Engine, ask: Arc<AcquireRequest>) -> Re
         outcome = Empty,
     );
     if span.is_disabled() {
-        return engine.acquire(ask).await;
+        return engine.acquire(request).await;
     }
-    // In a box: whoever has no spans should not carry room for them in every future.
-    Box::pin(traced(engine, ask, span.clone()).instrument(span)).await
+    // Boxed, so that callers without spans do not carry the larger future.
+    Box::pin(traced(engine, request, span.clone()).instrument(span)).await
 }
 
-async fn traced(engine: &dyn Engine, ask: Arc<AcquireRequest>, span: Span) -> Result<Arc<Grant>, Error> {
+async fn traced(engine: &dyn Engine, request: Arc<AcquireRequest>, span: Span) -> Result<Arc<Grant>, Error> {
     let began = Instant::now();
-    let lock = ask.locks.as_slice().first().cloned().unwrap_or_default();
-    let mut acquire = pin!(engine.acquire(ask));
-    let look = async {
-        tokio::time::sleep(LOOK_AFTER).await;
+    let lock = request.locks.as_slice().first().cloned().unwrap_or_default();
+    let mut acquire = pin!(engine.acquire(request));
+    let holder_lookup = async {
+        tokio::time::sleep(HOLDER_LOOKUP_AFTER).await;
         if let Ok(state) = engine.who(&lock).await
             && let Some(holder) = state.holders.first()
         {
@@ -54,7 +54,7 @@ async fn traced(engine: &dyn Engine, ask: Arc<AcquireRequest>, span: Span) -> Re
     let outcome = tokio::select! {
         biased;
         outcome = &mut acquire => outcome,
-        never = look => match never {},
+        never = holder_lookup => match never {},
     };
     span.record("waited_ms", began.elapsed().as_millis() as u64);
     match &outcome {
@@ -64,7 +64,7 @@ async fn traced(engine: &dyn Engine, ask: Arc<AcquireRequest>, span: Span) -> Re
                 span.record("token", token.0);
             }
             if let Some(session) = &grant.session {
-                // Its first digits: whoever knows all of them can speak for it.
+                // Only the first digits: the whole ID is a secret.
                 span.record("session", session.get(..8).unwrap_or_default());
             }
         }

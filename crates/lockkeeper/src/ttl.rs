@@ -1,14 +1,14 @@
-//! How long a time to live should be.
+//! A helper to choose a time to live.
 
 use std::time::Duration;
 
-/// Helps to choose a time to live.
+/// Helper to choose a time to live.
 #[derive(Debug, Clone, Copy)]
 pub struct Ttl;
 
 impl Ttl {
-    /// Twice the time that the longest step between two checks of the guard takes, with the network's latency and the drift
-    /// of clocks that we allow for (1 % and 2 ms): long enough for one lost renewal, short enough to pass on soon.
+    /// Returns twice the sum of the longest step between two checks of the guard, the network latency, and the allowed clock
+    /// drift (1 % + 2 ms): long enough to survive one lost renewal, short enough for a quick takeover.
     ///
     /// ```
     /// # use std::time::Duration;

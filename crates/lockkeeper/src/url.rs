@@ -1,16 +1,16 @@
-//! The URLs of engines.
+//! Parses the URLs of engines.
 
 use std::path::PathBuf;
 
 use crate::engines::registry::{self, EngineInfo, UrlForm};
 use crate::error::Error;
 
-/// What the URL of an engine says.
+/// A parsed engine URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineUrl {
-    /// Each host as host:port.
+    /// The hosts, each as host:port.
     Hosts(Vec<String>),
-    /// A folder, if there is one.
+    /// The folder, if there is one.
     Path(Option<PathBuf>),
     Server(ServerUrl),
 }
@@ -18,18 +18,18 @@ pub(crate) enum EngineUrl {
 /// `scheme://user:password@host:port,host:port/path?key=value&key=value`, with all parts but the hosts optional.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
-    /// As it was given: rediss and redis are the same engine.
+    /// As written: `rediss` and `redis` are the same engine.
     pub(crate) scheme: String,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     /// Each as host:port.
     pub(crate) hosts: Vec<String>,
-    /// Without the slash at its start; empty if there is none.
+    /// Without the leading slash; empty if there is none.
     pub(crate) path: String,
     pub(crate) query: Vec<(String, String)>,
 }
 
-/// Never shows the password: URLs get into logs.
+/// Hides the password: URLs get into logs.
 impl std::fmt::Debug for ServerUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}://{}/{}", self.scheme, self.hosts.join(","), self.path)
@@ -38,12 +38,12 @@ impl std::fmt::Debug for ServerUrl {
 
 #[cfg_attr(not(feature = "_servers"), allow(dead_code))]
 impl ServerUrl {
-    /// An option behind the question mark.
+    /// The value of a query option.
     pub(crate) fn option(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// Nothing is ignored in silence: an option that the engine does not know is an error.
+    /// Rejects options that the engine does not know.
     pub(crate) fn allow_options(&self, known: &[&str]) -> Result<(), Error> {
         match self.query.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
@@ -51,21 +51,21 @@ impl ServerUrl {
                 Err(Error::invalid(format!("{}:// has no option \"{key}\": leave it out", self.scheme)))
             }
             Some((key, _)) => Err(Error::invalid(format!(
-                "{}:// has no option \"{key}\": there are {}",
+                "{}:// has no option \"{key}\": use {}",
                 self.scheme,
                 known.join(", ")
             ))),
         }
     }
 
-    /// Where it is, for texts; without user and password.
+    /// The hosts, without user and password, for messages.
     pub(crate) fn address(&self) -> String {
         self.hosts.join(",")
     }
 }
 
 impl EngineUrl {
-    /// The engine that a URL means, and what the URL says.
+    /// Parses a URL into its engine and its parts.
     pub(crate) fn parse(url: &str) -> Result<(&'static EngineInfo, EngineUrl), Error> {
         let Some((scheme, rest)) = url.split_once(':') else {
             let examples = registry::examples();
@@ -85,8 +85,8 @@ impl EngineUrl {
     }
 }
 
-/// Each engine asks for the form that its registry entry names.
-#[allow(dead_code, reason = "without its engines, a form is not asked for")]
+/// Each engine takes the form that its registry entry names.
+#[allow(dead_code, reason = "without its engines, a form is unused")]
 impl EngineUrl {
     pub(crate) fn hosts(self) -> Result<Vec<String>, Error> {
         if let EngineUrl::Hosts(hosts) = self { Ok(hosts) } else { Err(wrong_form()) }
@@ -106,7 +106,7 @@ fn wrong_form() -> Error {
 }
 
 fn server(scheme: &str, default_port: u16, rest: &str) -> Result<ServerUrl, Error> {
-    // The text is not shown: there may be a password in it.
+    // The message does not quote the URL: it may contain a password.
     let wrong = |why: &str| {
         Error::invalid(format!("the URL {why}: write {scheme}://user:password@host:port/path?option=value"))
     };
@@ -117,7 +117,7 @@ fn server(scheme: &str, default_port: u16, rest: &str) -> Result<ServerUrl, Erro
         Some((login, list)) => (Some(login), list),
         None => (None, authority),
     };
-    let decoded = |text: &str| percent_decoded(text).ok_or_else(|| wrong("has a broken % in it"));
+    let decoded = |text: &str| percent_decoded(text).ok_or_else(|| wrong("has an invalid percent-encoding"));
     let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
         Some((user, password)) => (Some(decoded(user)?), Some(decoded(password)?)),
         None => (None, None),
@@ -177,12 +177,12 @@ fn hosts(url: &str, scheme: &str, default_port: u16, rest: &str) -> Result<Vec<S
     let rest = rest.strip_prefix("//").ok_or_else(|| wrong("has no //"))?;
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) || rest.contains(char::is_whitespace) {
-        return Err(wrong("has more than hosts and ports in it"));
+        return Err(wrong("contains more than hosts and ports"));
     }
     rest.split(',')
         .map(|host| match host {
             "" => Err(wrong("names an empty host")),
-            // A bare IPv6 address is in brackets; what follows them is the port.
+            // An IPv6 address is in brackets, followed by the port.
             host => match host.rsplit_once(':') {
                 Some((_, port)) if !port.ends_with(']') => match port.parse::<u16>() {
                     Ok(_) => Ok(host.to_owned()),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_the_contract() {
+    fn cell_and_embedded_urls_are_parsed() {
         let cell = |hosts: &[&str]| ("cell", hosts.iter().map(|&host| host.to_owned()).collect());
         assert_eq!(hosts_of("lockkeeper://a:1,b:2"), cell(&["a:1", "b:2"]));
         assert_eq!(hosts_of("lockkeeper://a,[::1],[::1]:9/"), cell(&["a:7420", "[::1]:7420", "[::1]:9"]));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_scheme_names_those_that_exist() {
+    fn unknown_scheme_error_lists_the_known_ones() {
         let error = EngineUrl::parse("mysql://x").unwrap_err();
         assert_eq!(error.code(), "invalid");
         for scheme in ["lockkeeper://", "embedded:", "redis://", "redlock://", "etcd://", "postgres://"] {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_servers_url_is_read() {
+    fn every_part_of_a_server_url_is_parsed() {
         let server = parsed("postgres://me:p%40ss%2F@a:1,b/db%20x?sslmode=require&level=transaction");
         assert_eq!((server.user.as_deref(), server.password.as_deref()), (Some("me"), Some("p@ss/")));
         assert_eq!((server.address().as_str(), server.path.as_str()), ("a:1,b:5432", "db x"));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_hosts_are_told() {
+    fn malformed_urls_are_rejected() {
         for url in [
             "lockkeeper:h:1",
             "lockkeeper://",

@@ -1,4 +1,4 @@
-//! Small values that are kept beside the locks, and written only under a token that is not stale.
+//! Small values stored beside the locks, with fenced writes.
 
 use lockkeeper_core::Token;
 
@@ -9,21 +9,21 @@ use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::run::Lease;
 
-/// A value as it was read.
+/// A stored value, as returned by [`ValueHandle::get`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Value {
-    /// Its key.
+    /// The key.
     pub key: String,
-    /// Its content.
+    /// The content.
     pub bytes: Vec<u8>,
-    /// Rises with each write.
+    /// The version, which increases with each write.
     pub version: u64,
-    /// The highest token that wrote it, if one did.
+    /// The highest token of a fenced write, if there was one.
     pub token: Option<Token>,
 }
 
-/// A value by its key, and the conditions under which it may be written.
+/// Handle to a value, with the conditions for writing it.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing until it is read or written"]
 pub struct ValueHandle<F: Fencing = Fenced> {
@@ -38,32 +38,33 @@ impl<F: Fencing> ValueHandle<F> {
         ValueHandle { keeper, key, fence: None, if_version: None }
     }
 
-    /// Write only while this guard's token is the last one granted for its lock. For a guard of several locks, the first
-    /// lock stands for all.
+    /// Writes only while this guard's token is the last one granted for its lock.
+    ///
+    /// If the guard holds several locks, only the first one is checked.
     pub fn fence(self, guard: &Guard<Fenced>) -> Self {
         let lock = guard.lock_name().to_owned();
         self.fence_with(lock, guard.token())
     }
 
-    /// The same from within [`Lock::run`](crate::Lock::run).
+    /// Writes only while this lease's token is the last one granted for its lock; see [`Lock::run`](crate::Lock::run).
     pub fn fence_lease(self, lease: &Lease<Fenced>) -> Self {
         let lock = lease.lock_name().to_owned();
         self.fence_with(lock, lease.token())
     }
 
-    /// The same with a lock and a token that came from elsewhere.
+    /// Writes only while this token is the last one granted for this lock.
     pub fn fence_with(mut self, lock: impl Into<String>, token: Token) -> Self {
         self.fence = Some(Fence { lock: lock.into(), token });
         self
     }
 
-    /// Write only if the value still has this version; 0 means that it must not exist yet.
+    /// Writes only if the value still has this version; 0 means that it must not exist yet.
     pub fn if_version(mut self, version: u64) -> Self {
         self.if_version = Some(version);
         self
     }
 
-    /// Reads it; `None` if there is no such value.
+    /// Reads the value; `None` if it does not exist.
     ///
     /// # Cancel safety
     ///
@@ -72,12 +73,12 @@ impl<F: Fencing> ValueHandle<F> {
         self.keeper.shared.engine.get_value(&self.key).await
     }
 
-    /// Writes it, and answers its new version.
+    /// Writes the value and returns its new version.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleToken`] if the fence is stale, [`Error::VersionMismatch`] if it has another version,
-    /// [`Error::Unknown`] if the answer was lost: a write is never repeated behind your back.
+    /// [`Error::StaleToken`] if the fence is stale, [`Error::VersionMismatch`] if the value has another version,
+    /// [`Error::Unknown`] if the answer was lost: the keeper never retries a write that may have happened.
     ///
     /// # Cancel safety
     ///
@@ -90,7 +91,7 @@ impl<F: Fencing> ValueHandle<F> {
             .await
     }
 
-    /// Removes it.
+    /// Deletes the value.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl<F: Fencing> ValueHandle<F> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have removed the value.
+    /// A dropped call may or may not have deleted the value.
     pub async fn delete(&self) -> Result<(), Error> {
         self.keeper.shared.engine.delete_value(&self.key, self.fence.clone(), self.if_version).await
     }

@@ -1,8 +1,8 @@
-//! The administration of a cell, with a real node.
+//! The administration of a cell, against a real node.
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 #[path = "common/node.rs"]
-#[allow(dead_code, reason = "the tests of the client use all of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod node;
 
 use lockkeeper::admin::{Quota, Right};
@@ -15,7 +15,7 @@ fn durable_node() -> (TestNode, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn members_and_status_are_those_of_the_leader() {
+async fn members_and_status_come_from_the_leader() {
     let (node, _folder) = durable_node();
     let keeper = Keeper::connect(&node.url()).await.unwrap();
     let admin = keeper.admin().unwrap();
@@ -27,7 +27,7 @@ async fn members_and_status_are_those_of_the_leader() {
     let error = admin.add_member(7, "127.0.0.1:1").await.unwrap_err();
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
     assert_eq!(admin.remove_member(9).await.unwrap_err().code(), "invalid");
-    // The second address is asked when the first one does not answer.
+    // The second address is tried when the first one does not answer.
     let builder = Keeper::builder().connect_timeout(20.secs());
     let admin = builder.admin(&format!("lockkeeper://127.0.0.1:1,{}", node.address)).unwrap();
     assert_eq!(admin.members().await.unwrap(), members);
@@ -35,7 +35,7 @@ async fn members_and_status_are_those_of_the_leader() {
 }
 
 #[tokio::test]
-async fn rules_tokens_and_quotas_are_set_shown_and_removed() {
+async fn rules_tokens_and_quotas_can_be_set_listed_and_removed() {
     let (node, _folder) = durable_node();
     let anonymous = Keeper::builder().admin(&node.url()).unwrap();
     assert!(!anonymous.access().await.unwrap().enabled);
@@ -45,7 +45,7 @@ async fn rules_tokens_and_quotas_are_set_shown_and_removed() {
     let admin = Keeper::builder().access_token(&first.token).admin(&node.url()).unwrap();
     admin.grant_access("ci", "builds/", &[Right::Acquire, Right::ForceRelease]).await.unwrap();
     let token = admin.create_access_token("ci").await.unwrap();
-    assert!(!format!("{token:?}").contains(&token.token), "a secret is shown");
+    assert!(!format!("{token:?}").contains(&token.token), "Debug reveals the secret");
     let quota = Quota { namespace: Some("builds".into()), locks: Some(5), ..Quota::default() };
     admin.set_quota(quota).await.unwrap();
     let access = admin.access().await.unwrap();
@@ -65,21 +65,24 @@ async fn rules_tokens_and_quotas_are_set_shown_and_removed() {
 }
 
 #[tokio::test]
-async fn the_first_administrator_shows_the_token_of_enable_access() {
+async fn token_of_enable_access_authenticates_the_first_administrator() {
     let (node, _folder) = durable_node();
     let anonymous = Keeper::builder().admin(&node.url()).unwrap();
-    let made = anonymous.enable_access("ada").await.unwrap();
-    assert_eq!(made.identity, "ada");
+    let created = anonymous.enable_access("ada").await.unwrap();
+    assert_eq!(created.identity, "ada");
     assert_eq!(anonymous.access().await.unwrap_err().code(), "unauthenticated");
-    let admin = Keeper::builder().access_token(&made.token).admin(&node.url()).unwrap();
+    let admin = Keeper::builder().access_token(&created.token).admin(&node.url()).unwrap();
     assert!(admin.access().await.unwrap().enabled);
-    let keeper = Keeper::builder().access_token(&made.token).connect(&node.url()).await.unwrap();
-    assert!(keeper.admin().unwrap().access().await.unwrap().enabled, "the keeper's credentials are shown");
+    let keeper = Keeper::builder().access_token(&created.token).connect(&node.url()).await.unwrap();
+    assert!(
+        keeper.admin().unwrap().access().await.unwrap().enabled,
+        "the admin uses the keeper's credentials"
+    );
     keeper.close().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_snapshot_is_received_whole() {
+async fn snapshot_is_received_completely() {
     let (node, _folder) = durable_node();
     let keeper = Keeper::connect(&node.url()).await.unwrap();
     let guard = keeper.lock("kept").acquire().await.unwrap();
@@ -106,7 +109,7 @@ async fn calls_can_be_spawned() {
 }
 
 #[tokio::test]
-async fn other_engines_have_nothing_to_administer() {
+async fn other_engines_do_not_support_administration() {
     let error = Keeper::builder().admin("redis://127.0.0.1:1").unwrap_err();
     assert_eq!(error.code(), "unsupported", "{error}");
     let keeper = Keeper::connect("embedded:").await.unwrap();

@@ -5,32 +5,32 @@ mod common;
 #[path = "common/node.rs"]
 mod node;
 
-use common::{conformance, soon, until};
+use common::{check_engine, soon, until};
 use lockkeeper::prelude::*;
 use lockkeeper::{Event, GuardState};
 use node::TestNode;
 
 #[tokio::test]
-async fn on_a_current_thread_runtime() {
+async fn engine_contract_on_a_current_thread_runtime() {
     let node = TestNode::start(None, "127.0.0.1:0");
-    conformance(&node.url(), "current-thread").await;
+    check_engine(&node.url(), "current-thread").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_multi_thread_runtime() {
+async fn engine_contract_on_a_multi_thread_runtime() {
     let node = TestNode::start(None, "127.0.0.1:0");
-    conformance(&node.url(), "multi-thread").await;
+    check_engine(&node.url(), "multi-thread").await;
 }
 
 #[tokio::test]
-async fn the_next_host_of_the_list_is_tried() {
+async fn next_host_of_the_url_is_tried() {
     let node = TestNode::start(None, "127.0.0.1:0");
     let keeper = Keeper::connect(&format!("lockkeeper://127.0.0.1:1,{}", node.address)).await.unwrap();
     soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn connect_error_names_address_cause_and_next_step() {
     let keeper = Keeper::builder().connect_timeout(300.millis()).connect("lockkeeper://127.0.0.1:1").await;
     let error = keeper.unwrap_err();
     assert_eq!(error.code(), "unavailable");
@@ -41,7 +41,7 @@ async fn nobody_there() {
 }
 
 #[tokio::test]
-async fn a_guard_and_a_waiter_survive_a_restart_of_the_node() {
+async fn guard_and_waiter_survive_a_restart_of_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let mut node = TestNode::start(Some(folder.path().to_owned()), "127.0.0.1:0");
     let (keeper, other) =
@@ -79,7 +79,7 @@ async fn a_guard_and_a_waiter_survive_a_restart_of_the_node() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_costs_the_guard_its_deadline() {
+async fn guard_is_lost_after_its_deadline_and_grace_without_a_node() {
     let mut node = TestNode::start(None, "127.0.0.1:0");
     let keeper = Keeper::builder().ttl(400.millis()).grace(200.millis()).connect(&node.url()).await.unwrap();
     let guard = keeper.lock("a").acquire().await.unwrap();

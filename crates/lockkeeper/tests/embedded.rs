@@ -6,27 +6,27 @@ mod common;
 use std::future::Future;
 use std::task::Poll;
 
-use common::{conformance, soon, until};
+use common::{check_engine, soon, until};
 use lockkeeper::prelude::*;
 
 #[tokio::test]
-async fn in_memory_on_a_current_thread_runtime() {
-    conformance("embedded:", "current-thread").await;
+async fn engine_contract_in_memory_on_a_current_thread_runtime() {
+    check_engine("embedded:", "current-thread").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_memory_on_a_multi_thread_runtime() {
-    conformance("embedded:", "multi-thread").await;
+async fn engine_contract_in_memory_on_a_multi_thread_runtime() {
+    check_engine("embedded:", "multi-thread").await;
 }
 
 #[tokio::test]
-async fn in_a_folder() {
+async fn engine_contract_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
-    conformance(&format!("embedded:{}", folder.path().display()), "folder").await;
+    check_engine(&format!("embedded:{}", folder.path().display()), "folder").await;
 }
 
 #[tokio::test]
-async fn tokens_and_values_survive_in_a_folder() {
+async fn tokens_and_values_in_a_folder_are_durable() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("embedded:{}", folder.path().display());
     let mut last = None;
@@ -38,7 +38,7 @@ async fn tokens_and_values_survive_in_a_folder() {
         let value = keeper.value("round").get().await.unwrap();
         assert_eq!(value.map(|value| value.bytes), (round > 0).then(|| vec![round - 1]));
         keeper.value("round").fence(&guard).put(vec![round]).await.unwrap();
-        // Closed in one round, just dropped in the next.
+        // Closed in the first round, only dropped in the others.
         if round == 0 {
             keeper.close().await.unwrap();
         }
@@ -47,7 +47,7 @@ async fn tokens_and_values_survive_in_a_folder() {
 }
 
 #[tokio::test]
-async fn keepers_of_one_folder_share_one_table_however_it_is_written() {
+async fn keepers_of_one_folder_share_one_table_for_any_spelling_of_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let one = Keeper::connect(&format!("embedded:{}", folder.path().display())).await.unwrap();
     let two = Keeper::connect(&format!("embedded:{}/./", folder.path().display())).await.unwrap();
@@ -57,9 +57,9 @@ async fn keepers_of_one_folder_share_one_table_however_it_is_written() {
     until(&two, "a", 0, 0).await;
 }
 
-/// Dropped in the middle of it, a connect must leave nothing behind that keeps the folder.
+/// A dropped connect must not leave the folder locked.
 #[tokio::test]
-async fn a_connect_that_is_dropped_at_any_await_does_not_keep_the_folder() {
+async fn connect_dropped_at_any_await_releases_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("embedded:{}", folder.path().display());
     for polls in 0.. {
@@ -83,45 +83,45 @@ async fn a_connect_that_is_dropped_at_any_await_does_not_keep_the_folder() {
         drop(again);
         if let Some(connected) = finished {
             connected.unwrap();
-            assert!(polls > 2, "it was dropped at {polls} places only");
+            assert!(polls > 2, "it was dropped at only {polls} awaits");
             return;
         }
     }
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_used_is_told() {
+async fn unusable_folder_is_reported() {
     let error = Keeper::connect("embedded:/dev/null/x").await.unwrap_err();
     assert_eq!(error.code(), "unavailable");
     assert!(error.to_string().contains("/dev/null/x"), "{error}");
 }
 
 #[tokio::test]
-async fn what_happened_can_be_asked() {
-    let folder = tempfile::tempdir().expect("a folder");
+async fn history_audit_top_and_blocked_are_reported() {
+    let folder = tempfile::tempdir().expect("create a folder");
     let url = format!("embedded:{}", folder.path().display());
-    let keeper = Keeper::builder().owner("anna").connect(&url).await.expect("it opens");
-    let guard = keeper.lock("job").acquire().await.expect("it is free");
-    let top = keeper.top(0).await.expect("an answer");
+    let keeper = Keeper::builder().owner("anna").connect(&url).await.expect("connect");
+    let guard = keeper.lock("job").acquire().await.expect("acquire");
+    let top = keeper.top(0).await.expect("answer");
     assert_eq!((top.longest_held[0].lock.as_str(), top.contended.len()), ("job", 0));
     let waits = keeper.clone();
     let waiting = tokio::spawn(async move { waits.lock("job").acquire().await });
     let blocked = loop {
-        let blocked = keeper.blocked("job").await.expect("an answer");
+        let blocked = keeper.blocked("job").await.expect("answer");
         if !blocked.is_empty() {
             break blocked;
         }
         tokio::task::yield_now().await;
     };
     assert_eq!((blocked[0].lock.as_str(), blocked[0].holder.as_str()), ("job", "anna"));
-    guard.release().await.expect("it is held");
-    waiting.await.expect("no panic").expect("its turn").release().await.expect("it is held");
-    let events = keeper.history("job", 0).await.expect("an answer");
+    guard.release().await.expect("release");
+    waiting.await.expect("no panic").expect("acquire").release().await.expect("release");
+    let events = keeper.history("job", 0).await.expect("answer");
     let words: Vec<&str> = events.iter().map(|event| event.what.as_str()).collect();
     assert_eq!(words, ["released", "granted", "released", "granted"]);
     assert!(events.iter().all(|event| event.owner == "anna"));
-    keeper.force_release("job", "to see").await.expect("an answer");
-    let acts = keeper.audit(1).await.expect("an answer").acts;
+    keeper.force_release("job", "to see").await.expect("answer");
+    let acts = keeper.audit(1).await.expect("answer").acts;
     assert_eq!((acts[0].what.as_str(), acts[0].reason.as_deref()), ("force_release", Some("to see")));
-    keeper.close().await.expect("it closes");
+    keeper.close().await.expect("close");
 }

@@ -1,4 +1,4 @@
-//! The table of engines in the documentation is the one in the code.
+//! The table of engines in the documentation matches the code.
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use lockkeeper::{Capabilities, Class, TokenKind};
@@ -7,7 +7,7 @@ const BEGIN: &str = "--test engines_table` -->\n";
 const END: &str = "<!-- end -->";
 
 #[test]
-fn the_table_in_the_documentation_is_up_to_date() {
+fn table_in_the_documentation_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/engines.md");
     let text = std::fs::read_to_string(path).unwrap();
     let start = text.find(BEGIN).unwrap() + BEGIN.len();
@@ -24,25 +24,25 @@ fn the_table_in_the_documentation_is_up_to_date() {
 }
 
 #[test]
-fn what_an_engine_says_about_itself_makes_sense() {
+fn capabilities_of_each_engine_are_consistent() {
     for engine in Capabilities::all() {
         assert!(engine.ttl_min < engine.ttl_max, "{}", engine.engine);
         assert_eq!(engine.token == TokenKind::None, engine.token_source.is_empty(), "{}", engine.engine);
-        // Without a durable token nothing protects the resource from a stale holder.
+        // Only a durable token protects the resource from a stale holder.
         if engine.class == Class::Correctness {
             assert_eq!(engine.token, TokenKind::Durable, "{}", engine.engine);
         }
     }
 }
 
-/// Whoever opens an engine's folder reads first what it does, and what it does not promise.
+/// The `mod.rs` of each engine documents its recipe, and what it does not promise.
 #[test]
-fn each_engine_opens_with_its_page() {
+fn each_engine_documents_its_guarantees() {
     for engine in Capabilities::all() {
         let path = format!("{}/src/engines/{}/mod.rs", env!("CARGO_MANIFEST_DIR"), engine.engine);
         let text = std::fs::read_to_string(&path).unwrap();
         let page: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
-        // A heading, or words in bold at the beginning of a paragraph.
+        // A heading, or bold text at the beginning of a paragraph.
         let has = |words: &str| {
             page.iter().any(|line| {
                 let line = line.trim().trim_start_matches(['#', '*', ' ']).to_lowercase();

@@ -1,5 +1,5 @@
-//! What people build on a lock: lines of work without deadlocks, elections, rates, steps that are done once, optimistic
-//! changes. All of it on the lock table in this process, with a keeper of its own for each client.
+//! The recipes built on locks: scopes, elections, rate limiters, steps that run once, optimistic updates. All on a lock table
+//! in this process, with one keeper for each client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
@@ -11,31 +11,32 @@ use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, Loss, Policy, Token};
 use tokio::task::JoinSet;
 
-/// Longer than anything takes on a busy machine.
+/// A timeout that even a busy machine does not reach.
 const LONG: Duration = Duration::from_secs(30);
 
 async fn keeper(name: &str, owner: &str) -> Keeper {
     let url = format!("embedded:{}", folder(name).display());
-    Keeper::builder().owner(owner).connect(&url).await.expect("the table opens")
+    Keeper::builder().owner(owner).connect(&url).await.expect("connect")
 }
 
-/// A folder for each test: keepers of the same folder share one table.
+/// Returns the folder of a test. Keepers of the same folder share one table.
 fn folder(name: &str) -> std::path::PathBuf {
     static ROOT: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
-    ROOT.get_or_init(|| tempfile::tempdir().expect("a folder")).path().join(name)
+    ROOT.get_or_init(|| tempfile::tempdir().expect("create a folder")).path().join(name)
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < LONG, "waited in vain: {what}");
+        assert!(began.elapsed() < LONG, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-struct Dice(u64);
+/// A xorshift random number generator.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -44,24 +45,24 @@ impl Dice {
     }
 }
 
-/// 50 clients do 1,000 transactions of 4 random locks each, in random order, and each changes something that only the
-/// locks protect.
+/// 50 clients run 1,000 transactions with 4 random locks each, in random order. Each changes accounts that only the locks
+/// protect.
 async fn transactions(policy: Policy) {
     const CLIENTS: u64 = 50;
     const EACH: u64 = 20;
     const LOCKS: u64 = 40;
     let accounts: Arc<Vec<AtomicU64>> = Arc::new((0..LOCKS).map(|_| AtomicU64::new(0)).collect());
-    let given_way = Arc::new(AtomicU32::new(0));
+    let retries = Arc::new(AtomicU32::new(0));
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         let keeper = keeper(policy.as_str(), &format!("client-{number}")).await;
-        let (accounts, given_way) = (Arc::clone(&accounts), Arc::clone(&given_way));
+        let (accounts, retries) = (Arc::clone(&accounts), Arc::clone(&retries));
         clients.spawn(async move {
-            let mut dice = Dice(number * 7_919 + 1);
+            let mut random = Random(number * 7_919 + 1);
             for _ in 0..EACH {
                 let mut wanted = Vec::new();
                 while wanted.len() < 4 {
-                    let lock = dice.below(LOCKS);
+                    let lock = random.below(LOCKS);
                     if !wanted.contains(&lock) {
                         wanted.push(lock);
                     }
@@ -77,7 +78,7 @@ async fn transactions(policy: Policy) {
                             let mut guards = Vec::new();
                             for lock in wanted {
                                 let guard = scope.lock(format!("account/{lock}")).wait(LONG).acquire().await;
-                                // A wait that ended would be no deadlock that was prevented.
+                                // A timeout would mean that the deadlock was not prevented.
                                 guards.push(guard.inspect_err(|error| {
                                     assert!(!matches!(error, Error::Timeout { .. }), "{error}");
                                 })?);
@@ -87,13 +88,13 @@ async fn transactions(policy: Policy) {
                                 .map(|at| accounts[*at as usize].load(Ordering::Relaxed))
                                 .collect();
                             tokio::task::yield_now().await;
-                            // The step that matters: nothing is written under a guard that was lost.
+                            // Nothing is written under a lost guard.
                             guards.iter().try_for_each(|guard| guard.check())?;
                             for (at, before) in wanted.iter().zip(before) {
                                 accounts[*at as usize].store(before + 1, Ordering::Relaxed);
                             }
                             for guard in guards {
-                                // An older one may have taken it since.
+                                // An older scope may have taken it since.
                                 let _ = guard.release().await;
                             }
                             Ok(())
@@ -101,7 +102,7 @@ async fn transactions(policy: Policy) {
                     })
                     .await
                     .unwrap();
-                given_way.fetch_add(tries.into_inner() - 1, Ordering::Relaxed);
+                retries.fetch_add(tries.into_inner() - 1, Ordering::Relaxed);
             }
             keeper.close().await.unwrap();
         });
@@ -110,8 +111,8 @@ async fn transactions(policy: Policy) {
         ended.unwrap();
     }
     let written: u64 = accounts.iter().map(|account| account.load(Ordering::Relaxed)).sum();
-    println!("{}: {} transactions began again", policy.as_str(), given_way.load(Ordering::Relaxed));
-    assert_eq!(written, CLIENTS * EACH * 4, "every change of every transaction is there");
+    println!("{}: {} retries of transactions", policy.as_str(), retries.load(Ordering::Relaxed));
+    assert_eq!(written, CLIENTS * EACH * 4, "a change of a transaction was lost");
 }
 
 #[tokio::test]
@@ -130,7 +131,7 @@ async fn wound_wait_finishes_a_thousand_transactions() {
 }
 
 #[tokio::test]
-async fn a_wounded_guard_is_told_at_once_and_fenced_off() {
+async fn wounded_guard_is_lost_at_once_and_fenced() {
     let old = keeper("wounded", "old").await;
     let young = keeper("wounded", "young").await;
     let elder = old.scope().policy(Policy::WoundWait);
@@ -144,7 +145,7 @@ async fn a_wounded_guard_is_told_at_once_and_fenced_off() {
     let write = young.value("row").fence(&held).put("late").await;
     assert!(matches!(write, Err(Error::StaleToken { .. })), "{write:?}");
     assert!(matches!(younger.lock("c").acquire().await, Err(Error::Wounded(_))));
-    // Seen by people, with the line of work.
+    // `who` shows the scope of the holder.
     assert_eq!(old.who("b").await.unwrap().holders[0].scope, elder.name());
     drop((first, taken));
     let wrong = younger.lock("d").ttl(3.secs()).acquire().await;
@@ -152,11 +153,11 @@ async fn a_wounded_guard_is_told_at_once_and_fenced_off() {
 }
 
 #[tokio::test]
-async fn leaders_come_and_go_and_observers_see_it() {
+async fn observers_see_every_change_of_leader() {
     let (one, two, three) =
         (keeper("elect", "pod-1").await, keeper("elect", "pod-2").await, keeper("elect", "pod-3").await);
     let mut observer = three.election("db").observe();
-    assert_eq!(observer.next().await.unwrap(), None, "nobody leads");
+    assert_eq!(observer.next().await.unwrap(), None, "there is no leader");
     let first = one.election("db").value("10.0.0.1").campaign().await.unwrap();
     let leader = observer.next().await.unwrap().unwrap();
     assert_eq!((leader.value.as_str(), leader.owner.as_str()), ("10.0.0.1", "pod-1"));
@@ -165,7 +166,7 @@ async fn leaders_come_and_go_and_observers_see_it() {
     let busy = two.election("db").wait(Duration::ZERO).campaign().await;
     assert!(matches!(busy, Err(Error::Contended { .. })), "{busy:?}");
 
-    // Two wait; the leader passes the office on to the second of them.
+    // Two candidates wait; the leader hands over to the second one.
     let mut waiting = Vec::new();
     for (keeper, value) in [(&two, "10.0.0.2"), (&three, "10.0.0.3")] {
         let election = keeper.election("db").value(value);
@@ -182,7 +183,7 @@ async fn leaders_come_and_go_and_observers_see_it() {
     assert!(second.epoch() > epoch);
     assert_eq!(observer.next().await.unwrap().unwrap().value, "10.0.0.3");
 
-    // A leader that dies does not lead, and the next one does.
+    // When a leader goes away, the next candidate leads.
     assert!(second.remaining() > Duration::ZERO);
     three.close().await.unwrap();
     assert_eq!(second.state(), GuardState::Lost);
@@ -190,16 +191,16 @@ async fn leaders_come_and_go_and_observers_see_it() {
     let mut observer = one.election("db").observe();
     assert_eq!(observer.next().await.unwrap().unwrap().epoch, third.epoch().0);
     third.resign().await.unwrap();
-    assert_eq!(observer.next().await.unwrap(), None, "the vacancy is seen");
+    assert_eq!(observer.next().await.unwrap(), None, "the vacancy is observed");
     let done = one.election("db").run(|lease| async move { lease.token() }).await.unwrap();
     assert!(done > epoch);
 }
 
 #[tokio::test]
-async fn a_rate_holds_for_all_clients_together() {
+async fn rate_limit_applies_to_all_clients_together() {
     const CLIENTS: usize = 16;
     const RATE: f64 = 200.0;
-    // So much that a second in which the machine does something else is made up for.
+    // Large enough to make up for a second in which the machine is busy.
     const BURST: u64 = 200;
     let measured = Duration::from_secs(30);
     let mut limiters = Vec::new();
@@ -219,17 +220,17 @@ async fn a_rate_holds_for_all_clients_together() {
         });
     }
     tokio::time::sleep(measured.saturating_sub(began.elapsed())).await;
-    // What was served until now, whenever now is.
+    // Measure up to the current moment.
     let (count, seconds) = (taken.load(Ordering::Relaxed) as f64, began.elapsed().as_secs_f64());
     let rate = (count - BURST as f64) / seconds;
     println!("{count} in {seconds:.2} s: {rate:.2} a second");
-    assert!(rate <= RATE * 1.01, "{rate} a second are too many");
-    assert!(rate >= RATE * 0.99, "{rate} a second are too few");
+    assert!(rate <= RATE * 1.01, "{rate} per second are too many");
+    assert!(rate >= RATE * 0.99, "{rate} per second are too few");
     clients.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_local_batch_asks_less_and_stays_within_its_bound() {
+async fn local_batch_stays_within_its_bound() {
     let one = keeper("batch", "one").await;
     let exact = one.limiter("l", 10.0, 40);
     let batched = keeper("batch", "two").await.limiter("l", 10.0, 40).local_batch(20);
@@ -237,20 +238,20 @@ async fn a_local_batch_asks_less_and_stays_within_its_bound() {
     for _ in 0..20 {
         batched.try_take(1).await.unwrap().unwrap();
     }
-    // The batch was taken at once: half of the burst is left, and what came back since.
+    // The batch was taken at once: half of the burst is left, plus what was refilled since.
     let mut left = 0;
     while exact.try_take(1).await.unwrap().is_ok() {
         left += 1;
     }
-    let came_back = (began.elapsed().as_secs_f64() * 10.0).ceil() as u64;
-    assert!((20..=20 + came_back).contains(&left), "{left} were left, {came_back} came back");
+    let refilled = (began.elapsed().as_secs_f64() * 10.0).ceil() as u64;
+    assert!((20..=20 + refilled).contains(&left), "{left} were left, {refilled} were refilled");
     let wait = batched.try_take(1).await.unwrap().unwrap_err();
     assert!(wait <= Duration::from_millis(100), "{wait:?}");
     assert!(matches!(exact.try_take(41).await, Err(Error::Invalid(_))));
 }
 
 #[tokio::test]
-async fn a_step_is_done_once_and_everybody_gets_its_result() {
+async fn step_runs_once_and_all_clients_get_its_result() {
     let done = Arc::new(AtomicU32::new(0));
     let mut clients = JoinSet::new();
     for number in 0..8 {
@@ -277,11 +278,11 @@ async fn a_step_is_done_once_and_everybody_gets_its_result() {
 
     let keeper = keeper("once", "later").await;
     let step = keeper.once("order-43/charge");
-    // What fails is not recorded, and the next one tries again.
+    // A failure is not recorded, and the next call runs the step again.
     let failed = step.run(|_| async { Err::<u32, _>("no money") }).await.unwrap();
     assert_eq!(failed, Err("no money"));
     assert_eq!(step.recorded::<u32>().await.unwrap(), None);
-    // One that dies in the middle is taken over.
+    // A step that was dropped in the middle runs again.
     let dropped = tokio::time::timeout(
         Duration::from_millis(50),
         step.run(|_| std::future::pending::<Result<u32, Error>>()),
@@ -301,7 +302,7 @@ async fn a_step_is_done_once_and_everybody_gets_its_result() {
 }
 
 #[tokio::test]
-async fn optimistic_changes_lose_nothing() {
+async fn optimistic_updates_are_not_lost() {
     let mut clients = JoinSet::new();
     for number in 0..8 {
         let keeper = keeper("optimistic", &format!("client-{number}")).await;
@@ -322,8 +323,8 @@ async fn optimistic_changes_lose_nothing() {
     let keeper = keeper("optimistic", "reader").await;
     let value = keeper.value("visits").get().await.unwrap().unwrap();
     assert_eq!((value.bytes.as_slice(), value.version), (&b"200"[..], 200));
-    assert_eq!(keeper.optimistic("visits", |_| None).await.unwrap(), 200, "left as it is");
-    // An idempotency key: whoever writes it first did it.
+    assert_eq!(keeper.optimistic("visits", |_| None).await.unwrap(), 200, "left unchanged");
+    // An idempotency key: only the first write succeeds.
     keeper.value("key").if_version(0).put("mine").await.unwrap();
     let second = keeper.value("key").if_version(0).put("mine too").await;
     assert!(matches!(second, Err(Error::VersionMismatch { version: 1 })), "{second:?}");

@@ -3,7 +3,7 @@
 //	go run client.go http://127.0.0.1:7420
 //	LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token go run client.go https://locks.example:7420
 //
-// Copy it and adapt it. The rules that keep it safe are marked with RULE.
+// Copy this file and adapt it. The rules that keep it safe are marked with RULE.
 package main
 
 import (
@@ -22,14 +22,14 @@ import (
 	"time"
 )
 
-// Refused is an error of the cell. Code is stable and meant for programs.
-type Refused struct {
+// LockkeeperError is an error of the cell. Code is stable and meant for programs.
+type LockkeeperError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Leader  string `json:"leader"`
 }
 
-func (r *Refused) Error() string { return r.Code + ": " + r.Message }
+func (r *LockkeeperError) Error() string { return r.Code + ": " + r.Message }
 
 // Keeper is one session. Everything that it holds ends with it.
 type Keeper struct {
@@ -56,8 +56,8 @@ func TokenFromEnvironment() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// client trusts the authority in this file; by default, the authorities that the system trusts.
-func client(ca string) (*http.Client, error) {
+// httpClient trusts the authority in this file; by default, the authorities that the system trusts.
+func httpClient(ca string) (*http.Client, error) {
 	if ca == "" {
 		return http.DefaultClient, nil
 	}
@@ -74,7 +74,7 @@ func client(ca string) (*http.Client, error) {
 
 // Open opens a session and keeps it alive until Close. Token and ca may be empty.
 func Open(urls []string, ttl time.Duration, owner, token, ca string) (*Keeper, error) {
-	http, err := client(ca)
+	http, err := httpClient(ca)
 	if err != nil {
 		return nil, err
 	}
@@ -85,16 +85,16 @@ func Open(urls []string, ttl time.Duration, owner, token, ca string) (*Keeper, e
 		return nil, err
 	}
 	k.session = opened.Session
-	k.renewed(sent)
+	k.setDeadline(sent)
 	go k.renew()
 	return k, nil
 }
 
-func (k *Keeper) renewed(sent time.Time) {
+func (k *Keeper) setDeadline(sent time.Time) {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	// RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows that
-	// the session is over before the cell grants its locks to others.
+	// RULE: count from when the renewal was sent, less a margin for clock drift. This deadline then
+	// passes before the cell grants the locks to others.
 	k.deadline = sent.Add(k.ttl*99/100 - 2*time.Millisecond)
 }
 
@@ -110,25 +110,25 @@ func (k *Keeper) renew() {
 		}
 		sent := time.Now()
 		err := k.call("session/keepalive", object{"session": k.session}, nil)
-		var refused *Refused
+		var refused *LockkeeperError
 		switch {
 		case err == nil:
-			k.renewed(sent)
+			k.setDeadline(sent)
 		case errors.As(err, &refused) && (refused.Code == "session_lost" || refused.Code == "unauthenticated"):
-			k.renewed(time.Time{})
+			k.setDeadline(time.Time{})
 			return
 		} // Without an answer the deadline decides, not the network.
 	}
 }
 
-// Holds says whether the work may go on. False: stop at once, another holder may be granted the lock.
+// Holds reports whether the work may continue. False means: stop at once, because the lock may be granted to others.
 func (k *Keeper) Holds() bool {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	return time.Now().Before(k.deadline)
 }
 
-// call makes one call. It moves on to the next node, or to the leader, until one answers.
+// call makes one call. It tries the next node, or the leader, until one answers.
 func (k *Keeper) call(path string, body object, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -138,7 +138,7 @@ func (k *Keeper) call(path string, body object, answer any) error {
 		k.mutex.Lock()
 		url := k.urls[0]
 		k.mutex.Unlock()
-		refused, err := k.ask(url+"/v1/"+path, text, answer)
+		refused, err := k.post(url+"/v1/"+path, text, answer)
 		if err == nil && refused == nil {
 			return nil
 		}
@@ -161,7 +161,7 @@ func (k *Keeper) call(path string, body object, answer any) error {
 	}
 }
 
-func (k *Keeper) ask(url string, body []byte, answer any) (*Refused, error) {
+func (k *Keeper) post(url string, body []byte, answer any) (*LockkeeperError, error) {
 	request, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (k *Keeper) ask(url string, body []byte, answer any) (*Refused, error) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		var failed struct{ Error Refused }
+		var failed struct{ Error LockkeeperError }
 		err := json.NewDecoder(response.Body).Decode(&failed)
 		return &failed.Error, err
 	}
@@ -238,7 +238,7 @@ func run(urls []string) error {
 	}
 	fmt.Println("written under a token")
 	err = keeper.Lock(name, 5*time.Second, func(second uint64) error {
-		var refused *Refused
+		var refused *LockkeeperError
 		if second <= first || !errors.As(keeper.Put(name, "too late", name, first), &refused) {
 			return errors.New("the stale token was accepted")
 		}

@@ -3,8 +3,7 @@
 //   java Client.java http://127.0.0.1:7420
 //   LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token java Client.java https://locks.example:7420
 //
-// Copy it and adapt it; with a JSON library it gets shorter. The rules that keep it safe are marked with
-// RULE.
+// Copy this file and adapt it; with a JSON library it gets shorter. The rules that keep it safe are marked with RULE.
 
 import java.io.IOException;
 import java.net.URI;
@@ -30,10 +29,10 @@ import javax.net.ssl.TrustManagerFactory;
 /** One session. Everything that it holds ends with it. */
 public final class Client implements AutoCloseable {
     /** An error of the cell. The code is stable and meant for programs. */
-    public static final class Refused extends IOException {
+    public static final class LockkeeperException extends IOException {
         public final String code;
 
-        Refused(String code, String answer) {
+        LockkeeperException(String code, String answer) {
             super(answer);
             this.code = code;
         }
@@ -63,18 +62,18 @@ public final class Client implements AutoCloseable {
         HttpClient.Builder builder = HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1)
                 .connectTimeout(Duration.ofSeconds(5));
-        http = ca == null ? builder.build() : builder.sslContext(trusting(ca)).build();
+        http = ca == null ? builder.build() : builder.sslContext(sslContext(ca)).build();
         this.token = token;
         this.urls = new ArrayList<>(urls);
         this.ttlMs = ttlMs;
         long sent = System.nanoTime();
         session = text(call("session/open", "{\"ttl_ms\": %d, \"owner\": %s}".formatted(ttlMs, quoted(owner))), "session");
-        renewed(sent);
+        setDeadline(sent);
         // RULE: renew three times within each TTL, so that one lost answer does no harm.
         timer.scheduleAtFixedRate(this::renew, ttlMs / 3, ttlMs / 3, TimeUnit.MILLISECONDS);
     }
 
-    private static SSLContext trusting(Path ca) throws IOException, GeneralSecurityException {
+    private static SSLContext sslContext(Path ca) throws IOException, GeneralSecurityException {
         KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
         trusted.load(null, null);
         try (var pem = Files.newInputStream(ca)) {
@@ -95,9 +94,9 @@ public final class Client implements AutoCloseable {
         return file == null ? System.getenv("LOCKKEEPER_AUTH_TOKEN") : Files.readString(Path.of(file)).strip();
     }
 
-    private void renewed(long sent) {
-        // RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows
-        // that the session is over before the cell grants its locks to others.
+    private void setDeadline(long sent) {
+        // RULE: count from when the renewal was sent, less a margin for clock drift. This deadline then
+        // passes before the cell grants the locks to others.
         deadline = sent + ttlMs * 990_000 - 2_000_000;
     }
 
@@ -105,8 +104,8 @@ public final class Client implements AutoCloseable {
         long sent = System.nanoTime();
         try {
             call("session/keepalive", "{\"session\": %s}".formatted(quoted(session)));
-            renewed(sent);
-        } catch (Refused refused) {
+            setDeadline(sent);
+        } catch (LockkeeperException refused) {
             if (refused.code.equals("session_lost") || refused.code.equals("unauthenticated")) {
                 deadline = System.nanoTime();
             }
@@ -117,12 +116,12 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** False: stop the work at once, another holder may be granted the lock. */
+    /** False means: stop the work at once, because the lock may be granted to others. */
     public boolean holds() {
         return System.nanoTime() - deadline < 0;
     }
 
-    /** Makes one call. Moves on to the next node, or to the leader, until one answers. */
+    /** Makes one call. Tries the next node, or the leader, until one answers. */
     private String call(String path, String body) throws IOException, InterruptedException {
         long giveUp = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         while (true) {
@@ -144,10 +143,10 @@ public final class Client implements AutoCloseable {
                 }
                 String code = text(answer.body(), "code");
                 if (!code.equals("unavailable") && !code.equals("not_leader")) {
-                    throw new Refused(code, answer.body());
+                    throw new LockkeeperException(code, answer.body());
                 }
                 leader = text(answer.body(), "leader");
-            } catch (Refused refused) {
+            } catch (LockkeeperException refused) {
                 throw refused;
             } catch (IOException unanswered) {
                 if (System.nanoTime() - giveUp > 0) {
@@ -155,7 +154,7 @@ public final class Client implements AutoCloseable {
                 }
             }
             if (System.nanoTime() - giveUp > 0) {
-                throw new IOException("no node leads: " + urls);
+                throw new IOException("no node answers: " + urls);
             }
             synchronized (urls) {
                 if (leader != null) {
@@ -215,9 +214,9 @@ public final class Client implements AutoCloseable {
         return Long.parseLong(found.group(1));
     }
 
-    public static void main(String[] words) throws Exception {
+    public static void main(String[] args) throws Exception {
         String name = "clients/java";
-        List<String> urls = words.length > 0 ? List.of(words) : List.of("http://127.0.0.1:7420");
+        List<String> urls = args.length > 0 ? List.of(args) : List.of("http://127.0.0.1:7420");
         long[] first = new long[1];
         String ca = System.getenv("LOCKKEEPER_CA");
         try (Client keeper = new Client(urls, 10_000, "java", tokenFromEnvironment(), ca == null ? null : Path.of(ca))) {
@@ -232,7 +231,7 @@ public final class Client implements AutoCloseable {
             keeper.lock(name, 5_000, second -> {
                 try {
                     keeper.put(name, "too late", name, first[0]);
-                } catch (Refused refused) {
+                } catch (LockkeeperException refused) {
                     System.out.println("the older token is refused: " + refused.code);
                     return;
                 }

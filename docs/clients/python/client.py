@@ -3,7 +3,7 @@
     python3 client.py http://127.0.0.1:7420
     LOCKKEEPER_CA=ca.pem LOCKKEEPER_AUTH_TOKEN_FILE=ci.token python3 client.py https://locks.example:7420
 
-Copy it and adapt it. The rules that keep it safe are marked with RULE.
+Copy this file and adapt it. The rules that keep it safe are marked with RULE.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import urllib.request
 import uuid
 
 
-class Refused(Exception):
+class LockkeeperError(Exception):
     """An error of the cell. `code` is stable and meant for programs."""
 
     def __init__(self, error):
@@ -47,13 +47,13 @@ class Keeper:
         self.ttl = ttl_ms / 1000
         sent = time.monotonic()
         self.session = self.call("session/open", ttl_ms=ttl_ms, owner=owner)["session"]
-        self._renewed(sent)
+        self._set_deadline(sent)
         self._closed = threading.Event()
         threading.Thread(target=self._renew, daemon=True).start()
 
-    def _renewed(self, sent):
-        # RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows
-        # that the session is over before the cell grants its locks to others.
+    def _set_deadline(self, sent):
+        # RULE: count from when the renewal was sent, less a margin for clock drift. This deadline then passes
+        # before the cell grants the locks to others.
         self.deadline = sent + self.ttl * 0.99 - 0.002
 
     def _renew(self):
@@ -62,8 +62,8 @@ class Keeper:
             sent = time.monotonic()
             try:
                 self.call("session/keepalive", session=self.session)
-                self._renewed(sent)
-            except Refused as refused:
+                self._set_deadline(sent)
+            except LockkeeperError as refused:
                 if refused.code in ("session_lost", "unauthenticated"):
                     self.deadline = 0
                     return
@@ -71,11 +71,11 @@ class Keeper:
                 pass  # The deadline decides, not the network.
 
     def holds(self):
-        """False: stop the work at once, another holder may be granted the lock."""
+        """False means: stop the work at once, because the lock may be granted to others."""
         return time.monotonic() < self.deadline
 
     def call(self, path, **body):
-        """Makes one call. Moves on to the next node, or to the leader, until one answers."""
+        """Makes one call. Tries the next node, or the leader, until one answers."""
         give_up = time.monotonic() + 30
         while True:
             request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode(), self.headers)
@@ -90,7 +90,7 @@ class Keeper:
                     self.urls.insert(0, f"{scheme}://{error['leader']}")
                     del self.urls[8:]
                 elif error["code"] not in ("unavailable", "not_leader"):
-                    raise Refused(error) from None
+                    raise LockkeeperError(error) from None
                 else:
                     self.urls.append(self.urls.pop(0))
             except OSError:
@@ -109,7 +109,7 @@ class Keeper:
         try:
             yield grant["token"]
         finally:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(LockkeeperError):
                 self.call("lock/release", session=self.session, lock=name, token=grant["token"])
 
     def put(self, key, value, lock, token):
@@ -133,7 +133,7 @@ def main():
         try:
             keeper.put("clients/python", "too late", "clients/python", first)
             sys.exit("the stale token was accepted")
-        except Refused as refused:
+        except LockkeeperError as refused:
             print(f"the older token is refused: {refused.code}")
     keeper.close()
 

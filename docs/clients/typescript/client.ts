@@ -6,12 +6,12 @@
 //
 //   NODE_EXTRA_CA_CERTS=ca.pem LOCKKEEPER_AUTH_TOKEN=$(cat ci.token) node client.ts https://locks.example:7420
 //
-// Copy it and adapt it. The rules that keep it safe are marked with RULE.
+// Copy this file and adapt it. The rules that keep it safe are marked with RULE.
 
 declare const process: { argv: string[]; env: Record<string, string | undefined>; exit(code: number): never };
 
 /** An error of the cell. `code` is stable and meant for programs. */
-export class Refused extends Error {
+export class LockkeeperError extends Error {
   code: string;
   constructor(error: { code: string; message: string }) {
     super(error.message);
@@ -19,7 +19,7 @@ export class Refused extends Error {
   }
 }
 
-const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** One session. Everything that it holds ends with it. */
 export class Keeper {
@@ -41,15 +41,15 @@ export class Keeper {
     const sent = performance.now();
     const opened = await keeper.call("session/open", { ttl_ms: ttlMs, owner });
     keeper.session = opened.session as string;
-    keeper.renewed(sent);
+    keeper.setDeadline(sent);
     // RULE: renew three times within each TTL, so that one lost answer does no harm.
     keeper.timer = setInterval(() => void keeper.renew(), ttlMs / 3);
     return keeper;
   }
 
-  private renewed(sent: number): void {
-    // RULE: count from when the renewal was sent, less a margin for clock drift. So this side knows that
-    // the session is over before the cell grants its locks to others.
+  private setDeadline(sent: number): void {
+    // RULE: count from when the renewal was sent, less a margin for clock drift. This deadline then passes
+    // before the cell grants the locks to others.
     this.deadline = sent + this.ttlMs * 0.99 - 2;
   }
 
@@ -57,19 +57,19 @@ export class Keeper {
     const sent = performance.now();
     try {
       await this.call("session/keepalive", { session: this.session });
-      this.renewed(sent);
+      this.setDeadline(sent);
     } catch (error) {
       // Without an answer the deadline decides, not the network.
-      if (error instanceof Refused && ["session_lost", "unauthenticated"].includes(error.code)) this.deadline = 0;
+      if (error instanceof LockkeeperError && ["session_lost", "unauthenticated"].includes(error.code)) this.deadline = 0;
     }
   }
 
-  /** False: stop the work at once, another holder may be granted the lock. */
+  /** False means: stop the work at once, because the lock may be granted to others. */
   holds(): boolean {
     return performance.now() < this.deadline;
   }
 
-  /** Makes one call. Moves on to the next node, or to the leader, until one answers. */
+  /** Makes one call. Tries the next node, or the leader, until one answers. */
   async call(path: string, body: object): Promise<Record<string, unknown>> {
     const giveUp = performance.now() + 30_000;
     for (;;) {
@@ -85,14 +85,14 @@ export class Keeper {
         } else if (found.error.code === "unavailable" || found.error.code === "not_leader") {
           this.urls.push(this.urls.shift()!);
         } else {
-          throw new Refused(found.error);
+          throw new LockkeeperError(found.error);
         }
       } catch (error) {
-        if (error instanceof Refused) throw error;
+        if (error instanceof LockkeeperError) throw error;
         this.urls.push(this.urls.shift()!);
       }
       if (performance.now() > giveUp) throw new Error(`no node answers: ${this.urls}`);
-      await pause(50);
+      await sleep(50);
     }
   }
 
@@ -139,7 +139,7 @@ async function main(): Promise<void> {
     try {
       await keeper.put(name, "too late", name, first);
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
+      if (!(error instanceof LockkeeperError)) throw error;
       console.log(`the older token is refused: ${error.code}`);
       return;
     }

@@ -3,7 +3,7 @@
 pub struct OpenSessionRequest {
     #[prost(uint64, tag = "1")]
     pub ttl_ms: u64,
-    /// Who it is, for people: host, process, label.
+    /// Description of the client for people: host, process, label.
     #[prost(string, tag = "2")]
     pub owner: ::prost::alloc::string::String,
 }
@@ -54,17 +54,17 @@ pub struct AcquireRequest {
     pub request: ::prost::alloc::string::String,
     #[prost(uint64, tag = "9")]
     pub lock_delay_ms: u64,
-    /// The line of work that the lock is for, private to the session.
+    /// The scope: one line of work, private to the session.
     #[prost(string, tag = "10")]
     pub scope: ::prost::alloc::string::String,
-    /// What to do when another scope is in the way: "detect" (or empty), "wait_die" or "wound_wait".
+    /// What to do when another scope blocks the request: "detect" (or empty), "wait_die" or "wound_wait".
     #[prost(string, tag = "11")]
     pub policy: ::prost::alloc::string::String,
-    /// What a candidate stands for.
+    /// The value of a candidate.
     #[prost(string, tag = "12")]
     pub value: ::prost::alloc::string::String,
-    /// On a stream: the answer has the token and the mode alone. Whoever asks knows the name of the lock, and can make the
-    /// sequencer out of both.
+    /// On a stream: the answer has only token and mode. The caller knows the name of the lock, and can build the sequencer
+    /// from them.
     #[prost(bool, tag = "13")]
     pub brief: bool,
 }
@@ -109,7 +109,7 @@ pub struct ReleaseRequest {
     pub lock: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub token: u64,
-    /// The client will never repeat the request that was granted.
+    /// The client will never retry the granted request.
     #[prost(bool, tag = "4")]
     pub forget: bool,
 }
@@ -139,12 +139,12 @@ pub struct LockState {
     pub last_token: u64,
     #[prost(message, repeated, tag = "4")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
-    /// The first of those who wait, at most 1,000; `waiting` counts them all.
+    /// The first waiters, at most 1,000; `waiting` counts all.
     #[prost(message, repeated, tag = "5")]
     pub queue: ::prost::alloc::vec::Vec<Waiter>,
     #[prost(uint32, tag = "6")]
     pub waiting: u32,
-    /// Still closed by a lock-delay for this long; 0 if open.
+    /// The remaining lock-delay; 0 if none.
     #[prost(uint64, tag = "7")]
     pub closed_ms: u64,
 }
@@ -165,7 +165,7 @@ pub struct Holder {
     pub permits: u32,
     #[prost(string, tag = "7")]
     pub scope: ::prost::alloc::string::String,
-    /// What a leader has announced.
+    /// The value of a leader.
     #[prost(string, tag = "8")]
     pub value: ::prost::alloc::string::String,
 }
@@ -184,7 +184,7 @@ pub struct Waiter {
     pub waited_ms: u64,
     #[prost(string, tag = "6")]
     pub scope: ::prost::alloc::string::String,
-    /// What a candidate stands for.
+    /// The value of a candidate.
     #[prost(string, tag = "7")]
     pub value: ::prost::alloc::string::String,
 }
@@ -195,7 +195,7 @@ pub struct ListLocksRequest {
     /// 0: 100; at most 1,000.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// The last name of the page before.
+    /// The last name of the previous page.
     #[prost(string, tag = "3")]
     pub after: ::prost::alloc::string::String,
 }
@@ -203,7 +203,7 @@ pub struct ListLocksRequest {
 pub struct ListLocksResponse {
     #[prost(message, repeated, tag = "1")]
     pub locks: ::prost::alloc::vec::Vec<LockState>,
-    /// There are more: ask again with `after` = the last name.
+    /// There are more: continue with `after` = the last name.
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
@@ -242,7 +242,7 @@ pub struct ForceReleaseResponse {
 pub struct GetHistoryRequest {
     #[prost(string, tag = "1")]
     pub lock: ::prost::alloc::string::String,
-    /// 0: all that are remembered.
+    /// 0: all.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
 }
@@ -250,7 +250,7 @@ pub struct GetHistoryRequest {
 pub struct LockHistory {
     #[prost(string, tag = "1")]
     pub lock: ::prost::alloc::string::String,
-    /// The newest first.
+    /// Newest first.
     #[prost(message, repeated, tag = "2")]
     pub events: ::prost::alloc::vec::Vec<LockEvent>,
 }
@@ -281,10 +281,10 @@ pub struct LockEvent {
     /// For its end.
     #[prost(uint64, optional, tag = "9")]
     pub held_ms: ::core::option::Option<u64>,
-    /// For what was taken away by force.
+    /// For a force-release.
     #[prost(string, tag = "10")]
     pub reason: ::prost::alloc::string::String,
-    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: nothing is decided by it.
+    /// The leader's wall clock at that time, in milliseconds since 1970 UTC. For people; never used for decisions.
     #[prost(uint64, tag = "11")]
     pub utc_ms: u64,
 }
@@ -296,7 +296,7 @@ pub struct GetAuditRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Audit {
-    /// The newest first.
+    /// Newest first.
     #[prost(message, repeated, tag = "1")]
     pub acts: ::prost::alloc::vec::Vec<AuditAct>,
     #[prost(message, repeated, tag = "2")]
@@ -323,13 +323,13 @@ pub struct AuditAct {
     pub last_token: ::core::option::Option<u64>,
     #[prost(string, tag = "9")]
     pub members: ::prost::alloc::string::String,
-    /// Who did it; empty if nobody was asked who they are.
+    /// The authenticated caller; empty if unknown.
     #[prost(string, tag = "10")]
     pub by: ::prost::alloc::string::String,
-    /// What was changed or done, in a line.
+    /// The change or action, in one line.
     #[prost(string, tag = "11")]
     pub change: ::prost::alloc::string::String,
-    /// The leader's wall clock at that moment; absent for a moment, until it is recorded.
+    /// The leader's wall clock at that time; absent until it is recorded.
     #[prost(uint64, optional, tag = "12")]
     pub utc_ms: ::core::option::Option<u64>,
 }
@@ -358,7 +358,7 @@ pub struct Top {
     pub contended: ::prost::alloc::vec::Vec<Contended>,
     #[prost(message, repeated, tag = "2")]
     pub longest_held: ::prost::alloc::vec::Vec<LongHeld>,
-    /// There were too many to look at all of them.
+    /// The lists are a sample, because there were too many locks or sessions.
     #[prost(bool, tag = "3")]
     pub sampled: bool,
     /// Of the last hour.
@@ -366,7 +366,7 @@ pub struct Top {
     pub waited: ::core::option::Option<Spread>,
     #[prost(message, optional, tag = "5")]
     pub held: ::core::option::Option<Spread>,
-    /// In each minute of the last hour, the oldest first.
+    /// In each minute of the last hour, oldest first.
     #[prost(uint32, repeated, tag = "6")]
     pub granted: ::prost::alloc::vec::Vec<u32>,
     #[prost(uint32, repeated, tag = "7")]
@@ -407,7 +407,7 @@ pub struct LongHeld {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetWaitGraphRequest {
-    /// Only the waits for this lock, and what its holders wait for in turn; empty: of the whole cell.
+    /// Only the waits for this lock, and what its holders wait for in turn; empty: the whole cell.
     #[prost(string, tag = "1")]
     pub lock: ::prost::alloc::string::String,
 }
@@ -436,13 +436,13 @@ pub mod wait_graph {
         pub owner: ::prost::alloc::string::String,
         #[prost(uint32, tag = "3")]
         pub holds: u32,
-        /// The ring that it is part of; 0 if none.
+        /// The number of the ring that it belongs to; 0 if none.
         #[prost(uint32, tag = "4")]
         pub ring: u32,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Arrow {
-        /// Places in `points`.
+        /// Indexes of `points`.
         #[prost(uint32, tag = "1")]
         pub from: u32,
         #[prost(uint32, tag = "2")]
@@ -491,7 +491,7 @@ pub struct Value {
     /// 0: there is no such value.
     #[prost(uint64, tag = "3")]
     pub version: u64,
-    /// The highest token that wrote it; 0 if none did.
+    /// The highest token that wrote it; 0 if none.
     #[prost(uint64, tag = "4")]
     pub token: u64,
 }
@@ -546,7 +546,7 @@ pub struct HandOverRequest {
     pub election: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub epoch: u64,
-    /// The value, or else the owner, of the candidate who shall lead.
+    /// The value, or else the owner, of the candidate that shall lead.
     #[prost(string, tag = "4")]
     pub to: ::prost::alloc::string::String,
 }
@@ -559,10 +559,10 @@ pub struct GetElectionRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Election {
-    /// Absent: nobody leads.
+    /// Absent if there is no leader.
     #[prost(message, optional, tag = "1")]
     pub leader: ::core::option::Option<Leader>,
-    /// How many wait to lead.
+    /// The number of waiting candidates.
     #[prost(uint32, tag = "2")]
     pub candidates: u32,
 }
@@ -579,10 +579,10 @@ pub struct Leader {
 pub struct ObserveElectionRequest {
     #[prost(string, tag = "1")]
     pub election: ::prost::alloc::string::String,
-    /// On a stream of frames: answer when the epoch is another one than this; 0 means that nobody leads. Absent: at once.
+    /// On a stream of frames: answer when the epoch differs from this; 0 means that there is no leader. Absent: at once.
     #[prost(uint64, optional, tag = "2")]
     pub known_epoch: ::core::option::Option<u64>,
-    /// On a stream of frames: answer after this time in any case; half a minute if absent or longer.
+    /// On a stream of frames: answer after this time at the latest; 30 s if absent or longer.
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
 }
@@ -642,17 +642,17 @@ pub struct StatusResponse {
     pub cell_time_ms: u64,
     #[prost(uint64, tag = "17")]
     pub uptime_ms: u64,
-    /// The node's own calendar clock, which decides nothing about locks.
+    /// The node's wall clock; never used for decisions about locks.
     #[prost(uint64, tag = "18")]
     pub unix_ms: u64,
-    /// The timing of this node, and the longest round trip between members that it is made for.
+    /// The timing of this node, and the longest round trip between members that it allows.
     #[prost(uint64, tag = "19")]
     pub heartbeat_ms: u64,
     #[prost(uint64, tag = "20")]
     pub election_timeout_ms: u64,
     #[prost(uint64, tag = "21")]
     pub round_trip_max_ms: u64,
-    /// Which commands and rules the cell uses, and the highest version that this node supports.
+    /// The version of the cell's commands and rules, and the highest version that this node supports.
     #[prost(uint32, tag = "22")]
     pub cell_version: u32,
     #[prost(uint32, tag = "23")]
@@ -662,28 +662,28 @@ pub struct StatusResponse {
     pub table_hash: u64,
     #[prost(uint64, tag = "25")]
     pub table_hash_index: u64,
-    /// Set if this node's table differs from that of the majority: it has stopped serving.
+    /// Set if this node's table differs from the majority's: it has stopped serving.
     #[prost(message, optional, tag = "26")]
     pub disagreement: ::core::option::Option<Disagreement>,
-    /// What the table holds in logical bytes, and the most that it may hold.
+    /// The size of the table in logical bytes, and its maximum.
     #[prost(uint64, tag = "27")]
     pub state_bytes: u64,
     #[prost(uint64, tag = "28")]
     pub state_bytes_max: u64,
-    /// Why the node takes in nothing new, for example because disks are full. Empty if it does.
+    /// Why the node accepts nothing new, for example because disks are full. Empty if it does.
     #[prost(string, tag = "30")]
     pub trouble: ::prost::alloc::string::String,
 }
-/// Two lock tables that should be the same are not.
+/// A difference between two lock tables that should be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Disagreement {
-    /// The entry after which it was noticed.
+    /// The entry after which it was detected.
     #[prost(uint64, tag = "1")]
     pub index: u64,
-    /// The hash of the table of the node that answers.
+    /// The hash of the answering node's table.
     #[prost(fixed64, tag = "2")]
     pub own_hash: u64,
-    /// The hash of the other one: of the majority, or of the member that it is shown with.
+    /// The hash of the other table: of the majority, or of the member that it is reported with.
     #[prost(fixed64, tag = "3")]
     pub other_hash: u64,
 }
@@ -691,27 +691,26 @@ pub struct Disagreement {
 pub struct Member {
     #[prost(uint64, tag = "1")]
     pub node_id: u64,
-    /// Where clients reach it.
+    /// Its address for clients.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// Otherwise it only learns.
+    /// Otherwise it is a learner.
     #[prost(bool, tag = "3")]
     pub voter: bool,
-    /// Where the other members reach it.
+    /// Its address for other members.
     #[prost(string, tag = "4")]
     pub peer_address: ::prost::alloc::string::String,
-    /// What only the leader knows: the last entry that the member has, how many it lacks, and for how long it has
-    /// not answered.
+    /// Known only to the leader: the last entry that the member has, how many it lacks, and how long it has not answered.
     #[prost(uint64, optional, tag = "5")]
     pub matched_index: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "6")]
     pub lag: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "7")]
     pub silent_ms: ::core::option::Option<u64>,
-    /// The round trip from the node that answers, as measured; absent for itself, and before it is known.
+    /// The measured round trip from the answering node; absent for itself, and until it is known.
     #[prost(uint64, optional, tag = "8")]
     pub round_trip_us: ::core::option::Option<u64>,
-    /// What only the leader knows: the member's lock table differs.
+    /// Known only to the leader: the member's lock table differs.
     #[prost(message, optional, tag = "9")]
     pub disagreement: ::core::option::Option<Disagreement>,
 }
@@ -745,16 +744,16 @@ pub struct AccessState {
     pub tokens: ::prost::alloc::vec::Vec<AccessTokenInfo>,
     #[prost(message, repeated, tag = "3")]
     pub quotas: ::prost::alloc::vec::Vec<Quota>,
-    /// Whether access control is on: then nothing is allowed that no rule allows.
+    /// Whether access control is on: then only what a rule grants is allowed.
     #[prost(bool, tag = "4")]
     pub enabled: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AccessRule {
-    /// "*" for everybody who is known.
+    /// "*" for every authenticated caller.
     #[prost(string, tag = "1")]
     pub identity: ::prost::alloc::string::String,
-    /// How the names begin; empty for all. An election is known by its own name, without "election/".
+    /// The name prefix; empty for all names. Elections are named without "election/".
     #[prost(string, tag = "2")]
     pub prefix: ::prost::alloc::string::String,
     /// "read", "acquire", "force_release", "admin".
@@ -771,11 +770,11 @@ pub struct AccessTokenInfo {
     #[prost(uint64, tag = "3")]
     pub age_ms: u64,
 }
-/// The bounds of a namespace (the part of names before their first slash) or of an identity. What is not set has none
-/// but those of the whole cell.
+/// The quota of a namespace (the part of names before their first slash), of an identity or of the cell. Without a value,
+/// only the bounds of the cell apply.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Quota {
-    /// "*" for each that has no bounds of its own.
+    /// "*" for each without a quota of its own.
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
     #[prost(uint64, optional, tag = "2")]
@@ -786,12 +785,12 @@ pub struct Quota {
     pub values: ::core::option::Option<u64>,
     #[prost(uint32, optional, tag = "5")]
     pub requests_per_s: ::core::option::Option<u32>,
-    /// Instead of a namespace: how many sessions it may have open.
+    /// Instead of a namespace: an identity, with the number of sessions that it may have open.
     #[prost(string, tag = "6")]
     pub identity: ::prost::alloc::string::String,
     #[prost(uint32, optional, tag = "7")]
     pub sessions: ::core::option::Option<u32>,
-    /// What is in use now.
+    /// The current usage.
     #[prost(uint64, tag = "8")]
     pub locks_used: u64,
     #[prost(uint64, tag = "9")]
@@ -800,7 +799,7 @@ pub struct Quota {
     pub values_used: u64,
     #[prost(uint32, tag = "11")]
     pub sessions_used: u32,
-    /// Instead of both: the most logical bytes of state of the whole cell. In a request, 0 is the default.
+    /// Instead of both: the maximum number of logical bytes of state of the whole cell. In a request, 0 is the default.
     #[prost(uint64, optional, tag = "12")]
     pub state_bytes: ::core::option::Option<u64>,
     #[prost(uint64, tag = "13")]
@@ -812,7 +811,7 @@ pub struct GrantAccessRequest {
     pub identity: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub prefix: ::prost::alloc::string::String,
-    /// All rights that it has from now on for this prefix.
+    /// All rights that it has for this prefix from now on.
     #[prost(string, repeated, tag = "3")]
     pub rights: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -830,7 +829,7 @@ pub struct CreateAccessTokenRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnableAccessRequest {
-    /// Who the first administrator is.
+    /// The identity of the first administrator.
     #[prost(string, tag = "1")]
     pub identity: ::prost::alloc::string::String,
 }
@@ -840,7 +839,7 @@ pub struct NewAccessToken {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub identity: ::prost::alloc::string::String,
-    /// The whole token. Nobody can show it again.
+    /// The whole token. It cannot be shown again.
     #[prost(string, tag = "3")]
     pub token: ::prost::alloc::string::String,
 }
@@ -849,7 +848,7 @@ pub struct RevokeAccessTokenRequest {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
 }
-/// What is not set is taken away.
+/// Values that are not set are removed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetQuotaRequest {
     #[prost(message, optional, tag = "1")]
@@ -877,8 +876,8 @@ pub struct ClientFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Operation {
-    /// Chosen by the client, not 0; the answer carries it. One id has one answer, but for a queued acquire:
-    /// that is answered when it is granted or its wait has ended.
+    /// Chosen by the client, not 0; the answer carries it. Each operation has one answer. A queued acquire is answered when it
+    /// is granted or its wait ends.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(
@@ -893,7 +892,7 @@ pub mod operation {
     pub enum Kind {
         #[prost(message, tag = "2")]
         OpenSession(super::OpenSessionRequest),
-        /// Renews sessions; those that are lost are named in the answer.
+        /// Renews sessions; the answer marks those that are lost.
         #[prost(message, tag = "3")]
         KeepAlive(super::KeepAliveAll),
         #[prost(message, tag = "4")]
@@ -906,9 +905,8 @@ pub mod operation {
         Release(super::ReleaseRequest),
         #[prost(message, tag = "8")]
         Cancel(super::CancelRequest),
-        /// This connection now speaks for the session: it gets its events, and an older connection of the
-        /// same session is closed, so that nothing it still had in its buffers is carried out later. It also
-        /// renews the session.
+        /// Attaches the session to this connection, which now gets its events. An older connection of the same session is
+        /// closed, so that operations in its buffers are not executed later. Also renews the session.
         #[prost(message, tag = "9")]
         Attach(super::AttachRequest),
         #[prost(message, tag = "10")]
@@ -941,8 +939,8 @@ pub mod operation {
         TakeRate(super::TakeRateRequest),
         #[prost(message, tag = "20")]
         ObserveElection(super::ObserveElectionRequest),
-        /// Who the client is, for all that follows on this stream. Answered with `done` or with `unauthenticated`. For frames
-        /// on TCP: over gRPC the token is metadata, and whoever has to be known and is not gets no stream.
+        /// Authenticates the client for everything that follows on this stream. Answered with `done` or `unauthenticated`. For
+        /// frames on TCP: over gRPC the token is metadata, and without a required token the stream is refused.
         #[prost(message, tag = "44")]
         Authenticate(super::AuthenticateRequest),
     }
@@ -973,7 +971,7 @@ pub struct AttachRequest {
 pub struct AttachResponse {
     #[prost(uint64, tag = "1")]
     pub ttl_ms: u64,
-    /// What the session holds, so that a client that was away finds its grants again.
+    /// The grants of the session, so that a reconnected client finds them again.
     #[prost(message, repeated, tag = "2")]
     pub grants: ::prost::alloc::vec::Vec<Grant>,
 }
@@ -1058,7 +1056,7 @@ pub mod event {
         Welcome(super::Welcome),
     }
 }
-/// The first event of a stream: which node it is.
+/// The first event of a stream: identifies the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
     #[prost(uint64, tag = "1")]
@@ -1084,7 +1082,7 @@ pub struct GrantLost {
     #[prost(string, tag = "4")]
     pub why: ::prost::alloc::string::String,
 }
-/// The same errors on the stream, in gRPC status details (header `lockkeeper-code`) and in HTTP.
+/// Errors are the same on the stream, in gRPC status details (header `lockkeeper-code`) and in HTTP.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Error {
     /// One of the codes of the HTTP contract, such as `busy` or `session_lost`.
@@ -1101,14 +1099,13 @@ pub struct Error {
     /// For not_leader.
     #[prost(string, tag = "5")]
     pub leader: ::prost::alloc::string::String,
-    /// It may have been carried out all the same: repeat it with the same request id to find out.
+    /// The request may have been executed anyway: retry with the same request id to find out.
     #[prost(bool, tag = "6")]
     pub may_have_happened: bool,
-    /// For deadlock: who waits for which lock, beginning with the scope that asked.
+    /// For deadlock: the scopes and the locks they wait for, beginning with the scope of the request.
     #[prost(message, repeated, tag = "7")]
     pub cycle: ::prost::alloc::vec::Vec<CycleStep>,
-    /// For limit, when the node has more to do than it can carry: come back after so many milliseconds. 0 if waiting does
-    /// not help.
+    /// For limit, when the node is overloaded: retry after so many milliseconds. 0 if waiting does not help.
     #[prost(uint64, tag = "8")]
     pub retry_after_ms: u64,
 }
@@ -1160,7 +1157,7 @@ pub mod lockkeeper_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Every operation as a call of its own, for any language, and one stream that carries them all.
+    /// Every operation as a unary call, for any language, and one stream that carries them all.
     #[derive(Debug, Clone)]
     pub struct LockkeeperClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1313,7 +1310,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "CloseSession"));
             self.inner.unary(req, path, codec).await
         }
-        /// Waits in the queue as long as the request says. Repeat it with the same `request` after a lost reply.
+        /// Waits in the queue as long as the request says. After a lost reply, retry with the same `request`.
         pub async fn acquire(
             &mut self,
             request: impl tonic::IntoRequest<super::AcquireRequest>,
@@ -1380,7 +1377,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "Release"));
             self.inner.unary(req, path, codec).await
         }
-        /// Leaves the queue, or gives back what was granted, for the request with this id.
+        /// Cancels the request with this id: leaves the queue, or releases what was granted.
         pub async fn cancel(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelRequest>,
@@ -1495,7 +1492,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "ForceRelease"));
             self.inner.unary(req, path, codec).await
         }
-        /// What happened: the last events of a lock, what operators did, where it is crowded, who waits for whom.
+        /// History and diagnosis: the last events of a lock, the audit trail, contention, the wait graph.
         pub async fn get_history(
             &mut self,
             request: impl tonic::IntoRequest<super::GetHistoryRequest>,
@@ -1695,7 +1692,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "Resign"));
             self.inner.unary(req, path, codec).await
         }
-        /// Passes the office on to a candidate, whoever is first in line.
+        /// Hands leadership over to a candidate, whatever its place in the queue.
         pub async fn hand_over(
             &mut self,
             request: impl tonic::IntoRequest<super::HandOverRequest>,
@@ -1741,7 +1738,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "GetElection"));
             self.inner.unary(req, path, codec).await
         }
-        /// Who leads now, and again at every change. Ends when the node no longer leads the cell: ask the next one.
+        /// The current leader, and again at every change. Ends when the node no longer leads the cell: ask the next one.
         pub async fn observe_election(
             &mut self,
             request: impl tonic::IntoRequest<super::ObserveElectionRequest>,
@@ -1835,7 +1832,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "ListMembers"));
             self.inner.unary(req, path, codec).await
         }
-        /// The node must be running with an empty folder. It learns everything first, and then votes; the answer comes
+        /// The node must be running with an empty data folder. It receives all data first and then votes; the answer is sent
         /// when it does.
         pub async fn add_member(
             &mut self,
@@ -1885,7 +1882,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "RemoveMember"));
             self.inner.unary(req, path, codec).await
         }
-        /// Who may do what: rules, tokens (without their secrets) and quotas. For administrators.
+        /// Access rules, access tokens (without their secrets) and quotas. For administrators.
         pub async fn get_access(
             &mut self,
             request: impl tonic::IntoRequest<super::GetAccessRequest>,
@@ -1971,7 +1968,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "RevokeAccess"));
             self.inner.unary(req, path, codec).await
         }
-        /// The answer has the secret, which is kept nowhere else.
+        /// The answer contains the secret, which is not stored anywhere.
         pub async fn create_access_token(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateAccessTokenRequest>,
@@ -2039,7 +2036,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "SetQuota"));
             self.inner.unary(req, path, codec).await
         }
-        /// The whole state at one moment, for `lockkeeper snapshot restore`.
+        /// A consistent snapshot of the whole state, for `lockkeeper snapshot restore`.
         pub async fn save_snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::SaveSnapshotRequest>,
@@ -2064,7 +2061,7 @@ pub mod lockkeeper_client {
                 .insert(GrpcMethod::new("lockkeeper.v1.Lockkeeper", "SaveSnapshot"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// One for each client: many operations in a frame, answers in any order, grants pushed to waiters,
+        /// One stream per client: many operations in a frame, answers in any order, grants pushed to waiters,
         /// keep-alives, events.
         pub async fn stream(
             &mut self,
@@ -2127,7 +2124,7 @@ pub mod lockkeeper_server {
             tonic::Response<super::CloseSessionResponse>,
             tonic::Status,
         >;
-        /// Waits in the queue as long as the request says. Repeat it with the same `request` after a lost reply.
+        /// Waits in the queue as long as the request says. After a lost reply, retry with the same `request`.
         async fn acquire(
             &self,
             request: tonic::Request<super::AcquireRequest>,
@@ -2140,7 +2137,7 @@ pub mod lockkeeper_server {
             &self,
             request: tonic::Request<super::ReleaseRequest>,
         ) -> std::result::Result<tonic::Response<super::ReleaseResponse>, tonic::Status>;
-        /// Leaves the queue, or gives back what was granted, for the request with this id.
+        /// Cancels the request with this id: leaves the queue, or releases what was granted.
         async fn cancel(
             &self,
             request: tonic::Request<super::CancelRequest>,
@@ -2170,7 +2167,7 @@ pub mod lockkeeper_server {
             tonic::Response<super::ForceReleaseResponse>,
             tonic::Status,
         >;
-        /// What happened: the last events of a lock, what operators did, where it is crowded, who waits for whom.
+        /// History and diagnosis: the last events of a lock, the audit trail, contention, the wait graph.
         async fn get_history(
             &self,
             request: tonic::Request<super::GetHistoryRequest>,
@@ -2217,7 +2214,7 @@ pub mod lockkeeper_server {
             &self,
             request: tonic::Request<super::ResignRequest>,
         ) -> std::result::Result<tonic::Response<super::ResignResponse>, tonic::Status>;
-        /// Passes the office on to a candidate, whoever is first in line.
+        /// Hands leadership over to a candidate, whatever its place in the queue.
         async fn hand_over(
             &self,
             request: tonic::Request<super::HandOverRequest>,
@@ -2235,7 +2232,7 @@ pub mod lockkeeper_server {
             >
             + std::marker::Send
             + 'static;
-        /// Who leads now, and again at every change. Ends when the node no longer leads the cell: ask the next one.
+        /// The current leader, and again at every change. Ends when the node no longer leads the cell: ask the next one.
         async fn observe_election(
             &self,
             request: tonic::Request<super::ObserveElectionRequest>,
@@ -2258,7 +2255,7 @@ pub mod lockkeeper_server {
             &self,
             request: tonic::Request<super::ListMembersRequest>,
         ) -> std::result::Result<tonic::Response<super::MembersResponse>, tonic::Status>;
-        /// The node must be running with an empty folder. It learns everything first, and then votes; the answer comes
+        /// The node must be running with an empty data folder. It receives all data first and then votes; the answer is sent
         /// when it does.
         async fn add_member(
             &self,
@@ -2268,7 +2265,7 @@ pub mod lockkeeper_server {
             &self,
             request: tonic::Request<super::RemoveMemberRequest>,
         ) -> std::result::Result<tonic::Response<super::MembersResponse>, tonic::Status>;
-        /// Who may do what: rules, tokens (without their secrets) and quotas. For administrators.
+        /// Access rules, access tokens (without their secrets) and quotas. For administrators.
         async fn get_access(
             &self,
             request: tonic::Request<super::GetAccessRequest>,
@@ -2286,7 +2283,7 @@ pub mod lockkeeper_server {
             &self,
             request: tonic::Request<super::RevokeAccessRequest>,
         ) -> std::result::Result<tonic::Response<super::AccessDone>, tonic::Status>;
-        /// The answer has the secret, which is kept nowhere else.
+        /// The answer contains the secret, which is not stored anywhere.
         async fn create_access_token(
             &self,
             request: tonic::Request<super::CreateAccessTokenRequest>,
@@ -2305,7 +2302,7 @@ pub mod lockkeeper_server {
             >
             + std::marker::Send
             + 'static;
-        /// The whole state at one moment, for `lockkeeper snapshot restore`.
+        /// A consistent snapshot of the whole state, for `lockkeeper snapshot restore`.
         async fn save_snapshot(
             &self,
             request: tonic::Request<super::SaveSnapshotRequest>,
@@ -2319,14 +2316,14 @@ pub mod lockkeeper_server {
             >
             + std::marker::Send
             + 'static;
-        /// One for each client: many operations in a frame, answers in any order, grants pushed to waiters,
+        /// One stream per client: many operations in a frame, answers in any order, grants pushed to waiters,
         /// keep-alives, events.
         async fn stream(
             &self,
             request: tonic::Request<tonic::Streaming<super::ClientFrame>>,
         ) -> std::result::Result<tonic::Response<Self::StreamStream>, tonic::Status>;
     }
-    /// Every operation as a call of its own, for any language, and one stream that carries them all.
+    /// Every operation as a unary call, for any language, and one stream that carries them all.
     #[derive(Debug)]
     pub struct LockkeeperServer<T> {
         inner: Arc<T>,

@@ -1,4 +1,4 @@
-//! One client of a benchmark: the library, or a bare recipe as a yardstick.
+//! One client of a benchmark: the library, or a bare recipe as a baseline.
 
 use lockkeeper::{Guard, Keeper, Unfenced};
 
@@ -6,12 +6,12 @@ use super::etcd::{BareEtcd, EtcdKey};
 use super::redis::BareRedis;
 use super::{Connections, Options, Recipe, Release, Workload};
 
-/// Why a benchmark could not be run.
+/// Failure of a benchmark.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     #[error(transparent)]
     Engine(#[from] lockkeeper::Error),
-    /// A combination of options that measures nothing.
+    /// An unsupported combination of options.
     #[error("{0}")]
     Usage(String),
     #[error("redis: {0}")]
@@ -28,7 +28,7 @@ pub(crate) enum BenchError {
     Histogram(String),
 }
 
-/// One client.
+/// A client of the benchmark.
 pub(super) enum Contender {
     Keeper(Keeper<Unfenced>),
     Redis(Box<BareRedis>),
@@ -75,9 +75,9 @@ async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
     match options.engine.split_once("://") {
         Some(("redis", address)) => {
             if (options.workload, options.release) == (Workload::Handoff, Release::Dropped) {
-                // The release goes out with the next attempt of the same client, which would win again and again.
+                // The release is sent together with the next attempt of the same client, which would win every time.
                 return usage(
-                    "the bare recipe hands nothing over unless each release is waited for: add --release waited",
+                    "the bare recipe has no hand-offs with --release dropped: add --release waited",
                 );
             }
             for number in 0..options.clients {
@@ -94,7 +94,7 @@ async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
                 clients.push(Contender::Etcd(Box::new(BareEtcd::connect(host).await?)));
             }
         }
-        _ => return usage("there is a bare recipe for redis:// and etcd:// only"),
+        _ => return usage("only redis:// and etcd:// have a bare recipe"),
     }
     Ok(clients)
 }
@@ -113,7 +113,7 @@ impl Contender {
             (_, Held::Guard(guard)) => Ok(guard.release().await?),
             (Contender::Redis(redis), Held::Redis(value)) => redis.release(lock, &value).await,
             (Contender::Etcd(etcd), Held::Etcd(key)) => etcd.release(&key).await,
-            (_, Held::Redis(_) | Held::Etcd(_)) => Err(another_client()),
+            (_, Held::Redis(_) | Held::Etcd(_)) => Err(wrong_client()),
         }
     }
 
@@ -122,7 +122,7 @@ impl Contender {
         match (self, held) {
             (_, Held::Guard(guard)) => drop(guard),
             (Contender::Redis(redis), Held::Redis(value)) => redis.release_with_next(lock, &value),
-            (_, Held::Redis(_) | Held::Etcd(_)) => return Err(another_client()),
+            (_, Held::Redis(_) | Held::Etcd(_)) => return Err(wrong_client()),
         }
         Ok(())
     }
@@ -137,6 +137,6 @@ impl Contender {
     }
 }
 
-fn another_client() -> BenchError {
+fn wrong_client() -> BenchError {
     BenchError::Usage("the lock was acquired by another kind of client".to_owned())
 }

@@ -1,5 +1,5 @@
-//! The recipe that people use on etcd today (the one of `etcdctl lock`), straight on its gRPC calls, as a yardstick: a
-//! lease, a key below the lock's name, and a watch on the key before it. It shares no code with our engine.
+//! The baseline on etcd: the recipe of `etcdctl lock`, directly on the gRPC API. A lease, a key below the lock's name, and
+//! a watch on the preceding key. It shares no code with our engine.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl BareEtcd {
         Ok(etcd)
     }
 
-    /// Renews the lease once, if it is time.
+    /// Renews the lease if a renewal is due.
     async fn keep_alive(&mut self) -> Result<(), BenchError> {
         if self.renewed_at.elapsed() < RENEW_AFTER {
             return Ok(());
@@ -63,9 +63,9 @@ impl BareEtcd {
         self.keep_alive().await?;
         let prefix = format!("{lock}/").into_bytes();
         let key = format!("{lock}/{:x}", self.lease).into_bytes();
-        let first_of_all = wire::RangeRequest::first_created(&prefix);
+        let oldest = wire::RangeRequest::first_created(&prefix);
         let entered: wire::TxnResponse = self
-            .call("/etcdserverpb.KV/Txn", wire::TxnRequest::put_if_absent(&key, self.lease, first_of_all))
+            .call("/etcdserverpb.KV/Txn", wire::TxnRequest::put_if_absent(&key, self.lease, oldest))
             .await?;
         let mine = entered.header.as_ref().map_or(0, |header| header.revision);
         if entered.first_created() == Some(mine) {
@@ -75,9 +75,9 @@ impl BareEtcd {
             let before: wire::RangeResponse = self
                 .call("/etcdserverpb.KV/Range", wire::RangeRequest::last_created_before(&prefix, mine))
                 .await?;
-            let Some(before_me) = before.kvs.into_iter().next() else { return Ok(EtcdKey(key)) };
+            let Some(predecessor) = before.kvs.into_iter().next() else { return Ok(EtcdKey(key)) };
             let from = before.header.map_or(0, |header| header.revision) + 1;
-            self.deleted(before_me.key, from).await?;
+            self.until_deleted(predecessor.key, from).await?;
         }
     }
 
@@ -88,7 +88,7 @@ impl BareEtcd {
     }
 
     /// Waits until a key is deleted.
-    async fn deleted(&self, key: Vec<u8>, from: i64) -> Result<(), BenchError> {
+    async fn until_deleted(&self, key: Vec<u8>, from: i64) -> Result<(), BenchError> {
         let create = wire::WatchCreateRequest { key, start_revision: from, filters: vec![wire::NO_PUTS] };
         let request = stream::once(async move { wire::WatchRequest { create: Some(create) } });
         let mut events: Streaming<wire::WatchResponse> =

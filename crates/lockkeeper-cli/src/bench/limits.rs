@@ -25,7 +25,7 @@ pub(super) struct MachineLimits {
 }
 
 impl MachineLimits {
-    /// Measures them, within a second or two.
+    /// Measures the limits, in one to two seconds.
     pub(super) fn measure(scratch_dir: &Path) -> Result<MachineLimits, BenchError> {
         let failed = |error| BenchError::Limits { folder: scratch_dir.display().to_string(), error };
         Ok(MachineLimits {

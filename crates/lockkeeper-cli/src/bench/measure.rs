@@ -13,11 +13,11 @@ use super::{Release, Workload};
 /// Durations of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// Before anything is counted.
+    /// Warm-up, which is not counted.
     pub(super) warm_up: Duration,
-    /// While pairs are counted.
+    /// Time in which pairs are counted.
     pub(super) duration: Duration,
-    /// Limit on the last acquires, after that.
+    /// Time limit for acquires that are still pending afterwards.
     pub(super) drain_max: Duration,
 }
 
@@ -36,7 +36,7 @@ struct Shared {
     latencies: Mutex<Histogram<u64>>,
 }
 
-/// Makes the lock names of a run its own.
+/// Runs of this process. The number makes the lock names of a run unique.
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs the clients. Fails with the first error of any of them.
@@ -82,12 +82,12 @@ pub(super) async fn run(
         }
         Ok::<(), BenchError>(())
     };
-    // A client that has not got its turn by then is aborted: what was counted stays counted.
+    // Clients that still wait by then are aborted. The counts are final already.
     if let Ok(result) = tokio::time::timeout(times.drain_max, all).await {
         result?;
     }
     clients.shutdown().await;
-    // Only when all have ended: they may share a keeper, and closing it fails the requests of the others.
+    // After all clients have ended: they may share a keeper, and closing it fails the requests of the others.
     let closing = join_all(ended.into_iter().map(Contender::close));
     let _ = tokio::time::timeout(times.drain_max, closing).await;
     let latencies = shared.latencies.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -108,9 +108,9 @@ async fn client(
     shared: Arc<Shared>,
 ) -> Result<Contender, BenchError> {
     while !shared.stopping.load(Ordering::Relaxed) {
-        let asked_at = Instant::now();
+        let started = Instant::now();
         let held = contender.acquire(&lock, workload == Workload::Handoff).await?;
-        let waited = asked_at.elapsed();
+        let waited = started.elapsed();
         match release {
             Release::Waited => contender.release(&lock, held).await?,
             Release::Dropped => contender.drop_held(&lock, held)?,

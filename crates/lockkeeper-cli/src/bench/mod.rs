@@ -1,7 +1,7 @@
 //! `lockkeeper bench`: throughput and latency of an engine.
 //!
-//! A figure alone says little, so each run also measures the limits of the machine: one append with fdatasync, and one
-//! round trip over loopback.
+//! For comparison, each run also measures the limits of the machine: one append with fdatasync, and one round trip over
+//! loopback.
 
 mod contender;
 mod etcd;
@@ -25,7 +25,7 @@ use crate::client::{Output, block_on, print, print_json};
 use crate::failure::Failure;
 
 const WARM_UP_MAX: Duration = Duration::from_millis(500);
-/// Limit on the last acquires of a run: with one lock for all, each client waits for its turn once more.
+/// Time limit for the last acquires of a run: with one lock for all, each client waits for one more grant.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Measure an engine
@@ -33,7 +33,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 #[command(after_help = "\
 Each run also measures the limits of this machine: an append with fdatasync, and a round trip over loopback.
 
-`--recipe bare` measures the hand-written recipe straight on the server's protocol, as a baseline: SET NX PX and a
+`--recipe bare` measures the hand-written recipe, directly on the server's protocol, as a baseline: SET NX PX and a
 compare-and-delete script on Redis, a lease, a transaction and a watch on etcd. It is the default for `redis://`;
 `--recipe library` measures Lockkeeper's engine there.
 
@@ -48,7 +48,8 @@ pub(crate) struct Bench {
         long,
         value_name = "URL",
         default_value = "lockkeeper://127.0.0.1:7420",
-        env = "LOCKKEEPER_ENGINE"
+        env = "LOCKKEEPER_ENGINE",
+        hide_env_values = true
     )]
     engine: String,
     /// Recipe to measure: the library's or the bare one [default: bare for redis://, else library]
@@ -73,21 +74,21 @@ pub(crate) struct Bench {
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     scratch_dir: PathBuf,
     /// A table for people or JSON for programs
-    #[arg(long, value_enum, default_value = "table", value_name = "FORMAT")]
+    #[arg(short, long, value_enum, default_value = "table", value_name = "FORMAT")]
     output: Output,
 }
 
-/// Whose recipe is measured.
+/// The recipe that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Recipe {
     /// Lockkeeper's engine.
     Library,
-    /// What people write by hand, straight on the server's protocol.
+    /// The hand-written recipe, directly on the server's protocol.
     Bare,
 }
 
-/// What the clients do.
+/// The workload of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
@@ -113,7 +114,7 @@ pub(crate) enum Connections {
 pub(crate) enum Release {
     /// The client waits for the answer to its release.
     Waited,
-    /// The guard is dropped: the release happens beside whatever the client does next.
+    /// The guard is dropped: the release runs in the background.
     Dropped,
 }
 

@@ -1,5 +1,5 @@
-//! The recipe that people use on Redis today, straight on its protocol, as a yardstick: `SET NX PX` with a
-//! random value, and a compare-and-delete script. It shares no code with our engine.
+//! The baseline on Redis: the usual recipe, directly on the protocol. `SET NX PX` with a unique value, and a
+//! compare-and-delete script. It shares no code with our engine.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct BareRedis {
     stream: BufReader<TcpStream>,
     release: String,
     number: usize,
-    taken: u64,
+    acquired: u64,
     /// Releases to send with the next command, and their number.
     unsent: (String, usize),
 }
@@ -43,7 +43,7 @@ impl BareRedis {
             stream: BufReader::new(stream),
             release: String::new(),
             number,
-            taken: 0,
+            acquired: 0,
             unsent: Default::default(),
         };
         redis.release = redis
@@ -54,8 +54,8 @@ impl BareRedis {
     }
 
     pub(super) async fn acquire(&mut self, lock: &str, contended: bool) -> Result<String, BenchError> {
-        self.taken += 1;
-        let value = format!("{:08x}-{:012x}", self.number, self.taken);
+        self.acquired += 1;
+        let value = format!("{:08x}-{:012x}", self.number, self.acquired);
         loop {
             if self.command(&["SET", lock, &value, "NX", "PX", "10000"]).await?.is_some() {
                 return Ok(value);
@@ -75,7 +75,7 @@ impl BareRedis {
         }
     }
 
-    /// Sends the release in one write with the next command, without waiting for its answer before.
+    /// Sends the release in one write with the next command, without waiting for its answer.
     pub(super) fn release_with_next(&mut self, lock: &str, value: &str) {
         let request = encode(&["EVALSHA", &self.release, "1", lock, value]);
         self.unsent.0.push_str(&request);

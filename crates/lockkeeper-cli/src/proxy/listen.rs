@@ -19,16 +19,16 @@ use tower_service::Service;
 
 use super::upstream::{Body, Upstream};
 
-/// Most clients at once; others wait.
+/// Maximum number of connections; further ones stay in the listen backlog.
 const CONNECTIONS_MAX: usize = 10_000;
-/// The time limit for the headers of a request.
-const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// The ping interval of silent HTTP/2 clients.
-const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-/// The grace period of requests when the proxy stops.
-const END_WITHIN: Duration = Duration::from_secs(10);
-/// The pause after a failed accept.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Time limit for the headers of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Ping interval for silent HTTP/2 clients.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Grace period for requests in flight when the proxy stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// Pause after a failed accept.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` resolves.
 pub(super) async fn serve(
@@ -53,14 +53,14 @@ pub(super) async fn serve(
             Err(error) => {
                 // Most likely too many open files: open connections continue.
                 tracing::warn!(%error, "failed to accept a connection");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
     drop(listener);
     stopping.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(END_WITHIN, ended).await.is_err() {
+    if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
         tracing::warn!("requests aborted: they did not end within the grace period");
     }
 }
@@ -75,9 +75,9 @@ async fn connection(
         tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HTTP2_PING_EVERY);
-    let service = service_fn(move |request| pass_on(service.clone(), request, address));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HTTP2_PING_INTERVAL);
+    let service = service_fn(move |request| forward(service.clone(), request, address));
     let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let outcome = tokio::select! {
         outcome = &mut served => outcome,
@@ -91,7 +91,7 @@ async fn connection(
     }
 }
 
-async fn pass_on(
+async fn forward(
     mut service: FenceService<Upstream>,
     mut request: Request<Incoming>,
     address: SocketAddr,

@@ -52,7 +52,7 @@ pub(crate) struct Proxy {
     /// Address for clients: HTTP/1.1 and HTTP/2
     #[arg(long, default_value = "127.0.0.1:7430", value_name = "ADDRESS", env = "LOCKKEEPER_PROXY_LISTEN")]
     listen: String,
-    /// The one lock that guards the upstream: writes under any other are refused
+    /// The lock that guards the upstream: writes under any other lock are refused
     #[arg(long, value_name = "NAME")]
     lock: Option<String>,
     /// Forward writes that name no lock, while clients are being migrated
@@ -64,7 +64,7 @@ pub(crate) struct Proxy {
     /// Use HTTP/2 to the upstream, as gRPC requires
     #[arg(long)]
     upstream_http2: bool,
-    /// Log filter: a level, or levels for parts
+    /// Log filter: a level, or levels per target
     #[arg(long, value_name = "FILTER", default_value = logging::FILTER, value_parser = logging::filter,
         env = "LOCKKEEPER_LOG")]
     log: String,
@@ -87,10 +87,10 @@ impl Proxy {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let upstream = Upstream::new(&self.upstream, self.upstream_http2).map_err(Failure::usage)?;
-        // A folder that is in use or damaged ends with exit code 1, like the data folder of `serve`.
+        // A folder that is in use or damaged causes exit code 1, like the data folder of `serve`.
         let tokens =
             FileTokens::open(&self.fence_state).map_err(|error| Failure::other(error.to_string()))?;
-        let mut layer = FenceLayer::new(tokens).older_end_within(self.wait_for_older);
+        let mut layer = FenceLayer::new(tokens).wait_for_older(self.wait_for_older);
         if self.allow_unfenced {
             layer = layer.allow_unfenced();
         }

@@ -23,7 +23,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// Hop-by-hop headers, besides those that `Connection` names.
-const OF_THE_CONNECTION: [HeaderName; 6] = [
+const HOP_BY_HOP: [HeaderName; 6] = [
     CONNECTION,
     TRANSFER_ENCODING,
     UPGRADE,
@@ -75,9 +75,9 @@ impl Upstream {
         Ok(Upstream { client, authority, path, version })
     }
 
-    fn readdress<B>(&self, request: &mut Request<B>) -> Option<()> {
-        let asked = request.uri().path_and_query()?.as_str();
-        let path: PathAndQuery = format!("{}{asked}", self.path).parse().ok()?;
+    fn rewrite<B>(&self, request: &mut Request<B>) -> Option<()> {
+        let requested = request.uri().path_and_query()?.as_str();
+        let path: PathAndQuery = format!("{}{requested}", self.path).parse().ok()?;
         let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
         let host = request.headers_mut().remove(HOST).or_else(|| {
             // HTTP/2 has the host in the URI.
@@ -116,7 +116,7 @@ fn strip(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&OF_THE_CONNECTION) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
@@ -131,14 +131,14 @@ impl Service<Request<FencedBody<Incoming>>> for Upstream {
     }
 
     fn call(&mut self, mut request: Request<FencedBody<Incoming>>) -> Self::Future {
-        let sent = if request.method() == Method::CONNECT || self.readdress(&mut request).is_none() {
+        let sent = if request.method() == Method::CONNECT || self.rewrite(&mut request).is_none() {
             None
         } else {
             Some(self.client.request(request))
         };
         let authority = self.authority.clone();
         Box::pin(async move {
-            let Some(sent) = sent else { return Ok(odd_request()) };
+            let Some(sent) = sent else { return Ok(unsupported_request()) };
             Ok(match sent.await {
                 Ok(mut response) => {
                     strip(response.headers_mut());
@@ -151,13 +151,13 @@ impl Service<Request<FencedBody<Incoming>>> for Upstream {
     }
 }
 
-fn odd_request() -> Response<Body> {
+fn unsupported_request() -> Response<Body> {
     let message = "this proxy forwards requests for a path of the upstream only: CONNECT and absolute URIs are not supported";
     refusal(StatusCode::NOT_IMPLEMENTED, lockkeeper_api::Error::new(Code::Unsupported, message))
 }
 
 fn no_answer(upstream: &Authority, error: &Error) -> Response<Body> {
-    // A failed connection carried nothing.
+    // Nothing was sent if the connection failed.
     let reached = !error.is_connect();
     let mut why = error.to_string();
     let mut cause = error.source();
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upstream_is_an_address_without_tls() {
+    fn upstream_must_be_a_plain_http_url() {
         for (url, word) in [
             ("10.0.0.7:8080", "http://host:port"),
             ("https://x", "tunnel"),
@@ -201,14 +201,14 @@ mod tests {
             ("http://x/?a=b", "query"),
             ("http://", "http://host:port"),
         ] {
-            let told = Upstream::new(url, false).unwrap_err();
-            assert!(told.contains(word), "{url}: {told}");
+            let error = Upstream::new(url, false).unwrap_err();
+            assert!(error.contains(word), "{url}: {error}");
         }
         assert_eq!(Upstream::new("http://x:1/base/", false).unwrap().path, "/base");
     }
 
     #[tokio::test]
-    async fn requests_are_readdressed() {
+    async fn requests_are_rewritten_for_the_upstream() {
         let upstream = Upstream::new("http://up:80/base", false).unwrap();
         let mut request = Request::new(());
         *request.uri_mut() = "/a?b=c".parse().unwrap();
@@ -222,7 +222,7 @@ mod tests {
             request.headers_mut().insert(name, HeaderValue::from_static(value));
         }
         request.extensions_mut().insert(SocketAddr::from(([10, 0, 0, 1], 9)));
-        upstream.readdress(&mut request).unwrap();
+        upstream.rewrite(&mut request).unwrap();
         assert_eq!(request.uri(), "http://up:80/base/a?b=c");
         let mut left: Vec<_> =
             request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();

@@ -12,32 +12,32 @@ use rustix::process::{
 };
 
 use super::terminal;
-use crate::child::{self, Wishes};
+use crate::child::{self, ChildSettings};
 use crate::failure::Failure;
 
-/// Our own binary, even if the file was replaced since the start.
-pub(super) const OURSELVES: &str = "/proc/self/exe";
+/// The running binary, even if its file was replaced since the start.
+pub(super) const OWN_BINARY: &str = "/proc/self/exe";
 
 /// A running command, the leader of its own process group.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Started {
+pub(crate) struct RunningCommand {
     /// The command, and its process group.
     pub(crate) pid: Pid,
 }
 
-impl Started {
+impl RunningCommand {
     pub(crate) fn start(
         words: &[OsString],
         environment: Vec<(&str, String)>,
         json: bool,
-    ) -> Result<Started, Failure> {
-        let foreground = terminal::is_the_commands();
-        let mut command = if Path::new(OURSELVES).exists() {
-            let mut command = Command::new(OURSELVES);
-            command.args(Wishes { parent: getpid(), foreground, json }.words()).args(words);
+    ) -> Result<RunningCommand, Failure> {
+        let foreground = terminal::belongs_to_command();
+        let mut command = if Path::new(OWN_BINARY).exists() {
+            let mut command = Command::new(OWN_BINARY);
+            command.args(ChildSettings { parent: getpid(), foreground, json }.to_arguments()).args(words);
             command
         } else {
-            // Not Linux, or no /proc: the command is not tied to our life.
+            // Without /proc (not Linux), the command outlives `run` if `run` is killed.
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]);
             command
@@ -52,9 +52,9 @@ impl Started {
             .and_then(Pid::from_raw)
             .ok_or_else(|| Failure::other("the system returned an invalid process id"))?;
         if foreground {
-            terminal::to_foreground(pid);
+            terminal::set_foreground(pid);
         }
-        Ok(Started { pid })
+        Ok(RunningCommand { pid })
     }
 
     /// Signals the whole group. An empty group is not an error.
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_state_and_group_behind_a_strange_name() {
+    fn stat_of_a_name_with_brackets_is_parsed() {
         assert_eq!(state_and_group("12 (a) Z (b) R 1 77 77 0 -1"), Some(('R', 77)));
         assert_eq!(state_and_group("12 (a b) Z 1 8 8"), Some(('Z', 8)));
         assert_eq!(state_and_group("12"), None);

@@ -1,4 +1,4 @@
-//! When the command has to be ended, derived from the deadline of its lease.
+//! The times at which the command is ended, derived from the deadline of its lease.
 //!
 //! ```text
 //!   renewed                    deadline - kill_after     deadline - margin   deadline
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::duration::words;
+use crate::duration::humanize;
 
 /// The clock of the guard's deadline. It counts the time in which the machine is suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -18,7 +18,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// A moment on that clock.
+/// The current time on that clock.
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(CLOCK);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or(0))
@@ -29,7 +29,7 @@ pub(crate) fn now() -> Duration {
 pub(crate) struct Margins {
     /// From TERM to KILL.
     pub(crate) kill_after: Duration,
-    /// From KILL to the deadline: the delay of this process on a busy machine.
+    /// From KILL to the deadline: allows for a delayed wake-up of this process on a busy machine.
     margin: Duration,
 }
 
@@ -42,9 +42,9 @@ impl Margins {
         {
             return Err(format!(
                 "--kill-after {} is too long for --ttl {}: use at most half of it, {}",
-                words(kill_after),
-                words(ttl),
-                words(ttl / 2)
+                humanize(kill_after),
+                humanize(ttl),
+                humanize(ttl / 2)
             ));
         }
         let margin = (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(250));
@@ -86,19 +86,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_taken_away_leaves_the_whole_time_to_end() {
+    fn force_release_leaves_the_full_kill_after() {
         let margins = Margins::new(secs(10), Some(secs(2))).unwrap();
         assert_eq!(margins.kill_at(secs(100), secs(108)), secs(102));
     }
 
     #[test]
-    fn after_a_long_sleep_of_the_machine_kill_is_due_at_once() {
+    fn kill_is_due_at_once_after_a_long_suspend() {
         let margins = Margins::new(secs(10), None).unwrap();
         assert!(margins.kill_at(secs(500), secs(108)) < secs(500));
     }
 
     #[test]
-    fn most_of_the_ttl_is_for_the_work() {
+    fn kill_after_is_at_most_half_of_the_ttl() {
         assert!(Margins::new(secs(10), Some(secs(5))).is_ok());
         assert!(Margins::new(secs(10), Some(secs(6))).unwrap_err().contains("5 s"));
     }

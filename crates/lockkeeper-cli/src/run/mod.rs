@@ -1,10 +1,10 @@
 //! `lockkeeper run NAME -- COMMAND`: runs a command only while a lock is held.
 //!
 //! ```text
-//! waiting    for the lock; a signal gives up
-//! command    started in a process group of its own, through crate::child
-//! supervise  until it ends, or has to be ended because the lease does
-//! lease      when TERM and KILL are due, by the guard's deadline
+//! waiting    waits for the lock; a signal ends the wait
+//! command    starts the command in its own process group, through crate::child
+//! supervise  waits until the command ends, or ends it before the lease does
+//! lease      computes when TERM and KILL are due, from the guard's deadline
 //! ```
 
 mod command;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use clap::Args;
 use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Token, Unfenced};
 
-use self::command::Started;
+use self::command::RunningCommand;
 use self::lease::Margins;
 use self::sentinel::Sentinel;
 use self::signals::Signals;
@@ -33,10 +33,10 @@ use crate::client::{self, Client, Output};
 use crate::duration;
 use crate::failure::{Failure, LOST};
 
-/// How long closing the session may take.
-const GOODBYE: Duration = Duration::from_secs(3);
-/// The same if the cell is not likely to answer.
-const SHORT_GOODBYE: Duration = Duration::from_millis(500);
+/// Time limit for closing the session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same after a lost lease, when the cell is unlikely to answer.
+const CLOSE_TIMEOUT_LOST: Duration = Duration::from_millis(500);
 /// The longest owner that a cell accepts.
 const OWNER_BYTES_MAX: usize = 512;
 
@@ -75,7 +75,7 @@ Events:
   The lease cannot be renewed: the whole process group of the command gets TERM,
     early enough that KILL after --kill-after comes before the lease can pass on.
   The lock is force-released: TERM at once, KILL after --kill-after. The token is
-    stale from the first moment.
+    stale at once.
   The command ends: remaining processes of its group get TERM, then KILL after
     --kill-after, and then the lock is released. --keep-group leaves them alone.
     A process with its own session (setsid) is never signalled.
@@ -88,11 +88,11 @@ Events:
     left of the group.
   `run` is process 1 of a container: it reaps orphans.
 
-Once per slot (--once-per 1h): the calendar of the engine divides time into slots of
-  that length. The first holder of the lock runs the command. When it succeeds, the slot
+Once per slot (--once-per 1h): the engine's clock divides time into slots of that
+  length. The first holder of the lock runs the command. When it succeeds, the slot
   is recorded under its token, and later runs in the slot are skipped with exit code 0.
-  If it fails or dies, the next one takes over. The record only moves forward: no slot
-  runs twice, whatever the clocks of the hosts do. Needs an engine that keeps values.
+  If it fails or dies, the next holder takes over. The record only moves forward: no slot
+  runs twice, whatever the clocks of the hosts say. Needs an engine that keeps values.
 
 With --output json, errors on stderr are JSON; stdout belongs to the command.";
 
@@ -140,7 +140,7 @@ pub(crate) struct Run {
     /// Run the command once in each slot of this length, on one of the hosts that start it
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with_all = ["shared", "capacity"])]
     once_per: Option<Duration>,
-    /// What to announce: set by `elect` alone.
+    /// Value to announce; only `elect` sets it.
     #[arg(skip)]
     pub(crate) value: Option<String>,
     /// The command and its arguments
@@ -149,7 +149,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A plain one.
+    /// A run with default options.
     pub(crate) fn new(name: String, client: Client, command: Vec<OsString>) -> Run {
         Run {
             name,
@@ -177,12 +177,12 @@ impl Run {
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let margins = Margins::new(self.ttl, self.kill_after).map_err(Failure::usage)?;
-        terminal::never_stop_for_output();
+        terminal::block_sigttou();
         client::block_on(self.run_under_lock(margins))
     }
 
     async fn run_under_lock(self, margins: Margins) -> Result<u8, Failure> {
-        // First of all, so that no signal is missed.
+        // Before anything else, so that no signal is missed.
         let mut signals = Signals::listen()
             .map_err(|error| Failure::other(format!("failed to install signal handlers: {error}")))?;
         let builder = self.client.builder().owner(self.owner.clone().unwrap_or_else(|| self.default_owner()));
@@ -213,13 +213,13 @@ impl Run {
                 Ok(guard) => guard,
                 Err(error) => {
                     let failure = self.explain(&keeper, error).await;
-                    goodbye(&keeper).await;
+                    close_session(&keeper).await;
                     return Err(failure);
                 }
             },
             number = signals.next_fatal() => {
-                // The dropped request leaves the queue; wait until the cell knows.
-                goodbye(&keeper).await;
+                // The dropped request leaves the queue; closing waits until the cell has removed it.
+                close_session(&keeper).await;
                 return Ok(signals::exit_code(number));
             }
         };
@@ -248,29 +248,29 @@ impl Run {
             Ok(Turn::Now(slot)) => slot,
             Ok(Turn::Skip) => {
                 let _ = guard.release().await;
-                goodbye(&keeper).await;
+                close_session(&keeper).await;
                 return Ok(0);
             }
             Err(failure) => {
                 let _ = guard.release().await;
-                goodbye(&keeper).await;
+                close_session(&keeper).await;
                 return Err(failure);
             }
         };
         let json = self.client.output == Output::Json;
-        let started = match Started::start(&self.command, environment, json) {
+        let started = match RunningCommand::start(&self.command, environment, json) {
             Ok(started) => started,
             Err(failure) => {
                 let _ = guard.release().await;
-                goodbye(&keeper).await;
+                close_session(&keeper).await;
                 return Err(failure);
             }
         };
         let sentinel = Sentinel::watch(started.pid);
         let supervisor = Supervisor::new(started, signals, margins, self.keep_group);
         let end = supervisor.until_end(&guard).await;
-        // The sentinel stays with a group that survived KILL.
-        if let (Some(sentinel), false) = (sentinel, matches!(end, End::Lost { left_over: true, .. })) {
+        // The sentinel keeps watching a group that survived KILL.
+        if let (Some(sentinel), false) = (sentinel, matches!(end, End::Lost { survived_kill: true, .. })) {
             sentinel.dismiss();
         }
         match end {
@@ -279,16 +279,16 @@ impl Run {
                     (Some(slot), Some(fence)) if code == 0 => slot.done(fence).await,
                     _ => Ok(()),
                 };
-                let released = tokio::time::timeout(GOODBYE, guard.release()).await;
+                let released = tokio::time::timeout(CLOSE_TIMEOUT, guard.release()).await;
                 match released {
-                    Ok(Ok(())) => goodbye(&keeper).await,
-                    // The lock was lost, and the news did not arrive in time.
+                    Ok(Ok(())) => close_session(&keeper).await,
+                    // The lock was lost, and the notification did not arrive in time.
                     Ok(Err(Error::NotHeld { .. } | Error::SessionLost)) => {
                         return Err(self.lost("it was lost before the command ended"));
                     }
                     // The command finished under the lock; a missing answer changes nothing.
                     Ok(Err(_)) | Err(_) => {
-                        let ttl = duration::words(self.ttl);
+                        let ttl = duration::humanize(self.ttl);
                         Failure::new("unknown", 0, format!(
                             "the command has ended, but the cell does not answer: \"{}\" is free after {ttl} at the latest",
                             self.name
@@ -298,14 +298,14 @@ impl Run {
                 }
                 recorded.map(|()| code)
             }
-            End::Lost { why, left_over } => {
-                let end = if left_over {
+            End::Lost { why, survived_kill } => {
+                let end = if survived_kill {
                     // The grant must not pass on before its lease ends.
                     std::mem::forget(guard);
                     "the command got KILL but has not ended yet (it may hang in the kernel)"
                 } else {
                     drop(guard);
-                    let _ = tokio::time::timeout(SHORT_GOODBYE, keeper.close()).await;
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT_LOST, keeper.close()).await;
                     "the command was ended"
                 };
                 Err(self.lost(&format!("{why}; {end}")))
@@ -362,7 +362,7 @@ impl Run {
         lock
     }
 
-    /// The error with advice for the command line, and with the holder if it can be read quickly.
+    /// Adds advice for the command line to the error, and the holder if it can be read quickly.
     async fn explain<F: Fencing>(&self, keeper: &Keeper<F>, error: Error) -> Failure {
         let next = match &error {
             Error::Contended { .. } => "try again later, or wait with --wait 30s",
@@ -375,7 +375,7 @@ impl Run {
         };
         let what = match self.wait {
             Some(wait) if !self.no_wait && !wait.is_zero() => {
-                format!("\"{}\" did not become free within {}{held}", self.name, duration::words(wait))
+                format!("\"{}\" did not become free within {}{held}", self.name, duration::humanize(wait))
             }
             _ => format!("\"{}\" is busy{held}", self.name),
         };
@@ -438,6 +438,6 @@ impl Tokens for Guard<Unfenced> {
 }
 
 /// Closes the session, so that the cell need not wait for its expiry.
-async fn goodbye<F: Fencing>(keeper: &Keeper<F>) {
-    let _ = tokio::time::timeout(GOODBYE, keeper.close()).await;
+async fn close_session<F: Fencing>(keeper: &Keeper<F>) {
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, keeper.close()).await;
 }

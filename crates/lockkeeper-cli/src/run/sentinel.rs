@@ -1,6 +1,6 @@
 //! The sentinel: a process that ends the command's whole group if `run` itself is killed.
 //!
-//! The command dies with `run` (see `child.rs`), but its children do not, and nobody renews the lease any more. The sentinel
+//! The command dies with `run` (see `child.rs`), but its children do not, and the lease is no longer renewed. The sentinel
 //! reads from a pipe whose other end only `run` has. If the pipe closes without a message, `run` is dead. The sentinel is not
 //! in the group itself, so that it does not count as a live process of it.
 
@@ -11,7 +11,7 @@ use std::process::{ChildStdin, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::command::OURSELVES;
+use super::command::OWN_BINARY;
 use crate::failure::USAGE;
 
 /// The hidden verb.
@@ -20,28 +20,28 @@ pub(crate) const VERB: &str = "__sentinel";
 /// The handle of `run` on its sentinel. When it is dropped, or when `run` dies, the group is ended.
 #[derive(Debug)]
 pub(crate) struct Sentinel {
-    line: ChildStdin,
+    pipe: ChildStdin,
 }
 
 impl Sentinel {
     /// Starts to watch a group. `None` if the sentinel cannot be started: then only the command dies with `run`.
     pub(crate) fn watch(group: Pid) -> Option<Sentinel> {
-        let mut command = Command::new(OURSELVES);
+        let mut command = Command::new(OWN_BINARY);
         command.args([VERB, &group.as_raw_nonzero().to_string()]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let line = command.spawn().ok()?.stdin.take()?;
-        Some(Sentinel { line })
+        let pipe = command.spawn().ok()?.stdin.take()?;
+        Some(Sentinel { pipe })
     }
 
     /// Ends the sentinel without ending the group.
     pub(crate) fn dismiss(mut self) {
         // A dead sentinel need not be dismissed.
-        let _ = self.line.write_all(b".");
+        let _ = self.pipe.write_all(b".");
     }
 }
 
 /// Waits for a message of `run`, and ends the group if the pipe closes without one.
-pub(crate) fn stand(words: &[OsString]) -> u8 {
+pub(crate) fn watch_over(words: &[OsString]) -> u8 {
     let group = words.first().and_then(|word| word.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let Some(group) = group else {
         eprintln!("lockkeeper: {VERB} is internal to `lockkeeper run`");

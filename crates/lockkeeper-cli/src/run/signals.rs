@@ -1,4 +1,4 @@
-//! The signals that `run` handles: to forward them, to end a wait, to learn of children.
+//! Signals that `run` handles: it forwards them, ends a wait, or reaps children.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,8 +7,8 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Signals that are handled. TSTP is not forwarded: see [`Signals::next`].
-const TAKEN: [Signal; 11] = [
+/// Handled signals. TSTP is not forwarded: see [`Signals::next`].
+const HANDLED: [Signal; 11] = [
     Signal::TERM,
     Signal::INT,
     Signal::HUP,
@@ -28,10 +28,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to receive these signals.
+    /// Starts to receive signals.
     pub(crate) fn listen() -> io::Result<Signals> {
         let ignored = ignored();
-        let streams = TAKEN
+        let streams = HANDLED
             .into_iter()
             // Signals ignored by nohup, or in the background of a script, stay ignored, and the command inherits that.
             .filter(|signal| *signal == Signal::CHILD || !is_in(ignored, *signal))
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_mask_of_the_kernel() {
+    fn mask_of_ignored_signals_is_parsed() {
         let mask = ignored_in("SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0\n");
         assert!(is_in(mask, Signal::HUP) && is_in(mask, Signal::PIPE) && !is_in(mask, Signal::INT));
     }

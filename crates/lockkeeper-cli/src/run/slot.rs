@@ -1,6 +1,6 @@
 //! `--once-per`: many hosts start a command at the same time, and one of them runs it.
 //!
-//! The calendar of the engine divides time into slots, so hosts with different clocks mean the same slot. The slot of the last
+//! The engine's wall clock divides time into slots, so hosts with different clocks agree on the slot. The slot of the last
 //! successful run is stored under the token of its holder and only moves forward: no slot runs twice, whatever the clocks do.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkeeper::{Error, Fencing, Keeper, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::escape;
 use crate::failure::Failure;
 
@@ -34,7 +34,7 @@ pub(super) struct Slot<'a, F: Fencing> {
 }
 
 impl<'a, F: Fencing> Slot<'a, F> {
-    /// Takes the present slot, under the lock. `None` if it is done already: that is recorded and reported.
+    /// Takes the current slot, under the lock. `None` if it is already done: the skip is recorded and reported.
     pub(super) async fn take(
         keeper: &'a Keeper<F>,
         name: &str,
@@ -60,14 +60,14 @@ impl<'a, F: Fencing> Slot<'a, F> {
         let ago = Duration::from_millis(now.saturating_sub(slot.last.slot));
         eprintln!(
             "lockkeeper: skipped \"{name}\": the slot of {}, which began {} ago, was already run by {}",
-            words(period),
-            words(ago),
+            humanize(period),
+            humanize(ago),
             escape::line(&slot.last.by)
         );
         Ok(None)
     }
 
-    /// Records the success: nobody else runs the command in this slot.
+    /// Records the success: the command does not run again in this slot.
     pub(super) async fn done(mut self, fence: (String, Token)) -> Result<(), Failure> {
         self.last =
             Record { slot: self.begins, by: self.owner.clone(), token: fence.1.0, ..Record::default() };
@@ -89,7 +89,7 @@ impl<'a, F: Fencing> Slot<'a, F> {
     }
 }
 
-/// The start of the slot that contains a moment.
+/// The start of the slot that contains a time.
 fn slot_of(unix_ms: u64, period: Duration) -> u64 {
     let period = u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1);
     unix_ms / period * period

@@ -5,17 +5,17 @@ use std::time::Duration;
 use lockkeeper::{Fencing, Guard, GuardState};
 use rustix::process::{Signal, WaitStatus};
 
-use super::command::{self, Started};
+use super::command::{self, RunningCommand};
 use super::lease::{self, Margins};
 use super::signals::Signals;
 use super::terminal;
 
-/// The longest sleep between two looks at the clock: timers stand still while the machine is suspended.
-const SLICE: Duration = Duration::from_millis(200);
-/// How often to check whether a group is gone. There is no event for processes that are not our children.
-const LOOK: Duration = Duration::from_millis(10);
-/// How long to wait after KILL for the group to be gone, once the lease is lost.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// Maximum sleep between two readings of the clock: timers do not advance while the machine is suspended.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+/// Interval at which a group is checked for live processes. There is no event for processes that are not our children.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum wait after KILL for the group to end, once the lease is lost.
+const KILL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The end of the command.
 #[derive(Debug)]
@@ -25,25 +25,25 @@ pub(crate) enum End {
     /// The lease was lost, or about to be, and the command was ended.
     Lost {
         why: String,
-        /// It survived KILL.
-        left_over: bool,
+        /// Whether a process survived KILL.
+        survived_kill: bool,
     },
 }
 
 /// Supervises a command.
 pub(crate) struct Supervisor {
-    command: Started,
+    command: RunningCommand,
     signals: Signals,
     margins: Margins,
     keep_group: bool,
     /// The command's exit code, once it has one.
     code: Option<u8>,
-    /// The command was stopped because it wants the terminal.
+    /// Whether the command was stopped because it needs the terminal.
     wants_terminal: bool,
     ending: Option<Ending>,
 }
 
-/// The group was told to end.
+/// The state of a group that was told to end.
 #[derive(Debug)]
 struct Ending {
     /// Why the lease is lost; `None` if the command has ended and only its group is left.
@@ -53,7 +53,12 @@ struct Ending {
 }
 
 impl Supervisor {
-    pub(crate) fn new(command: Started, signals: Signals, margins: Margins, keep_group: bool) -> Supervisor {
+    pub(crate) fn new(
+        command: RunningCommand,
+        signals: Signals,
+        margins: Margins,
+        keep_group: bool,
+    ) -> Supervisor {
         Supervisor { command, signals, margins, keep_group, code: None, wants_terminal: false, ending: None }
     }
 
@@ -80,17 +85,17 @@ impl Supervisor {
             }
             if self.ending.is_none() {
                 if self.code.is_some() {
-                    // The command has ended; others of its group have not.
-                    self.begin_to_end(
+                    // The command has ended; other processes of its group have not.
+                    self.start_ending(
                         now,
                         deadline,
                         (!is_held).then(|| "its lease ended with the command".to_owned()),
                     );
                 } else if !is_held {
                     let why = guard.lost().await;
-                    self.begin_to_end(now, deadline, Some(why.to_string()));
+                    self.start_ending(now, deadline, Some(why.to_string()));
                 } else if now >= self.margins.term_at(deadline) {
-                    self.begin_to_end(now, deadline, Some("it could not be renewed in time".to_owned()));
+                    self.start_ending(now, deadline, Some("it could not be renewed in time".to_owned()));
                 }
             }
             self.kill_if_due(now);
@@ -98,14 +103,14 @@ impl Supervisor {
             let pause = self.pause(lease::now(), deadline);
             tokio::select! {
                 biased;
-                signal = self.signals.next() => self.pass_on(signal),
+                signal = self.signals.next() => self.forward(signal),
                 _ = guard.lost(), if self.ending.is_none() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    /// Whether all is over.
+    /// The result, once the command and its group have ended.
     fn end(&mut self, now: Duration) -> Option<End> {
         match (&self.ending, self.code) {
             (None, Some(code)) if self.keep_group || !self.command.is_alive() => Some(End::ByItself { code }),
@@ -116,13 +121,13 @@ impl Supervisor {
             (Some(Ending { lost: None, .. }), None) => None,
             (Some(Ending { lost: Some(why), killed_at, .. }), code) => {
                 let is_gone = code.is_some() && !self.command.is_alive();
-                let is_hopeless = killed_at.is_some_and(|killed_at| now >= killed_at + LAST_LOOK);
-                (is_gone || is_hopeless).then(|| End::Lost { why: why.clone(), left_over: !is_gone })
+                let gave_up = killed_at.is_some_and(|killed_at| now >= killed_at + KILL_WAIT_MAX);
+                (is_gone || gave_up).then(|| End::Lost { why: why.clone(), survived_kill: !is_gone })
             }
         }
     }
 
-    fn begin_to_end(&mut self, now: Duration, deadline: Duration, lost: Option<String>) {
+    fn start_ending(&mut self, now: Duration, deadline: Duration, lost: Option<String>) {
         self.command.terminate();
         self.ending = Some(Ending { lost, kill_at: self.margins.kill_at(now, deadline), killed_at: None });
     }
@@ -131,7 +136,7 @@ impl Supervisor {
         if let Some(ending) = &mut self.ending
             && now >= ending.kill_at
         {
-            // Repeated, for processes that were being forked the first time.
+            // Repeated, because a process that is being forked can miss the signal.
             self.command.signal(Signal::KILL);
             ending.killed_at.get_or_insert(now);
         }
@@ -139,9 +144,9 @@ impl Supervisor {
 
     fn pause(&self, now: Duration, deadline: Duration) -> Duration {
         match &self.ending {
-            None => self.margins.term_at(deadline).saturating_sub(now).min(SLICE),
-            Some(Ending { killed_at: None, kill_at, .. }) => kill_at.saturating_sub(now).min(LOOK),
-            Some(_) => LOOK,
+            None => self.margins.term_at(deadline).saturating_sub(now).min(SLEEP_MAX),
+            Some(Ending { killed_at: None, kill_at, .. }) => kill_at.saturating_sub(now).min(POLL_INTERVAL),
+            Some(_) => POLL_INTERVAL,
         }
     }
 
@@ -162,28 +167,28 @@ impl Supervisor {
         }
     }
 
-    /// Handles a stopped command. A deliberate STOP is respected.
+    /// Handles a stopped command. A command stopped by STOP stays stopped.
     fn on_stop(&mut self, signal: i32) {
         if signal == Signal::TSTP.as_raw() {
-            // Ctrl-Z: the shell does not know the command, so it could never be continued.
+            // Ctrl-Z: the shell does not know the command, so it could not continue it.
             self.command.signal(Signal::CONT);
         } else if signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw() {
             self.wants_terminal = true;
         }
     }
 
-    /// Gives the terminal to a command that was stopped because it wants it, once the terminal is ours.
+    /// Gives the terminal to a command that was stopped for lack of it, once the terminal is ours.
     fn lend_terminal(&mut self) {
         if self.wants_terminal && terminal::is_ours() {
             self.wants_terminal = false;
-            terminal::to_foreground(self.command.pid);
+            terminal::set_foreground(self.command.pid);
             self.command.signal(Signal::CONT);
         }
     }
 
-    fn pass_on(&mut self, signal: Signal) {
+    fn forward(&mut self, signal: Signal) {
         match signal {
-            // Children are reaped in any case. Ctrl-Z is not for us.
+            // Children are reaped in every round. Ctrl-Z is ignored.
             Signal::CHILD | Signal::TSTP => {}
             signal => self.command.signal(signal),
         }

@@ -10,16 +10,16 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// Blocks SIGTTOU in this thread, so that a background process may set the foreground and write. The command does not
 /// inherit this: std clears the mask before exec.
-pub(crate) fn never_stop_for_output() {
+pub(crate) fn block_sigttou() {
     let mut mask = SigSet::empty();
     mask.add(nix::sys::signal::Signal::SIGTTOU);
     // Fails only for an invalid mask.
     let _ = mask.thread_block();
 }
 
-/// Whether to give the terminal to the command from the start: it is ours, and the command reads and writes it. In a
-/// pipeline (`run .. | less`) other processes use it as well: the command gets it when it asks for it.
-pub(crate) fn is_the_commands() -> bool {
+/// Whether the command gets the terminal from the start: it is ours, and it is both stdin and stdout. In a pipeline
+/// (`run .. | less`) other processes use it too, so the command gets it only when it needs it.
+pub(crate) fn belongs_to_command() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && is_ours()
 }
 
@@ -29,10 +29,10 @@ pub(crate) fn is_ours() -> bool {
 }
 
 /// Puts a process group into the foreground.
-pub(crate) fn to_foreground(group: Pid) {
-    never_stop_for_output();
+pub(crate) fn set_foreground(group: Pid) {
+    block_sigttou();
     if let Some(tty) = tty() {
-        // Without it, the command runs in the background.
+        // On failure, the command runs in the background.
         let _ = tcsetpgrp(&tty, group);
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lockkeeper::{Error, Fencing, Guard, Keeper, Lock, LockState};
 
-use crate::duration::words;
+use crate::duration::humanize;
 use crate::escape;
 
 /// The wait before the first message.
-const FIRST_WORD: Duration = Duration::from_secs(1);
+const FIRST_MESSAGE_AFTER: Duration = Duration::from_secs(1);
 /// The longest pause between messages.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
@@ -20,43 +20,47 @@ pub(crate) async fn acquire<F: Fencing>(
     keeper: &Keeper<F>,
     lock: &Lock<F>,
     name: &str,
-    show: bool,
+    is_table: bool,
     verbose: bool,
 ) -> Result<Guard<F>, Error> {
     let is_terminal = std::io::stderr().is_terminal();
-    if !show || !(is_terminal || verbose) {
+    if !is_table || !(is_terminal || verbose) {
         return lock.acquire().await;
     }
-    let voice = Voice::start(is_terminal);
+    let writer = ProgressWriter::start(is_terminal);
     tokio::select! {
         guard = lock.acquire() => guard,
-        never = tell(keeper, name, &voice) => match never {},
+        never = report_progress(keeper, name, &writer) => match never {},
     }
 }
 
-async fn tell<F: Fencing>(keeper: &Keeper<F>, name: &str, voice: &Voice) -> std::convert::Infallible {
-    let mut pause = FIRST_WORD;
+async fn report_progress<F: Fencing>(
+    keeper: &Keeper<F>,
+    name: &str,
+    writer: &ProgressWriter,
+) -> std::convert::Infallible {
+    let mut pause = FIRST_MESSAGE_AFTER;
     loop {
         tokio::time::sleep(pause).await;
-        pause = if voice.is_terminal { FIRST_WORD } else { (pause * 2).min(PAUSE_MAX) };
+        pause = if writer.is_terminal { FIRST_MESSAGE_AFTER } else { (pause * 2).min(PAUSE_MAX) };
         let text = match (keeper.who(name).await, keeper.session_ids().await) {
             (Ok(lock), Ok(ours)) => {
                 format!("waiting for \"{name}\"{}{}", held_by(&lock), position(&lock, &ours))
             }
             (Err(error), _) | (_, Err(error)) => format!("waiting for \"{name}\": {error}"),
         };
-        voice.say(text);
+        writer.write_line(text);
     }
 }
 
 /// The holder, as the rest of a sentence.
 pub(crate) fn held_by(lock: &LockState) -> String {
     match &lock.holders[..] {
-        [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", words(lock.closed)),
+        [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", humanize(lock.closed)),
         [] => String::new(),
-        [only] => format!(", held by {} for {}", only.owner, words(only.held)),
+        [only] => format!(", held by {} for {}", only.owner, humanize(only.held)),
         [first, others @ ..] => {
-            format!(", held by {} and {} more for {}", first.owner, others.len(), words(first.held))
+            format!(", held by {} and {} more for {}", first.owner, others.len(), humanize(first.held))
         }
     }
 }
@@ -75,47 +79,47 @@ fn is_ours(shown: &str, ours: &[String]) -> bool {
 
 /// Writes to stderr from a separate thread: a terminal stopped with Ctrl-S, or a full pipe, must not block the renewal of
 /// the session.
-struct Voice {
+struct ProgressWriter {
     is_terminal: bool,
-    /// None once it has to stop.
+    /// None once the writer is being dropped.
     texts: Option<mpsc::SyncSender<String>>,
     finished: mpsc::Receiver<()>,
 }
 
-impl Voice {
-    fn start(is_terminal: bool) -> Voice {
-        let (texts, to_say) = mpsc::sync_channel::<String>(1);
+impl ProgressWriter {
+    fn start(is_terminal: bool) -> ProgressWriter {
+        let (texts, to_write) = mpsc::sync_channel::<String>(1);
         let (end, finished) = mpsc::channel();
         std::thread::spawn(move || {
-            super::terminal::never_stop_for_output();
+            super::terminal::block_sigttou();
             let mut stderr = std::io::stderr();
-            let mut has_spoken = false;
-            while let Ok(text) = to_say.recv() {
+            let mut has_written = false;
+            while let Ok(text) = to_write.recv() {
                 // Returns to the start of the line, and clears it.
                 let _ = match is_terminal {
                     true => write!(stderr, "\r\x1b[Klockkeeper: {text}"),
                     false => writeln!(stderr, "lockkeeper: {text}"),
                 };
-                has_spoken = true;
+                has_written = true;
             }
-            if is_terminal && has_spoken {
+            if is_terminal && has_written {
                 let _ = write!(stderr, "\r\x1b[K");
             }
             let _ = end.send(());
         });
-        Voice { is_terminal, texts: Some(texts), finished }
+        ProgressWriter { is_terminal, texts: Some(texts), finished }
     }
 
-    /// Writes a text, unless the last one is still being written.
-    fn say(&self, text: String) {
+    /// Writes a message. Drops it if the previous one is still being written.
+    fn write_line(&self, text: String) {
         if let Some(texts) = &self.texts {
             let _ = texts.try_send(escape::line(&text).into_owned());
         }
     }
 }
 
-impl Drop for Voice {
-    /// Waits a moment for the line to be cleared, so that other output does not mix with it.
+impl Drop for ProgressWriter {
+    /// Waits briefly until the line is cleared, so that other output does not mix with it.
     fn drop(&mut self) {
         self.texts = None;
         let _ = self.finished.recv_timeout(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Backups: saved from any node, restored into a new cell whose tokens nobody has ever seen.
+//! Backups: saved from any node, restored into a new cell that never reuses a token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use crate::harness::cell::{Cell, text};
 use crate::harness::client::{Load, grant, open_session, token};
 
 #[tokio::test]
-async fn a_restored_cell_gives_no_token_that_was_ever_given() {
+async fn restored_cell_never_reuses_a_token() {
     let mut cell = Cell::start(3).await;
     let session = open_session(&cell, 60_000).await;
     let held = token(&grant(&cell, &session, "job").await);
     let put = json!({"key": "k", "value": "v", "fence": {"lock": "job", "token": held}});
-    cell.ask("/v1/value/put", Some(&put)).await;
-    cell.until_even(&[1, 2, 3]).await;
+    cell.call("/v1/value/put", Some(&put)).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 
     // From every node, also from those that do not lead.
     for id in 1..=3 {
@@ -26,9 +26,9 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
         assert!(output.status.success(), "node {id}: {output:?}");
     }
     let output = cell.cli(&["snapshot", "save", "from-1"]).await;
-    assert_eq!(output.status.code(), Some(64), "what is there is not written over: {output:?}");
+    assert_eq!(output.status.code(), Some(64), "an existing file is not overwritten: {output:?}");
 
-    // The old cell goes on after the backup.
+    // The old cell continues after the backup.
     let mut highest = held;
     for number in 0..200 {
         highest = token(&grant(&cell, &session, &format!("later-{number}")).await);
@@ -53,7 +53,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
         cell.kill(id);
     }
 
-    // The new cell: what was saved is there, and grows to three nodes.
+    // The new cell has the saved state, and grows to three nodes.
     let mut new = Cell::plan_after(&mut cell, 1);
     new.node_mut(1).data = cell.path("restored-2");
     new.spawn_with(1, &[]);
@@ -62,7 +62,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
     let seen = new.read("/v1/lock?name=job").await;
     assert_eq!(seen["holders"][0]["token"], held);
     assert_eq!(new.read("/v1/value?key=k").await["value"], "v");
-    assert_eq!(new.read("/v1/lock?name=later-0").await["last_token"], 0, "that was later");
+    assert_eq!(new.read("/v1/lock?name=later-0").await["last_token"], 0, "granted after the backup");
     let session = open_session(&new, 60_000).await;
     let first = token(&grant(&new, &session, "first").await);
     assert!(first > highest, "{first} after {highest}");
@@ -74,7 +74,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
         let output = new.cli(&["member", "add", &format!("{id}={}", new.node(id).address)]).await;
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
-    new.until_even(&[1, 2, 3]).await;
+    new.until_in_sync(&[1, 2, 3]).await;
     new.kill(1);
     new.leader().await;
     let second = token(&grant(&new, &session, "second").await);
@@ -82,7 +82,7 @@ async fn a_restored_cell_gives_no_token_that_was_ever_given() {
 }
 
 #[tokio::test]
-async fn one_backup_can_be_restored_again_above_the_first_or_above_a_number() {
+async fn second_restore_of_a_backup_starts_above_the_first_or_above_a_given_number() {
     let cell = Cell::start(1).await;
     let session = open_session(&cell, 60_000).await;
     let given = token(&grant(&cell, &session, "job").await);
@@ -113,7 +113,7 @@ async fn one_backup_can_be_restored_again_above_the_first_or_above_a_number() {
 }
 
 #[tokio::test]
-async fn a_damaged_backup_is_refused() {
+async fn damaged_backup_is_refused() {
     let cell = Cell::start(1).await;
     let session = open_session(&cell, 60_000).await;
     for number in 0..50 {
@@ -130,12 +130,12 @@ async fn a_damaged_backup_is_refused() {
         bytes[place] ^= 0x40;
         damaged.push(("flipped", bytes));
     }
-    for (what, bytes) in damaged {
+    for (damage, bytes) in damaged {
         std::fs::write(cell.path("bad"), bytes).unwrap();
         let output = cell.cli(&["snapshot", "restore", "bad", "--data-dir", "new"]).await;
-        assert_eq!(output.status.code(), Some(1), "{what}: {output:?}");
-        assert!(text(&output.stderr).starts_with("lockkeeper: "), "{what}: {output:?}");
-        assert!(!cell.path("new").exists(), "{what}: nothing is left behind");
+        assert_eq!(output.status.code(), Some(1), "{damage}: {output:?}");
+        assert!(text(&output.stderr).starts_with("lockkeeper: "), "{damage}: {output:?}");
+        assert!(!cell.path("new").exists(), "{damage}: nothing is left behind");
     }
     let output = cell.cli(&["snapshot", "restore", "not-there", "--data-dir", "new"]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -143,9 +143,9 @@ async fn a_damaged_backup_is_refused() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A node that waits for the rest of its cell has nothing to save, and says so at once.
+/// A node that waits for the rest of its cell has nothing to save, and reports it at once.
 #[tokio::test]
-async fn a_node_that_waits_for_its_cell_saves_nothing() {
+async fn node_that_waits_for_its_cell_has_no_snapshot() {
     let mut cell = Cell::plan(3);
     cell.spawn(1);
     cell.node(1).until_log("waiting for").await;
@@ -153,17 +153,17 @@ async fn a_node_that_waits_for_its_cell_saves_nothing() {
     let url = format!("lockkeeper://{}", cell.node(1).address);
     let output = cell.cli_at(&url, &["snapshot", "save", "nothing"]).await;
     assert_eq!(output.status.code(), Some(69), "{output:?}");
-    assert!(text(&output.stderr).contains("waits for its cell"), "{output:?}");
+    assert!(text(&output.stderr).contains("not part of a cell yet"), "{output:?}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(!cell.path("nothing").exists());
     let answer = cell.get(1, "/v1/snapshot").await;
     assert_eq!((answer.status, answer.code()), (503, "unavailable"), "{answer:?}");
 }
 
-/// Numbers that are written in pairs, first the one and then the other: at every moment the first is as far as the
-/// second, or one further.
+/// A writer puts each number to `first` and then to `second`. A consistent snapshot has equal numbers, or `first` is ahead
+/// by one.
 #[tokio::test]
-async fn what_is_saved_under_load_is_the_state_of_one_moment() {
+async fn snapshot_under_load_is_consistent() {
     let mut cell = Cell::start(3).await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(10))).await;
     let done = Arc::new(AtomicU64::new(0));
@@ -199,7 +199,7 @@ async fn what_is_saved_under_load_is_the_state_of_one_moment() {
     let folder = cell.path("");
     let mut cells = vec![cell];
     for (file, least, most) in saved {
-        let before = cells.last_mut().expect("the one that was saved");
+        let before = cells.last_mut().expect("the previous cell");
         let restored = folder.join(format!("{file}-restored"));
         let words = [
             "snapshot",
@@ -221,9 +221,9 @@ async fn what_is_saved_under_load_is_the_state_of_one_moment() {
             *number = value["value"].as_str().and_then(|text| text.parse().ok()).expect("a number");
         }
         let [first, second] = numbers;
-        println!("{file}: first {first}, second {second}; {least} to {most} were written while it was saved");
-        assert!(first == second || first == second + 1, "{file} is the state of no moment: {numbers:?}");
-        // A follower may be a little behind the leader, but never ahead.
+        println!("{file}: first {first}, second {second}; {least} to {most} were written during the save");
+        assert!(first == second || first == second + 1, "{file} is not consistent: {numbers:?}");
+        // A follower may lag behind the leader, but is never ahead.
         assert!(second <= most + 1, "{file}: {numbers:?}");
         alone.kill(1);
         cells.push(alone);

@@ -1,5 +1,4 @@
-//! One node's folder is gone. It may have voted and promised things that it does not remember, so it must not come
-//! back as the one it was.
+//! A node loses its data folder. It no longer knows its votes and promises, so it must not rejoin under its old identity.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ fn members(list: &Value) -> Vec<(u64, bool)> {
 }
 
 #[tokio::test]
-async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
+async fn node_without_its_folder_is_refused_until_removed_and_added() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let lost = cell.others(leader)[0];
@@ -29,19 +28,19 @@ async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
     cell.spawn(lost);
     let ended = cell.node_mut(lost).ended().await;
     let log = cell.node(lost).log_text();
-    let said = log.lines().last().unwrap_or_default();
+    let message = log.lines().last().unwrap_or_default();
     assert_eq!(ended.code(), Some(1), "{log}");
     let (id, address) = (lost, cell.node(lost).address.clone());
-    for words in [
+    for part in [
         format!("knows node {id} with another data folder, and this one is empty"),
         "bring the old folder back".to_owned(),
         format!("lockkeeper member remove {id}"),
         format!("lockkeeper member add {id}={address}"),
     ] {
-        assert!(said.contains(&words), "\"{words}\" is not in: {said}");
+        assert!(message.contains(&part), "\"{part}\" is not in: {message}");
     }
 
-    // What the message says to do.
+    // Follow the advice of the message.
     let output = cell.cli(&["member", "remove", &id.to_string()]).await;
     assert!(output.status.success(), "{output:?}");
     assert_eq!(members(&cell.json(&["member", "list"]).await).len(), 2);
@@ -52,9 +51,9 @@ async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
     assert_eq!(members(&cell.json(&["member", "list"]).await), [(1, true), (2, true), (3, true)]);
     load.until_more(50).await;
     println!("{} pairs of acquire and release, none failed", load.end().await);
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 
-    // It carries the cell with one other.
+    // The node and one other form a majority.
     let leader = cell.leader().await;
     let other = (1..=3).find(|other| *other != id && *other != leader).unwrap_or(id);
     if other != id {
@@ -65,9 +64,9 @@ async fn a_node_without_its_folder_is_refused_until_it_is_removed_and_added() {
     grant(&cell, &session, "after").await;
 }
 
-/// The same, but the node cannot ask anybody whether it is known: what the others send must not be taken either.
+/// The same, but the node cannot ask the others whether it is known: it must not accept their messages either.
 #[tokio::test]
-async fn a_node_without_its_folder_takes_no_message_that_was_meant_for_the_old_one() {
+async fn node_without_its_folder_accepts_no_messages_for_the_lost_folder() {
     let mut cell = Cell::start_with_network(3).await;
     let leader = cell.leader().await;
     let lost = cell.others(leader)[0];
@@ -81,16 +80,16 @@ async fn a_node_without_its_folder_takes_no_message_that_was_meant_for_the_old_o
     cell.spawn(lost);
     cell.node(lost).until_log("waiting for").await;
     let began = Instant::now();
-    let mut looked = 0;
-    while began.elapsed() < Duration::from_secs(3) || looked < 20 {
-        grant(&cell, &session, &format!("lock-{looked}")).await;
-        looked += 1;
-        let status = until("it to answer", async || cell.node(lost).status().await).await;
-        assert_eq!(status["cell"], "", "it joined by a message for the folder that is gone: {status}");
+    let mut checks = 0;
+    while began.elapsed() < Duration::from_secs(3) || checks < 20 {
+        grant(&cell, &session, &format!("lock-{checks}")).await;
+        checks += 1;
+        let status = until("the node to answer", async || cell.node(lost).status().await).await;
+        assert_eq!(status["cell"], "", "the node joined by a message for the lost folder: {status}");
         assert_eq!(status["applied_index"], 0, "{status}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // When it can ask again, it learns why.
+    // When it can ask again, it is refused.
     cell.network.heal();
     assert_eq!(cell.node_mut(lost).ended().await.code(), Some(1));
     assert!(cell.node(lost).log_text().contains("with another data folder, and this one is empty"));

@@ -1,4 +1,4 @@
-//! What `lockkeeper status` says, and exits with, when something is wrong with a cell.
+//! Output and exit code of `lockkeeper status` on a degraded cell.
 
 use crate::harness::cell::{Cell, text};
 use crate::harness::until;
@@ -15,14 +15,14 @@ async fn status_exits_with_1_while_a_member_is_down() {
         (output.status.code()? == 1).then_some(output)
     })
     .await;
-    let said = text(&output.stdout);
-    assert!(said.contains(&format!("degraded  node {down} has not answered for")), "{said}");
+    let shown = text(&output.stdout);
+    assert!(shown.contains(&format!("degraded  node {down} has not answered for")), "{shown}");
     cell.spawn(down);
     until("a healthy cell again", async || (cell.cli(&["status"]).await.status.code()? == 0).then_some(()))
         .await;
 }
 
-/// Nodes in this process, because the table of a real one cannot be made to differ.
+/// In-process nodes, because the table of a real node cannot be made to differ.
 #[cfg(feature = "simulation")]
 mod differing_tables {
     use super::*;
@@ -31,14 +31,14 @@ mod differing_tables {
 
     #[tokio::test]
     async fn status_exits_with_1_when_a_table_differs() {
-        // One cell at a time.
-        let turn = Cell::plan(0);
+        // Serializes tests with cells.
+        let serial = Cell::plan(0);
         let nodes = start_cell(|_, config| config).await;
         let hosts: Vec<String> =
             nodes.iter().map(|node| node.address().expect("it listens").to_string()).collect();
         let url = format!("lockkeeper://{}", hosts.join(","));
         let damaged = (leader(&nodes).await + 1) % 3;
-        let status = async || turn.cli_at(&url, &["status"]).await;
+        let status = async || serial.cli_at(&url, &["status"]).await;
         until("a healthy cell", async || (status().await.status.code()? == 0).then_some(())).await;
 
         nodes[damaged].api().make_table_different();
@@ -50,7 +50,7 @@ mod differing_tables {
             (output.status.code()? == 1).then_some(output)
         })
         .await;
-        let said = text(&output.stdout);
-        assert!(said.contains(&format!("the lock table of node {} differs", damaged + 1)), "{said}");
+        let shown = text(&output.stdout);
+        assert!(shown.contains(&format!("the lock table of node {} differs", damaged + 1)), "{shown}");
     }
 }

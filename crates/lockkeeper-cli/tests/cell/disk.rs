@@ -1,4 +1,4 @@
-//! The disk of the leader or of its followers is full, or the leader's machine is too busy.
+//! Full disks of the leader or of its followers, and a slow leader.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::harness::cell::Cell;
 use crate::harness::client::{Load, acquire, grant, keep_alive, open_session, token};
 use crate::harness::{LONG, until};
 
-/// A small file system of its own, which takes root to mount; unmounted at the end.
+/// A small file system, unmounted when dropped. Mounting needs root.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -30,17 +30,17 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Room for one segment of the log and the rest, but not for a second one.
+/// Room for one log segment and the other files, but not for a second segment.
 const DISK_MEBIBYTES: u32 = 40;
 const FILLER_BYTES: usize = 16 << 20;
 
 #[tokio::test]
-async fn the_leaders_disk_is_full() {
+async fn full_disk_of_the_leader_refuses_new_work_but_not_releases() {
     let mut cell = Cell::plan(3);
     let mut disks = Vec::new();
     for node in &mut cell.nodes {
         disks.push(SmallDisk::mount(&node.data, DISK_MEBIBYTES));
-        // Another program has taken the rest of the disk.
+        // Another program uses the rest of the disk.
         std::fs::write(node.data.join("filler"), vec![1; FILLER_BYTES]).unwrap();
         node.data = node.data.join("data");
     }
@@ -61,7 +61,7 @@ async fn the_leaders_disk_is_full() {
         match keeper.value("large").put(vec![b'x'; 60_000]).await {
             Ok(_) => written += 1,
             Err(error) if error.to_string().contains("no space left") => break error,
-            // A busy machine.
+            // Timeouts on a busy machine.
             Err(error) => println!("{error}"),
         }
         assert!(began.elapsed() < LONG, "the disk was never full");
@@ -69,9 +69,9 @@ async fn the_leaders_disk_is_full() {
     println!("{written} values of 60 KB until the disk was full, {} ms", began.elapsed().as_millis());
     assert_eq!(why.code(), "unavailable");
     assert!(why.to_string().contains("releases still work"), "{why}");
-    assert_eq!(cell.leader().await, leader, "it leads, but has no room");
+    assert_eq!(cell.leader().await, leader, "the leader keeps its leadership");
 
-    // Nothing new, but nobody loses anything, and what frees goes on.
+    // New work is refused, no grant is lost, and releases still work.
     let full = Instant::now();
     while full.elapsed() < Duration::from_secs(1) {
         assert_eq!(acquire(&cell, leader, &session, "new").await.code(), "unavailable");
@@ -82,18 +82,18 @@ async fn the_leaders_disk_is_full() {
     cell.post(leader, "/v1/lock/release", release).await.ok();
     assert_eq!(guard.state(), GuardState::Held);
 
-    // It heals by itself when there is room.
+    // The cell recovers by itself when there is space.
     std::fs::remove_file(&filler).unwrap();
-    let again = until("there to be room", async || {
+    let again = until("free space", async || {
         let answer = acquire(&cell, leader, &session, "held").await;
         (answer.status == 200).then_some(answer)
     })
     .await;
     assert!(token(&again.body) > held);
     assert_eq!(guard.state(), GuardState::Held);
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 
-    // And all of it is on all disks.
+    // Everything is durable on all disks.
     guard.release().await.unwrap();
     for id in 1..=3 {
         assert_eq!(cell.node_mut(id).term().await.code(), Some(0));
@@ -107,9 +107,9 @@ async fn the_leaders_disk_is_full() {
     }
 }
 
-/// Both followers have no room: the leader refuses what is new in time, so that everything held can still be given back.
+/// Both followers run out of space: the leader refuses new work early enough that all held locks can still be released.
 #[tokio::test]
-async fn the_followers_disks_are_full() {
+async fn full_disks_of_the_followers_refuse_new_work_but_not_releases() {
     let mut cell = Cell::plan(3);
     let mut disks = Vec::new();
     for node in &mut cell.nodes {
@@ -138,7 +138,7 @@ async fn the_followers_disks_are_full() {
         assert!(began.elapsed() < LONG, "the disks were never full");
     };
     assert!(why.to_string().contains("releases still work"), "{why}");
-    assert_eq!(cell.leader().await, leader, "it leads, and has room itself");
+    assert_eq!(cell.leader().await, leader, "the leader keeps its leadership");
     let status = cell.get(leader, "/v1/status").await.body;
     assert!(status["trouble"].as_str().is_some_and(|why| why.contains("no space left")), "{status}");
     for id in cell.others(leader) {
@@ -149,7 +149,7 @@ async fn the_followers_disks_are_full() {
         .await;
     }
 
-    // What frees goes on, and so do sessions and their end.
+    // Releases, keep-alives and expiries still work.
     assert_eq!(acquire(&cell, leader, &session, "new").await.code(), "unavailable");
     keep_alive(&cell, leader, &session).await.ok();
     let release = json!({"session": session, "lock": "held", "token": held});
@@ -161,34 +161,34 @@ async fn the_followers_disks_are_full() {
     .await;
     assert_eq!(guard.state(), GuardState::Held);
     for id in cell.others(leader) {
-        assert!(cell.node(id).runs(), "node {id} has ended");
+        assert!(cell.node(id).is_running(), "node {id} has ended");
     }
 
-    // One of them has room again: that is a majority.
+    // One follower has space again: that is a majority.
     std::fs::remove_file(filler(cell.others(leader)[0])).unwrap();
-    let again = until("there to be room", async || {
+    let again = until("free space", async || {
         let answer = acquire(&cell, leader, &session, "held").await;
         (answer.status == 200).then_some(answer)
     })
     .await;
     assert!(token(&again.body) > held);
-    // The other one becomes full to the last byte, stays up, and catches up when there is room.
+    // The other follower fills up completely, stays up, and catches up when there is space.
     let full = cell.others(leader)[1];
     let began = Instant::now();
-    while !cell.node(full).log_text().contains("no room for more entries") {
+    while !cell.node(full).log_text().contains("no disk space for more entries") {
         keeper.value("large").put(vec![b'x'; 60_000]).await.unwrap();
         assert!(began.elapsed() < LONG, "the follower was never full");
     }
-    assert!(cell.node(full).runs(), "node {full} has ended");
+    assert!(cell.node(full).is_running(), "node {full} has ended");
     std::fs::remove_file(filler(full)).unwrap();
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
     guard.release().await.unwrap();
 }
 
-/// A machine that is too busy: the leader stands still for 60 ms of every 120 ms, so that every message of it takes its
-/// time. That is less than its lease: it goes on leading, or another one takes over; in both cases no request fails.
+/// An overloaded leader: it is paused for 60 ms of every 120 ms, which delays its messages. That is less than its lease, so
+/// it keeps leading or another node takes over; in both cases no request fails.
 #[tokio::test]
-async fn the_leader_is_slow() {
+async fn slow_leader_fails_no_request() {
     let cell = Cell::start(3).await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
@@ -199,18 +199,18 @@ async fn the_leader_is_slow() {
     while began.elapsed() < Duration::from_secs(5) {
         cell.stop(leader);
         tokio::time::sleep(Duration::from_millis(60)).await;
-        cell.go_on(leader);
+        cell.resume(leader);
         tokio::time::sleep(Duration::from_millis(60)).await;
         assert_eq!(guard.state(), GuardState::Held);
     }
     let slow = load.done() - before;
     assert!(slow > 0, "nothing was granted while the leader was slow");
     load.until_more(50).await;
-    let leads = cell.leader().await;
+    let leader_after = cell.leader().await;
     println!(
-        "{slow} pairs in 5 s with a slow leader, {} in all; {leader} led before, {leads} after",
+        "{slow} pairs in 5 s with a slow leader, {} in total; leader {leader} before, {leader_after} after",
         load.end().await
     );
     guard.release().await.unwrap();
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 }

@@ -1,4 +1,4 @@
-//! A cell comes about by itself.
+//! Nodes form a cell by themselves.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use crate::harness::cell::Cell;
 use crate::harness::client::{grant, open_session};
 use crate::harness::http;
 use crate::harness::until;
-use crate::health::says_serving;
+use crate::health::is_serving;
 
 #[tokio::test]
-async fn a_cell_forms_in_any_order_of_start() {
+async fn cell_forms_in_any_start_order() {
     for order in [[3, 1, 2], [2, 3, 1]] {
         let mut cell = Cell::plan(3);
         for id in &order[..2] {
@@ -17,25 +17,24 @@ async fn a_cell_forms_in_any_order_of_start() {
             cell.node(*id).until_log("waiting for").await;
             let answer = cell.get(*id, "/readyz").await;
             assert_eq!(answer.status, 503, "{}", answer.body);
-            assert!(!says_serving(&cell, *id).await, "a node that waits for its cell says that it serves");
+            assert!(!is_serving(&cell, *id).await, "a node that waits for its cell reports SERVING");
             let answer = cell.post(*id, "/v1/session/open", serde_json::json!({"ttl_ms": 10_000})).await;
             assert_eq!(
                 (answer.status, answer.code()),
                 (503, "unavailable"),
-                "no cell without all of its nodes"
+                "a cell needs all its nodes to form"
             );
         }
         cell.spawn(order[2]);
         cell.until_agreed().await;
         for id in order {
-            // A follower serves when it has heard of the leader's first heartbeat.
-            until("every node to say that it serves", async || says_serving(&cell, id).await.then_some(()))
-                .await;
+            // A follower is ready after the leader's first heartbeat.
+            until("every node to report SERVING", async || is_serving(&cell, id).await.then_some(())).await;
         }
 
         let session = open_session(&cell, 10_000).await;
         grant(&cell, &session, "first").await;
-        cell.until_even(&order).await;
+        cell.until_in_sync(&order).await;
         let leader = cell.until_agreed().await;
         let mut names = BTreeSet::new();
         for id in order {
@@ -51,7 +50,7 @@ async fn a_cell_forms_in_any_order_of_start() {
 }
 
 #[tokio::test]
-async fn a_cell_that_was_down_comes_back_without_its_list() {
+async fn cell_restarts_without_its_member_list() {
     let mut cell = Cell::start(3).await;
     cell.leader().await;
     let session = open_session(&cell, 60_000).await;
@@ -68,10 +67,10 @@ async fn a_cell_that_was_down_comes_back_without_its_list() {
 }
 
 #[tokio::test]
-async fn members_may_have_a_port_of_their_own() {
+async fn members_can_use_a_separate_peer_port() {
     let mut cell = Cell::plan(3);
-    let ports: Vec<_> = cell.nodes.iter().map(|node| node.listens.replace(":74", ":75")).collect();
-    // The list may name the port of the members or that of the clients; for a new cell it is the same on all nodes.
+    let ports: Vec<_> = cell.nodes.iter().map(|node| node.listen_addr.replace(":74", ":75")).collect();
+    // The list may name the peer ports or the client ports; for a new cell it is the same on all nodes.
     let list = (1..=3).map(|id| format!("{id}={}", ports[id - 1])).collect::<Vec<_>>().join(",");
     for id in [1, 2, 3] {
         cell.spawn_with(id, &["--cell", &list, "--peer-listen", &ports[id as usize - 1]]);
@@ -82,24 +81,24 @@ async fn members_may_have_a_port_of_their_own() {
         let member = &status["members"][node.id as usize - 1];
         assert_eq!(
             (member["address"].as_str(), member["peer_address"].as_str()),
-            (Some(&*node.listens), Some(&**peer))
+            (Some(&*node.listen_addr), Some(&**peer))
         );
-        // Clients have no business there.
+        // Clients are not served there.
         let answer = http::get(peer, "/v1/status").await;
         assert!(
             answer.is_err() || answer.is_ok_and(|answer| answer.status != 200),
             "a client is served on {peer}"
         );
     }
-    // On a busy machine the leader may change at any time: whoever leads is named by the others.
-    until("a follower that names its leader", async || {
+    // On a busy machine the leader may change at any time, so retry until the follower names the current one.
+    until("a follower to name the leader", async || {
         let leader = cell.until_agreed().await;
         let answer = cell.get(cell.others(leader)[0], "/v1/lock?name=a").await;
-        (answer.body["error"]["leader"] == cell.node(leader).listens).then_some(())
+        (answer.body["error"]["leader"] == cell.node(leader).listen_addr).then_some(())
     })
     .await;
     let leader = cell.until_agreed().await;
-    // A cell works on: the load goes over one port, the agreement over the other.
+    // Fail-over works with separate ports.
     cell.kill(leader);
     cell.leader().await;
     let session = open_session(&cell, 10_000).await;
@@ -107,18 +106,18 @@ async fn members_may_have_a_port_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_node_that_waits_can_be_stopped() {
+async fn node_that_waits_for_its_cell_can_be_stopped() {
     let mut cell = Cell::plan(2);
     cell.plan_node(3);
     cell.spawn(1);
     cell.node(1).until_log("waiting for").await;
     assert_eq!(cell.node_mut(1).term().await.code(), Some(0));
-    // And goes on waiting when it is started again.
+    // After a restart it waits again.
     cell.spawn_all();
     cell.leader().await;
-    until("all to be ready", async || {
+    until("all nodes to be ready", async || {
         for node in &cell.nodes {
-            (http::quick_get(&node.listens, "/readyz").await?.status == 200).then_some(())?;
+            (http::quick_get(&node.listen_addr, "/readyz").await?.status == 200).then_some(())?;
         }
         Some(())
     })

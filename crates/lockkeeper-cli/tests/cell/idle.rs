@@ -1,12 +1,12 @@
-//! An idle cell: nothing happens between its members but heartbeats on connections that last.
+//! An idle cell exchanges only heartbeats, on lasting connections.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::cell::Cell;
 use crate::harness::until;
 
-const WATCHED: Duration = Duration::from_secs(3);
-const LOOKS: usize = 5;
+const OBSERVED: Duration = Duration::from_secs(3);
+const ATTEMPTS: usize = 5;
 const COUNTERS: [&str; 5] = [
     "lockkeeper_member_connections_opened_total",
     "lockkeeper_member_connections_accepted_total",
@@ -15,8 +15,8 @@ const COUNTERS: [&str; 5] = [
     "lockkeeper_wal_fsync_seconds_count",
 ];
 
-/// The counters of all nodes.
-async fn counted(cell: &Cell) -> Vec<[u64; 5]> {
+/// Reads the counters of all nodes.
+async fn read_counters(cell: &Cell) -> Vec<[u64; 5]> {
     let mut all = Vec::new();
     for node in &cell.nodes {
         let page = cell.get(node.id, "/metrics").await.body;
@@ -31,38 +31,38 @@ async fn counted(cell: &Cell) -> Vec<[u64; 5]> {
 }
 
 #[tokio::test]
-async fn an_idle_cell_opens_no_connections_begins_no_elections_and_writes_nothing() {
+async fn idle_cell_opens_no_connections_starts_no_elections_and_writes_nothing() {
     let cell = Cell::start(3).await;
-    // Each node has a connection to each other one, and no more.
+    // Each node has one connection to each other node.
     until("all connections", async || {
-        let counted = counted(&cell).await;
-        counted.iter().all(|[opened, accepted, ..]| *opened >= 2 && *accepted >= 2).then_some(())
+        let counters = read_counters(&cell).await;
+        counters.iter().all(|[opened, accepted, ..]| *opened >= 2 && *accepted >= 2).then_some(())
     })
     .await;
-    // On a busy machine a heartbeat may be late once in a while; where something happens all the time, no look is quiet.
-    for look in 1..=LOOKS {
-        let (before, began) = (counted(&cell).await, Instant::now());
-        tokio::time::sleep(WATCHED).await;
-        let after = counted(&cell).await;
+    // On a busy machine a heartbeat is late now and then, so one quiet attempt is enough.
+    for attempt in 1..=ATTEMPTS {
+        let (before, began) = (read_counters(&cell).await, Instant::now());
+        tokio::time::sleep(OBSERVED).await;
+        let after = read_counters(&cell).await;
         println!("in {:?}: {before:?} became {after:?} {COUNTERS:?}", began.elapsed());
         if before == after {
             return;
         }
-        assert!(look < LOOKS, "{LOOKS} times something happened within {WATCHED:?}: {COUNTERS:?}");
+        assert!(attempt < ATTEMPTS, "{ATTEMPTS} attempts without {OBSERVED:?} of quiet: {COUNTERS:?}");
     }
 }
 
 #[tokio::test]
-async fn one_attempt_follows_the_end_of_a_leader() {
+async fn killed_leader_causes_one_election_attempt_per_follower() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
-    let before: u64 = counted(&cell).await.iter().map(|[_, _, attempts, ..]| attempts).sum();
+    let before: u64 = read_counters(&cell).await.iter().map(|[_, _, attempts, ..]| attempts).sum();
     cell.kill(leader);
     let others = cell.others(leader);
     cell.leader_among(&others).await;
     cell.nodes.retain(|node| node.id != leader);
-    let after: u64 = counted(&cell).await.iter().map(|[_, _, attempts, ..]| attempts).sum();
+    let after: u64 = read_counters(&cell).await.iter().map(|[_, _, attempts, ..]| attempts).sum();
     println!("{} attempts", after - before);
-    // Each follower tries once. On a busy machine an attempt may fail and be made again; it once was some hundred a second.
+    // Each follower tries once. On a busy machine an attempt may fail and be repeated; a former bug made hundreds per second.
     assert!((0..=10).contains(&(after - before)), "{before} attempts before, {after} after");
 }

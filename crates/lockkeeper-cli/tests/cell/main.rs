@@ -1,7 +1,6 @@
-//! Bad days of a cell, with real processes: each test is a story of what can happen to three or five nodes, and
-//! of what their clients notice.
+//! Failures of a cell of three or five real processes, and their effects on clients.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -10,22 +9,22 @@ mod harness;
 mod in_process;
 
 mod backup;
-mod behind;
 mod busy;
+mod catch_up;
 mod costly_frame;
-mod cuts;
 mod data_lost;
 mod degraded;
 mod disk;
-mod distance;
 mod failover;
 mod formation;
 mod health;
 mod idle;
+mod latency;
 mod lease;
 mod majority;
 mod members;
-mod misfits;
+mod misconfigured;
+mod partitions;
 mod redirect;
 mod rolling;
 mod slow_disk;

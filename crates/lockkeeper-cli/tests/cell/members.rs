@@ -1,4 +1,4 @@
-//! Members come and go while the cell serves.
+//! Members are added and removed while the cell serves.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ async fn remove(cell: &Cell, id: u64) {
     assert!(output.status.success(), "removing node {id}: {}", text(&output.stderr));
 }
 
-/// The ids of those who vote, as the leader knows them.
+/// The ids of the voters, as the leader knows them.
 async fn voters(cell: &Cell) -> Vec<u64> {
     let list: Value = cell.json(&["member", "list"]).await;
     let members = list["members"].as_array().unwrap().iter();
@@ -31,7 +31,7 @@ async fn voters(cell: &Cell) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn one_node_becomes_three_and_then_five_under_load() {
+async fn cell_grows_from_one_to_five_nodes_under_load() {
     let mut cell = Cell::plan(1);
     cell.spawn(1);
     cell.leader().await;
@@ -47,9 +47,9 @@ async fn one_node_becomes_three_and_then_five_under_load() {
     assert_eq!(guard.state(), GuardState::Held);
     println!("{} pairs of acquire and release, none failed", load.end().await);
     guard.release().await.unwrap();
-    cell.until_even(&[1, 2, 3, 4, 5]).await;
+    cell.until_in_sync(&[1, 2, 3, 4, 5]).await;
 
-    // Five go on without two, one of them the leader.
+    // Five nodes survive the loss of two, one of them the leader.
     let leader = cell.leader().await;
     cell.kill(leader);
     let second = cell.leader().await;
@@ -60,7 +60,7 @@ async fn one_node_becomes_three_and_then_five_under_load() {
 }
 
 #[tokio::test]
-async fn a_dead_node_is_replaced() {
+async fn dead_node_is_replaced() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let dead = cell.others(leader)[0];
@@ -75,7 +75,7 @@ async fn a_dead_node_is_replaced() {
     assert_eq!(voters(&cell).await, expected);
     println!("{} pairs of acquire and release, none failed", load.end().await);
 
-    // The dead one comes back with its folder. It is no member any more, and harms nobody.
+    // The dead node returns with its folder. It is no longer a member, and does no harm.
     let leader = cell.leader().await;
     let term = cell.node(leader).until_status().await["term"].clone();
     cell.spawn_with(dead, &[]);
@@ -85,19 +85,19 @@ async fn a_dead_node_is_replaced() {
         let answer = acquire(&cell, leader, &session, &format!("l{}", began.elapsed().as_micros())).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let body = json!({"ttl_ms": 10_000});
-        if let Ok(answer) = http::post(&cell.node(dead).listens, "/v1/session/open", &body).await {
+        if let Ok(answer) = http::post(&cell.node(dead).listen_addr, "/v1/session/open", &body).await {
             assert_ne!(answer.status, 200, "a former member granted something: {answer:?}");
         }
     }
     assert_eq!(cell.node(leader).until_status().await["term"], term, "there was no election");
-    // Two of the three that count are enough.
+    // Two of the three voters are enough.
     let other = expected.into_iter().find(|id| *id != leader && *id != 4).unwrap();
     cell.kill(other);
     grant(&cell, &session, "after").await;
 }
 
 #[tokio::test]
-async fn the_leader_itself_is_removed() {
+async fn leader_can_be_removed() {
     let mut cell = Cell::start(3).await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
@@ -114,7 +114,7 @@ async fn the_leader_itself_is_removed() {
     assert_eq!(guard.state(), GuardState::Held);
     guard.release().await.unwrap();
 
-    // With an empty folder it can come back.
+    // With an empty folder it can be added again.
     cell.kill(leader);
     std::fs::remove_dir_all(&cell.node(leader).data).unwrap();
     cell.node(leader).empty_log();
@@ -123,22 +123,22 @@ async fn the_leader_itself_is_removed() {
 }
 
 #[tokio::test]
-async fn what_would_leave_the_cell_without_a_majority_is_refused() {
+async fn removal_that_would_lose_the_majority_is_refused() {
     let mut cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let others = cell.others(leader);
     cell.kill(others[0]);
-    until("the leader to miss it", async || {
+    until("the leader to notice the dead node", async || {
         let status = cell.node(leader).status().await?;
         let missing = status["members"].as_array()?.iter().find(|m| m["node_id"] == others[0])?.clone();
         (missing["silent_ms"].as_u64().is_none_or(|silent| silent > 2_500)).then_some(())
     })
     .await;
-    // Without the other one nobody but the leader would be left of two.
+    // Removing the other follower would leave one live node of two.
     let output = cell.cli(&["member", "remove", &others[1].to_string()]).await;
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("start the others first"), "{output:?}");
-    // A node that is not there, or is another one, is not added.
+    // A node that does not answer, or that has another id, is not added.
     let output = cell.cli(&["member", "add", "7=127.0.0.1:1"]).await;
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("no node answers at 127.0.0.1:1"), "{output:?}");
@@ -151,16 +151,16 @@ async fn what_would_leave_the_cell_without_a_majority_is_refused() {
     assert_eq!(voters(&cell).await, [1, 2, 3]);
 }
 
-/// Three members and a fourth that learns slowly: if it counted before it has caught up, three of four would be
-/// needed, and the cell would stand still when one of the old members is gone.
+/// Three members and a slow learner: if the learner voted before it caught up, the quorum would be three of four, and the
+/// cell would stall when one of the old members fails.
 #[tokio::test]
-async fn a_learner_does_not_count_before_it_has_caught_up() {
+async fn learner_does_not_vote_before_it_has_caught_up() {
     let mut cell = Cell::start_with_network(3).await;
     let leader = cell.leader().await;
     let session = open_session(&cell, 60_000).await;
-    // Something to learn: so many entries that it does not count as close behind, and so large that they take time.
+    // Enough entries that the learner lags, and large enough that replication takes time.
     let value = "x".repeat(3_000);
-    let mut http = Http::connect(&cell.node(leader).listens).await.unwrap();
+    let mut http = Http::connect(&cell.node(leader).listen_addr).await.unwrap();
     for number in 0..800 {
         let body = json!({"key": format!("k{}", number % 10), "value": value});
         http.post("/v1/value/put", &body).await.unwrap().ok();
@@ -178,7 +178,7 @@ async fn a_learner_does_not_count_before_it_has_caught_up() {
         let status = cell.node(leader).status().await?;
         status["members"].as_array()?.iter().find(|member| member["node_id"] == 4).cloned()
     };
-    let seen = until("the learner to be known", async || learner().await).await;
+    let seen = until("the learner to be listed", async || learner().await).await;
     assert_eq!(seen["voter"], false, "{seen}");
 
     let gone = cell.others(leader)[0];
@@ -189,44 +189,44 @@ async fn a_learner_does_not_count_before_it_has_caught_up() {
         granted += 1;
         grant(&cell, &session, &format!("lock-{granted}")).await;
         let seen = until("the leader to answer", async || learner().await).await;
-        assert_eq!(seen["voter"], false, "it has {} entries to go: {seen}", seen["lag"]);
+        assert_eq!(seen["voter"], false, "the learner lags by {} entries: {seen}", seen["lag"]);
     }
-    println!("{granted} grants while the learner learned and one of three stood still");
-    assert!(granted > 10, "the cell stood still");
-    assert!(adding.try_wait().unwrap().is_none(), "it is still being added");
+    println!("{granted} grants while the learner caught up and one of three nodes was stopped");
+    assert!(granted > 10, "the cell stalled");
+    assert!(adding.try_wait().unwrap().is_none(), "the node was added too early");
 
     cell.network.heal();
-    cell.go_on(gone);
+    cell.resume(gone);
     let ended = until("the node to be added", async || adding.try_wait().unwrap()).await;
     assert!(ended.success());
     assert_eq!(voters(&cell).await, [1, 2, 3, 4]);
-    cell.until_even(&[1, 2, 3, 4]).await;
+    cell.until_in_sync(&[1, 2, 3, 4]).await;
 }
 
-/// A leader that hands over stops leading before anybody else leads. If its successor stands still at that very moment, the
-/// cell must not wait for it.
+/// A leader that transfers its leadership steps down before its successor leads. If the successor is stopped at that moment,
+/// the cell must not wait for it.
 #[tokio::test]
-async fn cell_goes_on_when_the_successor_stops_during_a_hand_over() {
+async fn cell_recovers_when_the_successor_stops_during_a_leadership_transfer() {
     let cell = Cell::start(3).await;
     let leader = cell.until_agreed().await;
     let session = open_session(&cell, 60_000).await;
     grant(&cell, &session, "before").await;
-    cell.until_even(&[1, 2, 3]).await;
-    // Both have all entries: the leader takes the one with the highest id.
+    cell.until_in_sync(&[1, 2, 3]).await;
+    // Both followers have all entries: the leader picks the one with the highest id.
     let successor = cell.others(leader).into_iter().max().unwrap();
     cell.stop(successor);
     let began = Instant::now();
-    // The leader is asked to leave the cell, and hands over first. What becomes of the request is not what this is about.
+    // Removing the leader makes it transfer its leadership first. The outcome of the request does not matter here.
     let path = "/v1/member/remove";
-    let asked =
+    let removal =
         tokio::time::timeout(Duration::from_millis(100), cell.post(leader, path, json!({"node_id": leader})));
-    println!("{:?}", asked.await.map(|answer| answer.status));
+    println!("{:?}", removal.await.map(|answer| answer.status));
     cell.node(leader).until_log("handing over the leadership").await;
     grant(&cell, &session, "after").await;
     let silence = began.elapsed();
-    println!("a grant {} ms after the hand-over began", silence.as_millis());
-    // Generous: a busy machine. A cell that waited for the successor would stand still for good.
+    println!("a grant {} ms after the transfer began", silence.as_millis());
+    // Generous, for a busy machine. A cell that waits for the successor would stall for ever.
     assert!(silence < Duration::from_secs(15), "no grant for {silence:?}");
-    cell.go_on(successor);
-    cell.until_even(&[1, 2, 3]).await;
+    cell.resume(successor);
+    cell.until_in_sync(&[1, 2, 3]).await;
 }

@@ -1,4 +1,4 @@
-//! Whoever asks the wrong node is told the right one; the library and the CLI go there by themselves.
+//! Followers redirect clients to the leader; the library and the CLI follow by themselves.
 
 use serde_json::json;
 
@@ -7,12 +7,12 @@ use crate::harness::client::{acquire, grant, keep_alive, open_session};
 use lockkeeper::Keeper;
 
 #[tokio::test]
-async fn a_follower_names_the_leader_and_answers_nothing_itself() {
+async fn follower_redirects_every_request_to_the_leader() {
     let cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let session = open_session(&cell, 60_000).await;
     grant(&cell, &session, "job").await;
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 
     for follower in cell.others(leader) {
         let answers = [
@@ -34,11 +34,11 @@ async fn a_follower_names_the_leader_and_answers_nothing_itself() {
         }
     }
     let seen = cell.read("/v1/lock?name=job").await;
-    assert_eq!(seen["holders"].as_array().unwrap().len(), 1, "nothing of that has happened: {seen}");
+    assert_eq!(seen["holders"].as_array().unwrap().len(), 1, "none of the requests took effect: {seen}");
 }
 
 #[tokio::test]
-async fn the_library_and_the_cli_reach_the_leader_from_any_node() {
+async fn library_and_cli_reach_the_leader_from_any_node() {
     let cell = Cell::start(3).await;
     for node in &cell.nodes {
         let url = format!("lockkeeper://{}", node.address);

@@ -8,7 +8,7 @@ use crate::harness::cell::Cell;
 use crate::harness::client::Load;
 
 #[tokio::test]
-async fn a_rolling_restart_under_load_fails_no_request() {
+async fn rolling_restart_under_load_fails_no_request() {
     let mut cell = Cell::start(3).await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
@@ -24,11 +24,11 @@ async fn a_rolling_restart_under_load_fails_no_request() {
             load.until_more(40).await;
             cell.node(id).empty_log();
             cell.spawn(id);
-            // As an operator would: the next one only when this one is back.
+            // Like an operator: restart the next node only when this one is back.
             cell.node(id).until_log("log read").await;
             load.until_more(40).await;
-            until_follows(&cell, id).await;
-            println!("node {id} restarted{}", if was_leader { ", it led" } else { "" });
+            until_caught_up(&cell, id).await;
+            println!("node {id} restarted{}", if was_leader { ", the leader" } else { "" });
             assert_eq!(guard.state(), GuardState::Held);
         }
     }
@@ -36,17 +36,17 @@ async fn a_rolling_restart_under_load_fails_no_request() {
     println!("{done} pairs of acquire and release, none failed");
     guard.release().await.unwrap();
     next.await.unwrap().unwrap().release().await.unwrap();
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 }
 
-async fn until_follows(cell: &Cell, id: u64) {
-    crate::harness::until("it to be ready", async || {
-        let answer = crate::harness::http::quick_get(&cell.node(id).listens, "/readyz").await?;
+async fn until_caught_up(cell: &Cell, id: u64) {
+    crate::harness::until("the node to be ready", async || {
+        let answer = crate::harness::http::quick_get(&cell.node(id).listen_addr, "/readyz").await?;
         (answer.status == 200).then_some(())
     })
     .await;
     let leader = cell.leader().await;
-    crate::harness::until("it to have caught up", async || {
+    crate::harness::until("the node to catch up", async || {
         let status = cell.node(leader).status().await?;
         let members = status["members"].as_array()?;
         let member = members.iter().find(|member| member["node_id"] == id)?;

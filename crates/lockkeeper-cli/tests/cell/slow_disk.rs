@@ -1,4 +1,4 @@
-//! Disks that take their time: every sync of a node is held back, in the node's own process.
+//! Slow disks: a shim delays every sync in the node's own process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use lockkeeper::{GuardState, Keeper};
 use crate::harness::cell::Cell;
 use crate::harness::client::Load;
 
-/// Stands before the C library's own calls, and sleeps for as many milliseconds as a file says.
+/// Interposes the sync calls of the C library, and delays them by the milliseconds in a file.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,24 +17,24 @@ const SHIM: &str = r#"
 #include <stdlib.h>
 #include <unistd.h>
 
-static int slowly(const char *name, int file) {
+static int delayed(const char *name, int file) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     const char *path = getenv("SLOW_SYNC_MS");
-    FILE *said = path ? fopen(path, "r") : NULL;
+    FILE *file_with_delay = path ? fopen(path, "r") : NULL;
     int milliseconds = 0;
-    if (said) {
-        if (fscanf(said, "%d", &milliseconds) != 1) milliseconds = 0;
-        fclose(said);
+    if (file_with_delay) {
+        if (fscanf(file_with_delay, "%d", &milliseconds) != 1) milliseconds = 0;
+        fclose(file_with_delay);
     }
     if (milliseconds > 0) usleep(1000 * milliseconds);
     return real(file);
 }
 
-int fdatasync(int file) { return slowly("fdatasync", file); }
-int fsync(int file) { return slowly("fsync", file); }
+int fdatasync(int file) { return delayed("fdatasync", file); }
+int fsync(int file) { return delayed("fsync", file); }
 "#;
 
-/// Compiled with what links Rust programs, too.
+/// Compiles the shim with the C compiler that also links Rust programs.
 fn build_shim(folder: &Path) -> PathBuf {
     let (source, library) = (folder.join("slow.c"), folder.join("slow.so"));
     std::fs::write(&source, SHIM).unwrap();
@@ -44,8 +44,8 @@ fn build_shim(folder: &Path) -> PathBuf {
     library
 }
 
-/// How long the pairs are counted.
-const WATCHED: Duration = Duration::from_secs(4);
+/// How long pairs are counted.
+const MEASURED: Duration = Duration::from_secs(4);
 
 struct Disks(Cell);
 
@@ -54,20 +54,20 @@ impl Disks {
         let mut cell = Cell::plan(3);
         let shim = build_shim(cell.folder());
         for id in 1..=3 {
-            let said = cell.path(&format!("slow-{id}"));
+            let delay_file = cell.path(&format!("slow-{id}"));
             let node = cell.node_mut(id);
-            node.environment = vec![("LD_PRELOAD".into(), shim.clone()), ("SLOW_SYNC_MS".into(), said)];
+            node.environment = vec![("LD_PRELOAD".into(), shim.clone()), ("SLOW_SYNC_MS".into(), delay_file)];
         }
         cell.spawn_all();
         cell.until_agreed().await;
         Disks(cell)
     }
 
-    fn take(&self, id: u64, milliseconds: u32) {
+    fn set_delay(&self, id: u64, milliseconds: u32) {
         std::fs::write(self.0.path(&format!("slow-{id}")), milliseconds.to_string()).unwrap();
     }
 
-    /// How many entries of the leader a follower lacks.
+    /// The number of entries by which a follower lags.
     async fn lag(&self, leader: u64, follower: u64) -> u64 {
         let status = self.0.get(leader, "/v1/status").await.body;
         let members = status["members"].as_array().expect("members").iter();
@@ -75,7 +75,7 @@ impl Disks {
         its.next().and_then(|member| member["lag"].as_u64()).expect("its lag")
     }
 
-    /// How long all syncs of a node have taken, as it has measured them itself.
+    /// The total duration of a node's syncs, from its metrics.
     async fn seconds_of_syncs(&self, id: u64) -> f64 {
         let page = self.0.get(id, "/metrics").await.body;
         let mut lines = page.as_str().expect("text").lines();
@@ -86,7 +86,7 @@ impl Disks {
 
 /// Entries are durable on a majority before they are acknowledged, and the leader's own disk need not be part of it.
 #[tokio::test]
-async fn a_slow_disk_slows_nobody_and_three_slow_disks_lose_nothing() {
+async fn slow_disk_of_the_leader_does_not_slow_the_cell_and_three_slow_disks_lose_nothing() {
     let disks = Disks::start().await;
     let cell = &disks.0;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
@@ -96,35 +96,35 @@ async fn a_slow_disk_slows_nobody_and_three_slow_disks_lose_nothing() {
 
     let leader = cell.leader().await;
     let before = disks.seconds_of_syncs(leader).await;
-    disks.take(leader, 250);
-    let one = grants_in(&load, WATCHED).await;
+    disks.set_delay(leader, 250);
+    let one = grants_in(&load, MEASURED).await;
     assert!(disks.seconds_of_syncs(leader).await > before + 1.0, "the leader's disk was not slow");
-    assert!(one > 4 * 4 * 3, "{one} pairs in 4 s: the cell went at the pace of the leader's disk");
+    assert!(one > 4 * 4 * 3, "{one} pairs in 4 s: the leader's disk slowed the cell");
     assert_eq!(guard.state(), GuardState::Held);
 
     for id in 1..=3 {
-        disks.take(id, 100);
+        disks.set_delay(id, 100);
     }
-    let all = grants_in(&load, WATCHED).await;
+    let all = grants_in(&load, MEASURED).await;
     assert!(all > 0, "nothing was granted while all disks were slow");
-    // A pair is two entries one after the other, each at least one sync on two disks: whoever does more has not waited.
-    let most = 3 * (WATCHED.as_millis() as u64 / (2 * 100) + 2);
-    assert!(all <= most, "{all} pairs in {WATCHED:?}, and {most} at most can be on a majority of the disks");
+    // A pair is two entries in sequence, each with at least one sync on two disks. More pairs mean missing syncs.
+    let most = 3 * (MEASURED.as_millis() as u64 / (2 * 100) + 2);
+    assert!(all <= most, "{all} pairs in {MEASURED:?}, but at most {most} can be durable on a majority");
     assert_eq!(guard.state(), GuardState::Held);
 
     for id in 1..=3 {
-        disks.take(id, 0);
+        disks.set_delay(id, 0);
     }
     load.until_more(100).await;
     println!(
-        "pairs in 4 s: {one} with 250 ms a sync on the leader, {all} with 100 ms on all; {} in all",
+        "pairs in 4 s: {one} with 250 ms a sync on the leader, {all} with 100 ms on all; {} in total",
         load.end().await
     );
     guard.release().await.unwrap();
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 }
 
-/// The clients of the load count requests that fail, and end the test.
+/// The pairs of a period. A failed request fails the test.
 async fn grants_in(load: &Load, time: Duration) -> u64 {
     let (began, before) = (Instant::now(), load.done());
     tokio::time::sleep(time).await;
@@ -132,17 +132,17 @@ async fn grants_in(load: &Load, time: Duration) -> u64 {
     load.done() - before
 }
 
-/// A follower with a slow disk keeps up, because one sync covers all that has arrived: when the healthy follower fails,
-/// writes go on with it.
+/// A follower with a slow disk keeps up, because one sync covers all entries that have arrived. When the healthy follower
+/// fails, writes continue with the slow one.
 #[tokio::test]
-async fn writes_go_on_soon_when_only_a_follower_with_a_slow_disk_is_left() {
-    // On a machine with time to spare it takes less than a second. With one sync for each message it took 9 to 12 s.
+async fn writes_continue_soon_when_only_a_follower_with_a_slow_disk_is_left() {
+    // On an idle machine it takes less than a second. With one sync per message it took 9 to 12 s.
     let within = Duration::from_secs(6);
     for milliseconds in [8, 30] {
         let mut disks = Disks::start().await;
         let leader = disks.0.leader().await;
         let [slow, healthy] = disks.0.others(leader)[..] else { panic!("three nodes") };
-        disks.take(slow, milliseconds);
+        disks.set_delay(slow, milliseconds);
         let mut load = Load::start(&disks.0, 24).await;
         let before = load.done();
         load.until_more(1_500).await;
@@ -159,7 +159,7 @@ async fn writes_go_on_soon_when_only_a_follower_with_a_slow_disk_is_left() {
             silence.as_millis()
         );
         assert!(silence < within, "no writes for {silence:?} with {milliseconds} ms a sync");
-        disks.take(slow, 0);
+        disks.set_delay(slow, 0);
         load.end().await;
     }
 }

@@ -10,7 +10,7 @@ use crate::harness::until;
 
 /// Makes a node of a test build support the next format and cell version.
 const NEXT: &str = "LOCKKEEPER_TEST_NEXT_VERSION";
-/// How long the cell stays mixed; LOCKKEEPER_MIXED_SECONDS sets another time.
+/// How long the cell runs mixed versions; LOCKKEEPER_MIXED_SECONDS overrides it.
 const MIXED_FOR: Duration = Duration::from_secs(4);
 
 async fn restart(cell: &mut Cell, load: &mut Load, id: u64) {
@@ -18,7 +18,7 @@ async fn restart(cell: &mut Cell, load: &mut Load, id: u64) {
     assert_eq!(ended.code(), Some(0), "node {id}");
     cell.spawn(id);
     until("the node to be ready", async || {
-        let answer = crate::harness::http::quick_get(&cell.node(id).listens, "/readyz").await?;
+        let answer = crate::harness::http::quick_get(&cell.node(id).listen_addr, "/readyz").await?;
         (answer.status == 200).then_some(())
     })
     .await;
@@ -29,7 +29,7 @@ async fn cell_version(cell: &Cell, id: u64) -> Option<u64> {
     cell.node(id).status().await?["cell_version"].as_u64()
 }
 
-/// What is in the audit trail, newest first.
+/// The audit trail, newest first.
 async fn notes(cell: &Cell) -> Vec<String> {
     let audit = cell.read("/v1/audit").await;
     let actions = audit["acts"].as_array().unwrap_or_else(|| panic!("{audit}"));
@@ -52,7 +52,7 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
         cell.node_mut(id).environment.push((NEXT.to_owned(), "1".into()));
         restart(&mut cell, &mut load, id).await;
     }
-    // One of each kind leads for a while, and neither switches anything on.
+    // In a mixed cell no new feature is switched on, whichever version leads.
     let began = Instant::now();
     while began.elapsed() < mixed_for() {
         load.until_more(40).await;
@@ -76,7 +76,7 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
         })
         .await;
     }
-    // The new command is used, the changed rule marks it, and all apply it alike.
+    // The new command is used, the changed rule marks it, and all nodes apply it alike.
     until("the new command to be applied", async || {
         let notes = notes(&cell).await;
         notes.iter().any(|note| note.contains("[version 2] a command of the next version")).then_some(())
@@ -85,7 +85,7 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
     assert_eq!(guard.state(), GuardState::Held);
     let done = load.end().await;
     println!("{done} pairs of acquire and release during the upgrade, none failed");
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
     let status = cell.read("/v1/status").await;
     let differ = status["members"].as_array().unwrap().iter().any(|member| !member["disagreement"].is_null());
     assert!(!differ && status["disagreement"].is_null(), "{status}");
@@ -94,11 +94,11 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
     refuses_the_old_binary(&mut cell).await;
 }
 
-/// Back to the old binary: it refuses to start, names the versions and touches nothing; the new one goes on.
+/// A downgraded node refuses to start, names the versions and changes nothing; with the new binary it works again.
 async fn refuses_the_old_binary(cell: &mut Cell) {
-    let remembered = cell.node(1).data.join("identity.json");
+    let identity = cell.node(1).data.join("identity.json");
     until("the version to be in the data folder", async || {
-        std::fs::read_to_string(&remembered).ok()?.contains("\"cell_version\": 2").then_some(())
+        std::fs::read_to_string(&identity).ok()?.contains("\"cell_version\": 2").then_some(())
     })
     .await;
     assert_eq!(cell.node_mut(1).term().await.code(), Some(0));
@@ -107,12 +107,12 @@ async fn refuses_the_old_binary(cell: &mut Cell) {
     cell.spawn(1);
     let ended = cell.node_mut(1).ended().await;
     assert!(!ended.success(), "{ended:?}");
-    let said = cell.node(1).log_text();
-    assert!(said.contains("the cell has version 2, and this node supports versions up to 1"), "{said}");
+    let log = cell.node(1).log_text();
+    assert!(log.contains("the cell has version 2, and this node supports versions up to 1"), "{log}");
     cell.node_mut(1).environment = next;
     cell.spawn(1);
     cell.until_agreed().await;
-    cell.until_even(&[1, 2, 3]).await;
+    cell.until_in_sync(&[1, 2, 3]).await;
 }
 
 /// An old binary cannot be added to an upgraded cell.
@@ -128,9 +128,9 @@ async fn older_node_is_not_added() {
     let address = cell.node(2).address.clone();
     let refused = until("an answer about node 2", async || {
         let output = cell.cli_at(&alone, &["member", "add", &format!("2={address}")]).await;
-        let said = text(&output.stderr);
+        let message = text(&output.stderr);
         assert!(!output.status.success(), "{output:?}");
-        (!said.contains("no node answers")).then_some(said)
+        (!message.contains("no node answers")).then_some(message)
     })
     .await;
     assert!(refused.contains("supports cell versions up to 1, and the cell has version 2"), "{refused}");

@@ -1,9 +1,9 @@
-//! `lockkeeper bench` at small size: both workloads, over one connection and over one each.
+//! `lockkeeper bench` with few clients: both workloads, with a shared connection and with one per client.
 
 use crate::support::{Server, text};
 
 #[test]
-fn each_workload_and_kind_of_connection_is_measured() {
+fn every_workload_and_connection_mode_is_measured() {
     let server = Server::start();
     for workload in ["uncontended", "handoff"] {
         for connections in ["shared", "each"] {
@@ -31,7 +31,7 @@ fn each_workload_and_kind_of_connection_is_measured() {
 }
 
 #[test]
-fn guards_can_be_dropped_instead_and_the_lock_is_free_all_the_same() {
+fn dropped_guards_release_their_locks() {
     let server = Server::start();
     for workload in ["uncontended", "handoff"] {
         let words =
@@ -42,20 +42,20 @@ fn guards_can_be_dropped_instead_and_the_lock_is_free_all_the_same() {
         assert_eq!(report["release"], "dropped", "{report}");
         assert!(report["pairs_per_second"].as_f64().is_some_and(|pairs| pairs > 4.0), "{report}");
     }
-    assert!(!text(&server.output(&["ls"]).stdout).contains("bench/"), "nothing is left");
+    assert!(!text(&server.output(&["ls"]).stdout).contains("bench/"), "no lock is left held");
 }
 
 #[test]
-fn what_would_measure_nothing_is_refused() {
+fn unsupported_combination_is_refused() {
     let words = ["bench", "--engine", "redis://127.0.0.1:1", "--connections", "each", "--release", "dropped"];
     let server = Server::start();
     let output = server.cli(&words).args(["--workload", "handoff", "--seconds", "1"]).output().unwrap();
     assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("hands nothing over"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("has no hand-offs"), "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_table_is_for_people() {
+fn table_output_shows_figures_and_machine_limits() {
     let server = Server::start();
     let output = server.output(&["bench", "--clients", "2", "--seconds", "1"]);
     let shown = text(&output.stdout);

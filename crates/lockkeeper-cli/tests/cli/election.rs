@@ -15,7 +15,7 @@ fn elect(server: &Server, value: &str, script: &str) -> Process {
 }
 
 #[test]
-fn one_leads_the_next_takes_over_and_observers_see_it() {
+fn next_candidate_takes_over_and_observers_see_every_change() {
     let server = Server::start();
     let mut command = server.cli(&["observe"]);
     let mut observer = Process::spawn(command.args(["db", "--output", "json"]).stdout(Stdio::piped()));
@@ -30,18 +30,18 @@ fn one_leads_the_next_takes_over_and_observers_see_it() {
     assert_eq!(leader["value"], "one");
     assert_eq!(leads, format!("{} election/db", leader["epoch"]));
     let _second = elect(&server, "two", &script.replace("$0", "two"));
-    until("the second to stand", || (server.who("election/db")["waiting"] == 1).then_some(()));
+    until("the second candidate", || (server.who("election/db")["waiting"] == 1).then_some(()));
     assert!(!server.path("leads-two").exists());
     let output = server.cli(&["observe"]).args(["db", "--once"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("one  epoch "), "{output:?}");
 
-    // It ends: the next one leads.
+    // The leader ends: the next candidate leads.
     first.signal(Signal::TERM);
     let next = seen()["leader"].clone();
     assert_eq!(next["value"], "two");
     assert!(next["epoch"].as_u64() > leader["epoch"].as_u64());
     until_line(&server.path("leads-two"));
-    // One that is killed leads until its time is over, and then nobody does.
+    // A force-released leader has no successor here.
     let output = server.cli(&["force-release"]).args(["election/db", "--reason", "test"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(seen()["leader"], Value::Null);
@@ -50,14 +50,14 @@ fn one_leads_the_next_takes_over_and_observers_see_it() {
 }
 
 #[test]
-fn a_slot_is_run_once_by_all_hosts_together() {
+fn slot_runs_once_across_all_hosts() {
     let server = Server::start();
     let slot = |script: &str| {
         let mut command = server.run("cleanup", &["--once-per", "1000d"], script);
         command.stderr(Stdio::piped());
         Process::spawn(&mut command)
     };
-    // One that fails leaves the slot to the next.
+    // A failed run leaves the slot to the next host.
     assert_eq!(slot("exit 3").code(), 3);
     let mut hosts: Vec<Process> = (0..6).map(|_| slot("echo $LOCKKEEPER_TOKEN >> ran")).collect();
     let mut skipped = 0;
@@ -67,7 +67,7 @@ fn a_slot_is_run_once_by_all_hosts_together() {
     }
     let ran = std::fs::read_to_string(server.path("ran")).unwrap();
     assert_eq!((ran.lines().count(), skipped), (1, 5), "{ran}");
-    // A short slot comes again.
+    // The next slot runs again.
     let mut again = server.run("short", &["--once-per", "1ms"], "echo again >> short");
     for _ in 0..2 {
         assert!(again.status().unwrap().success());

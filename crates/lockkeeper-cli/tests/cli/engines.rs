@@ -1,4 +1,4 @@
-//! `run` and `doctor` on engines made by others, with real servers.
+//! `run` and `doctor` on third-party engines, with real servers.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
@@ -32,7 +32,7 @@ fn output(arguments: &[&str]) -> Output {
     lockkeeper().args(arguments).output().unwrap()
 }
 
-fn shows_environment(engine: &str, more: &[&str]) -> String {
+fn run_and_print_environment(engine: &str, more: &[&str]) -> String {
     let mut arguments = vec!["run", "nightly", "--engine", engine];
     arguments.extend(more);
     arguments.extend([
@@ -47,38 +47,39 @@ fn shows_environment(engine: &str, more: &[&str]) -> String {
 }
 
 #[test]
-fn run_on_redis_gives_a_token_only_if_volatile_ones_are_accepted() {
+fn run_on_redis_provides_a_token_only_if_volatile_tokens_are_accepted() {
     let redis = Redis::start(DURABLE);
     let url = format!("redis://{}", redis.address);
-    assert_eq!(shows_environment(&url, &[]), "nightly/none/none");
-    let fenced = shows_environment(&url, &["--accept-volatile-tokens"]);
+    assert_eq!(run_and_print_environment(&url, &[]), "nightly/none/none");
+    let fenced = run_and_print_environment(&url, &["--accept-volatile-tokens"]);
     assert!(fenced.starts_with("nightly/1") && fenced.ends_with(":x:nightly"), "{fenced}");
 }
 
 #[test]
-fn run_on_redlock_excludes_others_and_exits_with_the_commands_code() {
+fn run_on_redlock_is_exclusive_and_returns_the_commands_exit_code() {
     let instances: Vec<Redis> = (0..3).map(|_| Redis::start(DURABLE)).collect();
     let hosts: Vec<String> = instances.iter().map(|redis| redis.address.to_string()).collect();
     let url = format!("redlock://{}?timeout_ms=300", hosts.join(","));
-    assert_eq!(shows_environment(&url, &[]), "nightly/none/none");
+    assert_eq!(run_and_print_environment(&url, &[]), "nightly/none/none");
     let inner = format!("{} run nightly --no-wait --engine '{url}' -- true; exit $?", crate::support::BINARY);
     let output = output(&["run", "nightly", "--engine", &url, "--", "sh", "-c", &inner]);
     assert_eq!(output.status.code(), Some(75), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn the_doctor_exits_with_zero_or_with_one_and_the_list() {
-    let (safe, forgetful) = (Redis::start(DURABLE), Redis::start(&["--appendonly", "no"]));
-    let well = output(&["doctor", "--engine", &format!("redis://{}", safe.address)]);
-    let text = String::from_utf8_lossy(&well.stdout);
-    assert_eq!(well.status.code(), Some(0), "{text}");
+fn doctor_exits_with_0_or_with_1_and_findings() {
+    let (safe, volatile) = (Redis::start(DURABLE), Redis::start(&["--appendonly", "no"]));
+    let healthy = output(&["doctor", "--engine", &format!("redis://{}", safe.address)]);
+    let text = String::from_utf8_lossy(&healthy.stdout);
+    assert_eq!(healthy.status.code(), Some(0), "{text}");
     assert!(text.contains("efficiency") && text.contains("volatile"), "{text}");
-    let ill = output(&["doctor", "--output", "json", "--engine", &format!("redis://{}", forgetful.address)]);
-    assert_eq!(ill.status.code(), Some(1));
-    let answer: serde_json::Value = serde_json::from_slice(&ill.stdout).unwrap();
+    let unhealthy =
+        output(&["doctor", "--output", "json", "--engine", &format!("redis://{}", volatile.address)]);
+    assert_eq!(unhealthy.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&unhealthy.stdout).unwrap();
     assert_eq!(answer["findings"][0]["code"], "no-persistence");
     assert_eq!(answer["capabilities"]["token"], "volatile");
-    let few = output(&["doctor", "--engine", &format!("redlock://{},{}", safe.address, forgetful.address)]);
+    let few = output(&["doctor", "--engine", &format!("redlock://{},{}", safe.address, volatile.address)]);
     assert_eq!(few.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&few.stdout).contains("at least 3"));
     let absent = output(&["doctor", "--engine", "redis://127.0.0.1:1", "--connect-timeout", "300ms"]);
@@ -86,7 +87,7 @@ fn the_doctor_exits_with_zero_or_with_one_and_the_list() {
 }
 
 #[test]
-fn a_password_on_the_command_line_is_warned_of_and_one_in_the_variable_is_not() {
+fn password_on_the_command_line_causes_a_warning() {
     let redis = Redis::start(&[DURABLE, &["--requirepass", "s3cret"]].concat());
     let url = format!("redis://:s3cret@{}", redis.address);
     let warned = output(&["run", "nightly", "--engine", &url, "--", "true"]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Process, Server, dead_engine, lockkeeper, text};
 
 #[test]
-fn the_commands_own_code() {
+fn exit_code_of_the_command_is_returned() {
     let server = Server::start();
     for code in [0, 1, 3, 70, 255] {
         let output = server.run("job", &[], &format!("exit {code}")).output().unwrap();
@@ -17,7 +17,7 @@ fn the_commands_own_code() {
 }
 
 #[test]
-fn a_command_that_dies_of_a_signal() {
+fn command_killed_by_a_signal_returns_128_plus_n() {
     let server = Server::start();
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("USR1", 138)] {
         let status = server.run("job", &[], &format!("kill -{signal} $$; sleep 100")).status().unwrap();
@@ -26,7 +26,7 @@ fn a_command_that_dies_of_a_signal() {
 }
 
 #[test]
-fn the_environment_of_the_command() {
+fn command_gets_lock_token_and_sequencer_in_its_environment() {
     let server = Server::start();
     let script = "echo \"$LOCKKEEPER_LOCK|$LOCKKEEPER_TOKEN|$LOCKKEEPER_SEQUENCER|$LOCKKEEPER_ENGINE|$KEPT\"";
     let mut last_token = 0;
@@ -38,7 +38,7 @@ fn the_environment_of_the_command() {
         assert_eq!((lock, engine, kept), ("a b/ä", server.engine().as_str(), "yes"));
         let token: u64 = token.parse().unwrap();
         assert!(token > last_token, "tokens rise");
-        // One word, whatever the name has in it.
+        // One word, whatever characters the name contains.
         assert!(sequencer.contains(&token.to_string()) && sequencer.contains("a%20b/%C3%A4"), "{sequencer}");
         last_token = token;
     }
@@ -46,7 +46,7 @@ fn the_environment_of_the_command() {
 }
 
 #[test]
-fn busy_is_75_and_names_the_holder() {
+fn busy_lock_exits_with_75_and_names_the_holder() {
     let server = Server::start();
     let _holder = server.hold("job");
     for options in [&["--no-wait"][..], &["--wait", "0s"]] {
@@ -62,7 +62,7 @@ fn busy_is_75_and_names_the_holder() {
 }
 
 #[test]
-fn a_wait_that_is_over_is_124() {
+fn timed_out_wait_exits_with_124() {
     let server = Server::start();
     let _holder = server.hold("job");
     let began = Instant::now();
@@ -74,7 +74,7 @@ fn a_wait_that_is_over_is_124() {
 }
 
 #[test]
-fn nobody_answers_is_69_and_quick() {
+fn unreachable_engine_exits_with_69_quickly() {
     for verb in
         [&["run", "job", "--", "true"][..], &["ls"], &["who", "x"], &["status"], &["force-release", "x"]]
     {
@@ -93,7 +93,7 @@ fn nobody_answers_is_69_and_quick() {
 }
 
 #[test]
-fn wrong_usage_is_64() {
+fn wrong_usage_exits_with_64() {
     let server = Server::start();
     for words in [
         &[][..],
@@ -123,7 +123,7 @@ fn wrong_usage_is_64() {
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_exit_with_0() {
     for words in [
         &["--help"][..],
         &["--version"],
@@ -143,7 +143,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started() {
+fn command_that_cannot_be_started_exits_with_126_or_127() {
     let server = Server::start();
     let output = server.output(&["run", "job", "--", "no-such-command-at-all"]);
     assert_eq!(output.status.code(), Some(127));
@@ -156,7 +156,7 @@ fn a_command_that_cannot_be_started() {
 }
 
 #[test]
-fn stdin_stdout_and_stderr_are_the_commands() {
+fn command_inherits_stdin_stdout_and_stderr() {
     let server = Server::start();
     let mut run = Process::spawn(
         server
@@ -177,7 +177,7 @@ fn stdin_stdout_and_stderr_are_the_commands() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_panic() {
+fn closed_stdout_is_not_an_error() {
     let server = Server::start();
     let mut ls = Process::spawn(server.cli(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()));
     drop(ls.stdout.take());

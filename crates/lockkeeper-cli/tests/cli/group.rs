@@ -1,11 +1,11 @@
-//! What the command leaves behind.
+//! Processes that the command leaves behind.
 
 use crate::support::{Process, Server, is_alive, until, until_line};
 
 #[test]
-fn processes_left_behind_are_ended_before_the_lock_is_released() {
+fn remaining_processes_are_ended_before_the_lock_is_released() {
     let server = Server::start();
-    // One goes at TERM, one has to be killed.
+    // One process ends on TERM, the other needs KILL.
     let script = "sleep 1000 & echo $! > soft; \
                   sh -c 'trap \"\" TERM; echo $$ > hard; while :; do sleep 0.02; done' & \
                   while ! [ -s hard ]; do sleep 0.01; done; exit 4";
@@ -19,7 +19,7 @@ fn processes_left_behind_are_ended_before_the_lock_is_released() {
 }
 
 #[test]
-fn with_keep_group_they_live_on() {
+fn keep_group_leaves_remaining_processes_alive() {
     let server = Server::start();
     let mut run = Process::spawn(&mut server.run("job", &["--keep-group"], "sleep 1000 & echo $! > left"));
     assert_eq!(run.code(), 0);
@@ -27,11 +27,11 @@ fn with_keep_group_they_live_on() {
     assert!(is_alive(&pid));
     assert_eq!(server.who("job")["holders"].as_array().unwrap().len(), 0);
     std::process::Command::new("kill").arg(&pid).status().unwrap();
-    until("it to end", || (!is_alive(&pid)).then_some(()));
+    until("the process to end", || (!is_alive(&pid)).then_some(()));
 }
 
 #[test]
-fn the_command_has_a_group_of_its_own() {
+fn command_has_its_own_process_group() {
     let server = Server::start();
     let output = server.run("job", &[], "echo $$; cut -d' ' -f5 /proc/$$/stat").output().unwrap();
     let text = crate::support::text(&output.stdout);
@@ -40,7 +40,7 @@ fn the_command_has_a_group_of_its_own() {
 }
 
 #[test]
-fn the_command_starts_with_no_signal_blocked() {
+fn command_starts_with_no_signal_blocked() {
     let server = Server::start();
     let output = server.run("job", &[], "grep SigBlk /proc/self/status").output().unwrap();
     assert_eq!(crate::support::text(&output.stdout), "SigBlk:\t0000000000000000\n");

@@ -1,4 +1,4 @@
-//! A lease that ends: the command ends first.
+//! Lost leases: the command ends before the lease does.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use crate::support::{Process, Server, is_alive, until, until_line};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// A command and its child that ignore TERM and write down, again and again, that they are alive.
+/// A command and its child that ignore TERM and append time stamps while they are alive.
 const STUBBORN: &str = "trap 'date +%s%N >> term' TERM; \
     sh -c 'trap \"\" TERM; echo $$ > grandchild; while :; do date +%s%N >> alive-2; sleep 0.01; done' & \
     echo $$ > child; while :; do date +%s%N >> alive-1; sleep 0.01; done";
@@ -18,7 +18,7 @@ fn nanos_now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
 }
 
-/// The moments that were written down. The last one may have been cut short by KILL.
+/// The time stamps in a file. KILL may have truncated the last one.
 fn stamps(server: &Server, file: &str) -> Vec<u128> {
     let text = std::fs::read_to_string(server.path(file)).unwrap();
     text.split_inclusive('\n')
@@ -27,33 +27,37 @@ fn stamps(server: &Server, file: &str) -> Vec<u128> {
         .collect()
 }
 
-/// The shells of the test may have complained before us.
+/// The last line: shells of the test may print messages before it.
 fn last_line(text: &str) -> &str {
     text.lines().last().unwrap()
 }
 
-/// Takes the server away, and sees the group end before the lease can.
-fn is_ended_before_the_deadline(take_away: impl FnOnce(&mut Server)) {
+/// Breaks the server, and requires that the group ends before the lease does.
+fn command_ends_before_the_deadline(break_server: impl FnOnce(&mut Server)) {
     let mut server = Server::start();
     let mut run = Process::spawn(server.run("job", &["--ttl", "2s"], STUBBORN).stderr(Stdio::piped()));
     let child = until_line(&server.path("child"));
     let grandchild = until_line(&server.path("grandchild"));
     until("signs of life", || server.path("alive-2").exists().then_some(()));
-    take_away(&mut server);
+    break_server(&mut server);
     let gone_at = nanos_now();
     assert_eq!(run.code(), 70, "lost");
     assert!(!is_alive(&child) && !is_alive(&grandchild));
-    // No renewal was sent after the server was gone, so the lease ends at the latest a TTL later.
+    // No renewal succeeds afterwards, so the lease ends at most one TTL later.
     let lease_end = gone_at + TTL.as_nanos();
-    assert!(nanos_now() < lease_end + 1_000_000_000, "run ends soon after");
+    assert!(nanos_now() < lease_end + 1_000_000_000, "run did not end soon after the lease");
     for file in ["alive-1", "alive-2"] {
         let last = *stamps(&server, file).last().unwrap();
-        assert!(last < lease_end, "{file} was at work after the lease");
-        assert!(last > gone_at + TTL.as_nanos() / 4, "{file} was ended long before it had to be");
+        assert!(last < lease_end, "{file} still worked after the lease");
+        assert!(last > gone_at + TTL.as_nanos() / 4, "{file} was ended much too early");
     }
     let term = stamps(&server, "term")[0];
-    assert!(term > gone_at, "TERM came first");
-    assert!(term < lease_end - 200_000_000, "and left time to end: {} ms", (lease_end - term) / 1_000_000);
+    assert!(term > gone_at, "TERM was sent before the server failed");
+    assert!(
+        term < lease_end - 200_000_000,
+        "TERM left too little time to end: {} ms",
+        (lease_end - term) / 1_000_000
+    );
     let stderr = run.stderr_text();
     assert!(
         stderr.contains("\"job\" was lost: it could not be renewed in time; the command was ended"),
@@ -62,17 +66,17 @@ fn is_ended_before_the_deadline(take_away: impl FnOnce(&mut Server)) {
 }
 
 #[test]
-fn the_server_is_killed() {
-    is_ended_before_the_deadline(Server::kill);
+fn command_is_ended_when_the_server_is_killed() {
+    command_ends_before_the_deadline(Server::kill);
 }
 
 #[test]
-fn the_server_hangs() {
-    is_ended_before_the_deadline(|server| server.signal(Signal::STOP));
+fn command_is_ended_when_the_server_hangs() {
+    command_ends_before_the_deadline(|server| server.signal(Signal::STOP));
 }
 
 #[test]
-fn a_command_that_ends_well_at_term_is_lost_all_the_same() {
+fn lost_lease_exits_with_70_even_if_the_command_exits_with_0() {
     let mut server = Server::start();
     let script = "trap 'exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
     let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], script).stderr(Stdio::null()));
@@ -82,7 +86,7 @@ fn a_command_that_ends_well_at_term_is_lost_all_the_same() {
 }
 
 #[test]
-fn a_short_outage_costs_nothing() {
+fn short_outage_is_survived() {
     let mut server = Server::start();
     let script = "echo > ready; while ! [ -e go ]; do sleep 0.01; done; exit 6";
     let mut run = Process::spawn(&mut server.run("job", &["--ttl", "10s"], script));
@@ -97,7 +101,7 @@ fn a_short_outage_costs_nothing() {
 }
 
 #[test]
-fn taken_away_by_force() {
+fn force_release_ends_the_command() {
     let server = Server::start();
     let options = ["--ttl", "20s", "--kill-after", "500ms", "--output", "json"];
     let mut run = Process::spawn(server.run("job", &options, STUBBORN).stderr(Stdio::piped()));
@@ -108,8 +112,8 @@ fn taken_away_by_force() {
     assert_eq!(answer["released"], true);
     assert_eq!(run.code(), 70);
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(400), "TERM had its time: {took:?}");
-    assert!(took < Duration::from_secs(10), "it does not wait for the TTL: {took:?}");
+    assert!(took >= Duration::from_millis(400), "TERM had no time: {took:?}");
+    assert!(took < Duration::from_secs(10), "it waited for the TTL: {took:?}");
     assert!(server.path("term").exists());
     assert!(!is_alive(&child) && !is_alive(&grandchild));
     let error: serde_json::Value = serde_json::from_str(last_line(&run.stderr_text())).unwrap();
@@ -118,7 +122,7 @@ fn taken_away_by_force() {
 }
 
 #[test]
-fn run_is_killed() {
+fn command_dies_with_run() {
     let server = Server::start();
     let mut run = Process::spawn(
         server.run("job", &["--ttl", "1s"], "echo $$ > child; exec sleep 1000").stderr(Stdio::null()),
@@ -131,12 +135,12 @@ fn run_is_killed() {
 }
 
 #[test]
-fn run_is_killed_and_what_its_command_has_started_goes_too() {
+fn whole_group_dies_with_run() {
     let server = Server::start();
     let mut run = Process::spawn(server.run("job", &["--ttl", "60s"], STUBBORN).stderr(Stdio::null()));
     let child = until_line(&server.path("child"));
     let grandchild = until_line(&server.path("grandchild"));
-    // The sentinel is started after the command: it is there when it shows.
+    // The sentinel is started after the command.
     let sentinel = until("the sentinel", || sentinel_of(&child));
     run.kill().unwrap();
     run.wait().unwrap();
@@ -146,7 +150,7 @@ fn run_is_killed_and_what_its_command_has_started_goes_too() {
 }
 
 #[test]
-fn nobody_is_left_behind_when_all_goes_well() {
+fn sentinel_ends_with_the_command() {
     let server = Server::start();
     let mut run = Process::spawn(&mut server.run(
         "job",
@@ -160,7 +164,7 @@ fn nobody_is_left_behind_when_all_goes_well() {
     until("the sentinel to end", || (!is_alive(&sentinel)).then_some(()));
 }
 
-/// The process that watches over the group of this command.
+/// The sentinel of the group of this command.
 fn sentinel_of(child: &str) -> Option<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = processes.filter_map(|entry| entry.file_name().into_string().ok());
@@ -171,7 +175,7 @@ fn sentinel_of(child: &str) -> Option<String> {
 }
 
 #[test]
-fn run_sleeps_through_its_deadline() {
+fn run_resumed_after_its_deadline_kills_at_once() {
     let server = Server::start();
     let mut run = Process::spawn(server.run("job", &["--ttl", "1s"], STUBBORN).stderr(Stdio::null()));
     let child = until_line(&server.path("child"));
@@ -183,7 +187,7 @@ fn run_sleeps_through_its_deadline() {
     assert!(!is_alive(&child));
     assert!(
         began.elapsed() < Duration::from_secs(10),
-        "no time is given after the deadline: {:?}",
+        "the command was not killed at once after the deadline: {:?}",
         began.elapsed()
     );
 }

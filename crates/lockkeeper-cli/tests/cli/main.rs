@@ -1,22 +1,22 @@
-//! The binary as people and scripts meet it: real processes, real signals, real terminals.
+//! End-to-end tests of the binary: real processes, real signals, real terminals.
 //!
-//! One test program, because each costs a link of the whole dependency tree.
+//! A single test binary, because each one links the whole dependency tree.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bench;
 mod election;
 mod engines;
+mod exclusion;
 mod exit_codes;
 mod group;
-#[path = "../harness/lacking.rs"]
-mod lacking;
 mod lost;
 mod observe;
 mod overload;
-mod process_one;
+mod pid1;
 mod serve;
 mod signals;
+#[path = "../harness/skip.rs"]
+mod skip;
 mod support;
 mod terminal;
-mod turns;
 mod views;

@@ -1,4 +1,4 @@
-//! history, top and explain: what happened, where it is crowded, and why one has to wait.
+//! `history`, `top` and `explain`.
 
 use std::process::Stdio;
 
@@ -10,7 +10,7 @@ fn table(server: &Server, words: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Stands in line until it is dropped.
+/// Waits in the queue until dropped.
 fn wait_for(server: &Server, name: &str, owner: &str, place: u64) -> Process {
     let waiter = Process::spawn(
         server.run(name, &["--owner", owner], "true").stdout(Stdio::null()).stderr(Stdio::null()),
@@ -20,7 +20,7 @@ fn wait_for(server: &Server, name: &str, owner: &str, place: u64) -> Process {
 }
 
 #[test]
-fn the_history_of_a_lock_survives_a_restart() {
+fn history_survives_a_restart() {
     let mut server = Server::start();
     assert_eq!(table(&server, &["history", "job"]), "no events recorded for \"job\"\n");
     assert!(server.run("job", &["--owner", "first"], "true").status().unwrap().success());
@@ -29,12 +29,12 @@ fn the_history_of_a_lock_survives_a_restart() {
     server.kill();
     server.restart();
 
-    let told = server.json(&["history", "job"]);
+    let answer = server.json(&["history", "job"]);
     let events: Vec<&str> =
-        told["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap()).collect();
-    assert_eq!((&told["lock"], events), (&"job".into(), vec!["forced", "granted", "released", "granted"]));
-    assert_eq!(told["events"][0]["reason"], "it hangs");
-    assert_eq!(told["events"][3]["owner"], "first");
+        answer["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap()).collect();
+    assert_eq!((&answer["lock"], events), (&"job".into(), vec!["forced", "granted", "released", "granted"]));
+    assert_eq!(answer["events"][0]["reason"], "it hangs");
+    assert_eq!(answer["events"][3]["owner"], "first");
     let shown = table(&server, &["history", "job"]);
     for word in ["WHEN", "EVENT", "force-released", "it hangs", "released", "first", "no wait"] {
         assert!(shown.contains(word), "{word}:\n{shown}");
@@ -60,21 +60,21 @@ fn top_shows_contention() {
     let _quiet = server.hold("quiet");
     let _busy = server.hold("busy");
     let _waits = wait_for(&server, "busy", "a patient one", 1);
-    // Not a terminal: one look, also without --once.
+    // Without a terminal it prints once, even without --once.
     let shown = table(&server, &["top"]);
     for word in ["node 1 leads", "2 held, 1 waiting", "last hour: 2 grants", "MOST CONTENDED", "LONGEST HELD"]
     {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "no terminal, no steering of it");
-    let look = server.json(&["top"]);
-    assert_eq!(look["top"]["contended"][0]["lock"], "busy");
-    assert_eq!(look["top"]["longest_held"][0]["lock"], "quiet");
-    assert_eq!(look["status"]["leader"], 1);
+    assert!(!shown.contains('\x1b'), "escape sequences without a terminal");
+    let view = server.json(&["top"]);
+    assert_eq!(view["top"]["contended"][0]["lock"], "busy");
+    assert_eq!(view["top"]["longest_held"][0]["lock"], "quiet");
+    assert_eq!(view["status"]["leader"], 1);
 }
 
 #[test]
-fn top_is_live_in_a_terminal_and_leaves_it_as_it_was() {
+fn top_is_live_in_a_terminal_and_restores_it() {
     let server = Server::start();
     let seen = server.path("seen");
     let command = format!("{} top --every 100ms", crate::support::BINARY);
@@ -87,16 +87,16 @@ fn top_is_live_in_a_terminal_and_leaves_it_as_it_was() {
             .stdout(Stdio::null()),
     );
     let shown = || std::fs::read(&seen).map(|bytes| text(&bytes)).unwrap_or_default();
-    until("the first look", || shown().contains("no locks held").then_some(()));
+    until("the first view", || shown().contains("no locks held").then_some(()));
     let _holder = server.hold("job");
     until("the lock on the screen", || shown().contains("job").then_some(()));
     terminal.write("\x03");
     assert_eq!(terminal.code(), 0);
-    until("the end of the other screen", || shown().contains("\x1b[?1049l").then_some(()));
+    until("the end of the alternate screen", || shown().contains("\x1b[?1049l").then_some(()));
 }
 
 #[test]
-fn a_slow_acquire_is_a_line_of_json_in_the_log() {
+fn slow_acquire_is_logged_as_json() {
     let server = Server::start_with(&["--log-format", "json", "--slow-acquire", "1ms"]);
     let mut holder = server.hold("job");
     let mut waiter = wait_for(&server, "job", "a patient\none", 1);
@@ -112,7 +112,7 @@ fn a_slow_acquire_is_a_line_of_json_in_the_log() {
     });
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["level"], &line["fields"]["lock"]), (&"WARN".into(), &"\"job\"".into()));
-    assert_eq!(line["fields"]["owner"], "\"a patient\\none\"", "a line of others cannot pass for ours");
+    assert_eq!(line["fields"]["owner"], "\"a patient\\none\"", "the owner cannot forge a log line");
     assert!(line["fields"]["waited_ms"].as_u64() >= Some(1), "{line}");
 }
 
@@ -131,15 +131,15 @@ fn explain_names_the_holder_and_earlier_waiters() {
     }
     let shown = table(&server, &["explain", "job", "--owner", "second"]);
     assert!(
-        shown.contains("is number 2 in the queue") && shown.contains("before it: first in line"),
+        shown.contains("is number 2 in the queue") && shown.contains("ahead of it: first in line"),
         "{shown}"
     );
     let shown = table(&server, &["explain", "job", "--owner", "nobody"]);
     assert!(shown.contains("No waiter has an owner that contains \"nobody\""), "{shown}");
-    let told = server.json(&["explain", "job"]);
-    assert_eq!(told["lock"]["waiting"], 2);
-    assert_eq!(told["blocked"][0]["lock"], "job");
-    assert!(told["sentences"].as_array().unwrap().len() >= 2, "{told}");
+    let answer = server.json(&["explain", "job"]);
+    assert_eq!(answer["lock"]["waiting"], 2);
+    assert_eq!(answer["blocked"][0]["lock"], "job");
+    assert!(answer["sentences"].as_array().unwrap().len() >= 2, "{answer}");
 
     let dead = dead_engine();
     let output = server.output(&["explain", "job", "--engine", &dead, "--connect-timeout", "200ms"]);

@@ -1,4 +1,4 @@
-//! Why a node does not start, in plain words; and what is left after a restart.
+//! Start-up errors of a node, and its state after a restart.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,13 +9,13 @@ use rustix::process::Signal;
 
 use crate::support::{Server, lockkeeper, text, until};
 
-/// A serve that must not start.
-fn refused(data_dir: &Path, words: &[&str]) -> (Output, String) {
+/// Runs `serve`, which must refuse to start.
+fn assert_refused(data_dir: &Path, words: &[&str]) -> (Output, String) {
     let output = lockkeeper()
         .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(data_dir)
         .args(words)
-        // Only what people are meant to read.
+        // Only the error itself.
         .env("LOCKKEEPER_LOG", "error")
         .output()
         .unwrap();
@@ -27,9 +27,9 @@ fn refused(data_dir: &Path, words: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn a_second_process_on_the_same_folder() {
+fn second_process_on_the_same_folder_is_refused() {
     let server = Server::start();
-    let (_, stderr) = refused(&server.data_dir(), &[]);
+    let (_, stderr) = assert_refused(&server.data_dir(), &[]);
     assert!(
         stderr.contains("is in use by another process (process ") && stderr.contains("--data-dir"),
         "{stderr}"
@@ -45,7 +45,7 @@ fn a_second_process_on_the_same_folder() {
 }
 
 #[test]
-fn a_port_in_use() {
+fn port_in_use_is_refused() {
     let server = Server::start();
     let output = lockkeeper()
         .args(["serve", "--listen", &server.address, "--data-dir"])
@@ -63,10 +63,10 @@ fn a_port_in_use() {
 }
 
 #[test]
-fn a_folder_of_another_node() {
+fn folder_of_another_node_is_refused() {
     let mut server = Server::start();
     server.kill();
-    let (_, stderr) = refused(&server.data_dir(), &["--node-id", "2"]);
+    let (_, stderr) = assert_refused(&server.data_dir(), &["--node-id", "2"]);
     assert!(
         stderr.contains("belongs to node 1, not to node 2") && stderr.contains("--node-id 1"),
         "{stderr}"
@@ -74,18 +74,18 @@ fn a_folder_of_another_node() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written() {
+fn unwritable_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     for path in [&file.join("below"), Path::new("/proc/lockkeeper")] {
-        let (_, stderr) = refused(path, &[]);
+        let (_, stderr) = assert_refused(path, &[]);
         assert!(stderr.contains("cannot be used") && stderr.contains("--data-dir"), "{stderr}");
     }
 }
 
 #[test]
-fn a_damaged_log_is_refused_or_loses_nothing() {
+fn damaged_log_is_refused_or_loses_nothing() {
     let mut server = Server::start();
     for _ in 0..5 {
         assert_eq!(server.run("job", &[], "true").status().unwrap().code(), Some(0));
@@ -109,7 +109,7 @@ fn a_damaged_log_is_refused_or_loses_nothing() {
         if output.status.code() == Some(1) {
             let stderr = text(&output.stderr);
             assert!(stderr.contains("the log is damaged: ") && stderr.contains("backup"), "{stderr}");
-            assert!(fs::read(&file).unwrap() == bytes, "nothing was changed");
+            assert!(fs::read(&file).unwrap() == bytes, "the file was changed");
             refusals += 1;
         } else {
             server.restart();
@@ -119,7 +119,7 @@ fn a_damaged_log_is_refused_or_loses_nothing() {
                 used * part / 6
             );
             server.kill();
-            // It has gone on writing.
+            // The node has written to the log since.
             break;
         }
         fs::write(&file, &whole).unwrap();
@@ -127,7 +127,7 @@ fn a_damaged_log_is_refused_or_loses_nothing() {
     assert!(refusals > 0, "no damage was noticed");
 }
 
-/// The last file of the log that has anything in it, and how much.
+/// The newest log file with entries, and its used length.
 fn newest_written(log: &Path) -> (std::path::PathBuf, usize) {
     let mut files: Vec<_> = fs::read_dir(log)
         .unwrap()
@@ -147,16 +147,16 @@ fn newest_written(log: &Path) -> (std::path::PathBuf, usize) {
 }
 
 #[test]
-fn a_damaged_snapshot() {
+fn damaged_snapshot_is_refused() {
     let mut server = Server::start();
     server.kill();
     fs::write(server.data_dir().join("snapshot/table.snapshot"), b"LKSNAP1\nno snapshot at all").unwrap();
-    let (_, stderr) = refused(&server.data_dir(), &[]);
+    let (_, stderr) = assert_refused(&server.data_dir(), &[]);
     assert!(stderr.contains("the snapshot") && stderr.contains("damaged"), "{stderr}");
 }
 
 #[test]
-fn tokens_go_on_after_a_kill() {
+fn tokens_keep_rising_after_a_kill() {
     let mut server = Server::start();
     let token = |server: &Server| -> u64 {
         let output = server.run("job", &[], "echo $LOCKKEEPER_TOKEN").output().unwrap();
@@ -169,7 +169,7 @@ fn tokens_go_on_after_a_kill() {
 }
 
 #[test]
-fn term_stops_it_with_code_0() {
+fn term_and_int_stop_the_node_with_code_0() {
     let folder = tempfile::tempdir().unwrap();
     for signal in [Signal::TERM, Signal::INT] {
         let mut process = crate::support::Process::spawn(
@@ -198,7 +198,7 @@ fn post(server: &Server, path: &str, body: &str) -> String {
     answer
 }
 
-/// The write of a value is cut short, as if the power had failed in the middle of it.
+/// Truncates the write of a value, like a power failure in the middle of it.
 fn tear(log: &Path, value: &[u8]) {
     const SECTOR: usize = 512;
     for entry in fs::read_dir(log).unwrap() {
@@ -211,32 +211,32 @@ fn tear(log: &Path, value: &[u8]) {
             return;
         }
     }
-    panic!("the value is nowhere in {}", log.display());
+    panic!("the value was not found in {}", log.display());
 }
 
 #[test]
-fn start_up_says_what_it_found() {
+fn startup_logs_the_recovered_state() {
     let mut server = Server::start_with(&["--snapshot-every", "50", "--snapshot-behind", "5"]);
-    let said = |server: &Server| fs::read_to_string(server.path("data.stderr")).unwrap();
-    assert!(said(&server).contains("no snapshot yet"), "{}", said(&server));
+    let log = |server: &Server| fs::read_to_string(server.path("data.stderr")).unwrap();
+    assert!(log(&server).contains("no snapshot yet"), "{}", log(&server));
     for number in 0..200 {
         post(&server, "/v1/value/put", &format!("{{\"key\": \"k{number}\", \"value\": \"v\"}}"));
     }
     until("the log to be cut", || (server.json(&["status"])["purged_index"].as_u64()? > 0).then_some(()));
     server.kill();
     server.restart();
-    let found = said(&server);
+    let found = log(&server);
     assert!(found.contains("snapshot read") && found.contains("log read"), "{found}");
     assert!(!found.contains("cut short"), "{found}");
-    assert_eq!(server.json(&["status"])["values"], 200, "what it found is what there was");
+    assert_eq!(server.json(&["status"])["values"], 200, "all values are recovered");
 
     let long = "y".repeat(5_000);
     post(&server, "/v1/value/put", &format!("{{\"key\": \"torn\", \"value\": \"{long}\"}}"));
     server.kill();
     tear(&server.data_dir().join("log"), &[b'y'; 300]);
     server.restart();
-    let found = said(&server);
+    let found = log(&server);
     assert!(found.contains("snapshot read") && found.contains("log read"), "{found}");
     assert!(found.contains("a write that was cut short"), "{found}");
-    assert_eq!(server.json(&["status"])["values"], 200, "half a write is none");
+    assert_eq!(server.json(&["status"])["values"], 200, "a torn write is dropped");
 }

@@ -1,4 +1,4 @@
-//! Signals go to the command's whole group; before there is a command they end the wait.
+//! Signals are forwarded to the command's process group; before the command starts they end the wait.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::support::{Process, Server, until, until_line};
 
 #[test]
-fn signals_are_passed_on_to_the_whole_group() {
+fn signals_are_forwarded_to_the_whole_group() {
     let server = Server::start();
     for (signal, name) in [
         (Signal::TERM, "TERM"),
@@ -36,7 +36,7 @@ fn signals_are_passed_on_to_the_whole_group() {
 }
 
 #[test]
-fn a_command_that_does_not_care_dies_of_it() {
+fn command_without_a_handler_is_killed_by_the_signal() {
     let server = Server::start();
     let mut run = Process::spawn(&mut server.run("job", &[], "echo > ready; exec sleep 1000"));
     until("the command", || server.path("ready").exists().then_some(()));
@@ -46,7 +46,7 @@ fn a_command_that_does_not_care_dies_of_it() {
 }
 
 #[test]
-fn a_signal_while_waiting_leaves_the_queue() {
+fn signal_while_waiting_leaves_the_queue() {
     let server = Server::start();
     let _holder = server.hold("job");
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::USR1, 138)] {
@@ -63,7 +63,7 @@ fn a_signal_while_waiting_leaves_the_queue() {
 }
 
 #[test]
-fn what_was_ignored_at_the_start_stays_ignored() {
+fn signals_ignored_at_the_start_stay_ignored() {
     let server = Server::start();
     let script = "grep SigIgn /proc/self/status > mask; while ! [ -e go ]; do sleep 0.01; done";
     let mut shell = std::process::Command::new("sh");

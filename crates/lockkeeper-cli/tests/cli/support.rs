@@ -1,4 +1,4 @@
-//! Servers and commands for the tests, gone when the test is.
+//! Servers and commands for the tests. They end with the test.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,24 +12,24 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any operation takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// The binary with the signals of a fresh login, whatever the test runner was started with.
+/// The binary with default signal dispositions, regardless of the test runner's.
 pub(crate) fn lockkeeper() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(BINARY).env_remove("LOCKKEEPER_ENGINE").stdin(Stdio::null());
     command
 }
 
-/// Polls for a thing until it is there.
+/// Polls until `look` returns a value.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(thing) = look() {
             return thing;
         }
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+        assert!(began.elapsed() < LONG, "timed out after {LONG:?} waiting for: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -56,7 +56,7 @@ impl Process {
         kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
     }
 
-    /// Its end, within the time that anything may take.
+    /// Waits for the exit status.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         until("the end of a process", || self.0.try_wait().unwrap())
     }
@@ -104,7 +104,7 @@ impl DerefMut for Process {
     }
 }
 
-/// A node in a folder of its own, on a port of its own.
+/// A node with its own folder and port.
 pub(crate) struct Server {
     process: Process,
     pub(crate) address: String,
@@ -116,14 +116,14 @@ impl Server {
         Server::start_with(&[])
     }
 
-    /// The same with what is given in addition.
+    /// Starts with additional arguments.
     pub(crate) fn start_with(words: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let (process, address) = serve(&folder.path().join("data"), "127.0.0.1:0", words);
         Server { process, address, folder }
     }
 
-    /// With its folder below this one.
+    /// Starts with a data folder below `place`.
     pub(crate) fn start_in(place: &Path) -> Server {
         let folder = tempfile::tempdir_in(place).unwrap();
         let (process, address) = serve(&folder.path().join("data"), "127.0.0.1:0", &[]);
@@ -143,7 +143,7 @@ impl Server {
         self.process.signal(signal);
     }
 
-    /// Its process: `env` has become it.
+    /// The process id: `env` has become the node by exec.
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -153,7 +153,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// Starts it again where it was.
+    /// Restarts the node with the same folder and address.
     pub(crate) fn restart(&mut self) {
         self.process = serve(&self.data_dir(), &self.address, &[]).0;
     }
@@ -162,7 +162,7 @@ impl Server {
         format!("lockkeeper://{}", self.address)
     }
 
-    /// The binary with words, for this server.
+    /// The binary with arguments and this server as engine.
     pub(crate) fn cli(&self, words: &[&str]) -> Command {
         let mut command = lockkeeper();
         command.args(words).env("LOCKKEEPER_ENGINE", self.engine()).current_dir(self.folder.path());
@@ -229,13 +229,13 @@ fn serve(data_dir: &Path, listen: &str, words: &[&str]) -> (Process, String) {
     (process, address.to_owned())
 }
 
-/// A port at which nobody listens.
+/// An engine URL with a port where no process listens.
 pub(crate) fn dead_engine() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("lockkeeper://{}", listener.local_addr().unwrap())
 }
 
-/// Whether a process is there and not merely unreaped.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with(['Z', 'X']))

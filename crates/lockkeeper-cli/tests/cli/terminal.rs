@@ -1,11 +1,11 @@
-//! On a terminal, made by script(1).
+//! `run` and `force-release` on a terminal, created by script(1).
 
 use std::fs::File;
 use std::process::{Command, Stdio};
 
 use crate::support::{BINARY, Process, Server, until};
 
-/// A session on a terminal of its own: what is written to it is typed, what it shows is in a file.
+/// A session on its own terminal. Input is typed into it; the screen is in a file.
 struct Session<'a> {
     process: Process,
     server: &'a Server,
@@ -36,7 +36,7 @@ impl Session<'_> {
 }
 
 #[test]
-fn the_command_reads_from_the_terminal() {
+fn command_reads_from_the_terminal() {
     let server = Server::start();
     let mut session =
         Session::start(&server, "$LK run job -- sh -c 'echo ask; read line; echo \"<$line>\"; exit 5'");
@@ -60,13 +60,13 @@ fn ctrl_c_reaches_the_command_once() {
 }
 
 #[test]
-fn ctrl_z_does_not_leave_it_hanging() {
+fn ctrl_z_does_not_suspend_the_command() {
     let server = Server::start();
     let mut session = Session::start(
         &server,
-        // A command can be quicker than `run` is with giving it the terminal, and until then Ctrl-Z is not for it. So it
-        // waits until its process group is the one in front. And it starts nothing when it is stopped: while a shell
-        // waits for a child to begin (vfork), only the child stops, and nobody hears of that.
+        // The command may start before `run` gives it the terminal, and until then Ctrl-Z does not reach it. So it waits
+        // until its process group is in the foreground. It also must not fork while it is stopped: while a shell waits
+        // for a child to exec (vfork), only the child stops, and the parent does not notice.
         "$LK run job -- sh -c 'sleep 100 & trap \"echo went on; kill $!; exit 0\" CONT; \
          until read -r _ _ _ _ group _ _ front _ < /proc/$$/stat && [ $group = $front ]; do sleep 0.02; done; \
          echo ready; wait'",
@@ -78,7 +78,7 @@ fn ctrl_z_does_not_leave_it_hanging() {
 }
 
 #[test]
-fn the_terminal_comes_back_to_the_shell() {
+fn terminal_returns_to_the_shell() {
     let server = Server::start();
     let mut session = Session::start(
         &server,
@@ -93,7 +93,7 @@ fn the_terminal_comes_back_to_the_shell() {
 }
 
 #[test]
-fn in_a_pipeline_the_command_gets_the_terminal_when_it_asks() {
+fn command_in_a_pipeline_gets_the_terminal_when_it_reads_from_it() {
     let server = Server::start();
     let mut session = Session::start(
         &server,
@@ -108,7 +108,7 @@ fn in_a_pipeline_the_command_gets_the_terminal_when_it_asks() {
 }
 
 #[test]
-fn a_wait_is_told_and_cleared_and_ctrl_c_ends_it() {
+fn wait_shows_progress_until_ctrl_c_ends_it() {
     let server = Server::start();
     let _holder = server.hold("job");
     let mut session = Session::start(&server, "$LK run job -- true");
@@ -121,7 +121,7 @@ fn a_wait_is_told_and_cleared_and_ctrl_c_ends_it() {
 }
 
 #[test]
-fn force_release_asks() {
+fn force_release_asks_for_confirmation() {
     let server = Server::start();
     let mut holder = server.hold("job");
     let mut session = Session::start(&server, "$LK force-release job");

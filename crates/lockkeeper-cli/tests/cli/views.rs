@@ -1,4 +1,4 @@
-//! ls, who, status and force-release: tables for people, JSON with the names of the HTTP contract.
+//! `ls`, `who`, `status` and `force-release`: tables, and JSON with the field names of the HTTP API.
 
 use std::process::Stdio;
 
@@ -21,7 +21,7 @@ fn has_keys(value: &serde_json::Value, wanted: &[&str]) {
 }
 
 #[test]
-fn who_holds_and_who_waits() {
+fn who_shows_holders_and_waiters() {
     let server = Server::start();
     let _holder = server.hold("job");
     let _waiter = Process::spawn(
@@ -50,7 +50,7 @@ fn who_holds_and_who_waits() {
 }
 
 #[test]
-fn a_free_lock_is_no_error() {
+fn free_lock_is_not_an_error() {
     let server = Server::start();
     assert!(table(&server, &["who", "job"]).contains("\"job\" is free"));
     let lock = server.who("job");
@@ -89,7 +89,7 @@ fn ls_lists_by_prefix_and_limit() {
 }
 
 #[test]
-fn status_of_the_cell() {
+fn status_shows_leader_members_and_counts() {
     let server = Server::start();
     let _holder = server.hold("job");
     let status = server.json(&["status"]);
@@ -121,10 +121,26 @@ fn force_release_raises_the_token_and_does_not_ask_without_a_terminal() {
 }
 
 #[test]
-fn several_hosts_with_commas() {
+fn engine_url_accepts_several_hosts() {
     let server = Server::start();
     let dead = crate::support::dead_engine();
     let engine = format!("{dead},{}", server.address);
     let output = server.output(&["status", "--engine", &engine]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn engine_and_output_are_accepted_before_and_after_the_verb() {
+    let server = Server::start();
+    let engine = server.engine();
+    let expected = server.output(&["ls", "--output", "json"]).stdout;
+    for words in [
+        ["-o", "json", "--engine", &engine, "ls"],
+        ["--engine", &engine, "ls", "-o", "json"],
+        ["ls", "-o", "json", "--engine", &engine],
+    ] {
+        let output = crate::support::lockkeeper().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
+        assert_eq!(text(&output.stdout), text(&expected), "{words:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::scene::{VIEWS, address, fill, node};
+use crate::fixture::{VIEWS, address, node, populate};
 
 /// Interactive elements and images, which are unusable without a name.
 const NAMED: [&str; 9] =
@@ -82,38 +82,38 @@ fn check(view: &str, nodes: &[Value]) {
 async fn every_view_is_accessible_and_fits_on_a_phone() {
     let cell = node().await;
     let browser = Browser::start().await;
-    let _scene = fill(&cell).await;
+    let _scene = populate(&cell).await;
     browser.open(&address(&cell, 1, "")).await;
     for (width, phone) in [(1040, false), (390, true)] {
         browser.size(width, 780, phone).await;
         for view in VIEWS {
             browser.go(view).await;
-            check(&format!("{view} at {width}"), &browser.read_aloud().await);
-            let scrolls = browser.tell("document.documentElement.scrollWidth").await;
+            check(&format!("{view} at {width}"), &browser.accessibility_tree().await);
+            let scrolls = browser.eval("document.documentElement.scrollWidth").await;
             assert!(scrolls.as_u64() <= Some(width.into()), "{view} scrolls sideways: {scrolls} of {width}");
         }
     }
-    assert_eq!(browser.complaints(), [""; 0]);
+    assert_eq!(browser.errors(), [""; 0]);
 }
 
 /// Presses Tab until an expression is true.
 async fn tab_until(browser: &Browser, expression: &str) {
     for _ in 0..40 {
         browser.press("Tab", 9).await;
-        if browser.tell(&format!("!!({expression})")).await == true {
+        if browser.eval(&format!("!!({expression})")).await == true {
             return;
         }
     }
-    panic!("{expression} was not reached after forty times Tab");
+    panic!("{expression} was not reached after 40 tabs");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn everything_is_reached_by_keyboard() {
+async fn every_view_and_action_is_reachable_by_keyboard() {
     let cell = node().await;
     let browser = Browser::start().await;
-    let _scene = fill(&cell).await;
+    let _scene = populate(&cell).await;
     browser.open(&address(&cell, 1, "#/cell")).await;
-    // The address changes before the view does: the title names the present view.
+    // The address changes before the view does: the title names the current view.
     let shows = async |title: &str| {
         let busy = "document.querySelector('main').getAttribute('aria-busy')";
         browser.until(&format!("document.title === '{title} · Lockkeeper' && {busy} === 'false'")).await;
@@ -121,17 +121,17 @@ async fn everything_is_reached_by_keyboard() {
     // The skip link comes first, is visible, and leads to the content.
     browser.press("Tab", 9).await;
     browser.until("document.activeElement.id === 'skip'").await;
-    assert_eq!(browser.tell("document.activeElement.getBoundingClientRect().left >= 0").await, true);
+    assert_eq!(browser.eval("document.activeElement.getBoundingClientRect().left >= 0").await, true);
     browser.press("Enter", 13).await;
     browser.until("document.activeElement.id === 'view'").await;
     shows("Cell").await;
-    assert_eq!(browser.tell("location.hash").await, "#/cell", "the address does not change");
+    assert_eq!(browser.eval("location.hash").await, "#/cell", "the address does not change");
 
     // Every view by the navigation.
     for view in ["#/locks", "#/graph", "#/top", "#/sessions", "#/elections", "#/audit", "#/cell"] {
         browser.open(&address(&cell, 1, "#/cell")).await;
         tab_until(&browser, &format!("document.activeElement.hash === '{view}'")).await;
-        assert_ne!(browser.tell("getComputedStyle(document.activeElement).outlineStyle").await, "none");
+        assert_ne!(browser.eval("getComputedStyle(document.activeElement).outlineStyle").await, "none");
         browser.press("Enter", 13).await;
         browser.until(&format!("location.hash === '{view}'")).await;
         browser.until(&format!("document.querySelector('nav a[aria-current]')?.hash === '{view}'")).await;
@@ -140,12 +140,12 @@ async fn everything_is_reached_by_keyboard() {
     // From the search to a lock, and to the button that force-releases it.
     browser.open(&address(&cell, 1, "#/locks")).await;
     tab_until(&browser, "document.activeElement.id === 'prefix'").await;
-    browser.type_in("dock").await;
+    browser.type_text("dock").await;
     browser.until("document.querySelectorAll('tbody tr[data-lock]').length === 1").await;
     tab_until(&browser, "document.activeElement.innerText === 'dock/3'").await;
     browser.press("Enter", 13).await;
     shows("dock/3").await;
-    assert_eq!(browser.tell("document.activeElement.id").await, "view", "a new view starts at its beginning");
+    assert_eq!(browser.eval("document.activeElement.id").await, "view", "a new view starts at its beginning");
     tab_until(&browser, "document.activeElement.id === 'force-open'").await;
-    assert_eq!(browser.complaints(), [""; 0]);
+    assert_eq!(browser.errors(), [""; 0]);
 }

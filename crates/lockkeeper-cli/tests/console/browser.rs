@@ -1,4 +1,4 @@
-//! A real Chromium, driven by its DevTools protocol over pipes: nothing but the browser itself is needed.
+//! A real Chromium, driven by the DevTools protocol over pipes. It needs nothing but the browser.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// Longer than any operation takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Set to a folder, the tests put a picture of each view there.
+/// Variable with a folder: the tests save a screenshot of each view there.
 const PICTURES: &str = "LOCKKEEPER_PICTURES";
 
 /// A browser with one page.
@@ -32,8 +32,8 @@ pub struct Browser {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<HashMap<u64, oneshot::Sender<Value>>>,
-    /// What the page complained about: exceptions, refused content, missing files.
-    complaints: Mutex<Vec<String>>,
+    /// Errors of the page: exceptions, blocked content, missing files.
+    errors: Mutex<Vec<String>>,
 }
 
 fn binary() -> PathBuf {
@@ -45,13 +45,13 @@ fn binary() -> PathBuf {
 }
 
 impl Browser {
-    /// Starts one. It dies with the test.
+    /// Starts a browser, which ends with the test.
     pub async fn start() -> Browser {
         let folder = tempfile::tempdir().expect("a folder");
         let log = std::fs::File::create(folder.path().join("log")).expect("a log");
         let mut process = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "sh", "-c"])
-            // It reads commands from file 3 and answers on file 4.
+            // It reads commands from descriptor 3 and answers on descriptor 4.
             .arg("exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null")
             .arg(binary())
             .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"])
@@ -98,18 +98,18 @@ impl Browser {
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
         self.input.lock().await.write_all(&bytes).await.expect("the browser listens");
-        let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time");
+        let answer = tokio::time::timeout(TIMEOUT, answer).await.expect("an answer in time");
         let answer = answer.expect("the browser is there");
         assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
         answer["result"].clone()
     }
 
-    /// Opens an address and waits for nothing.
+    /// Opens an address without waiting.
     pub async fn visit(&self, address: &str) {
         self.call("Page.navigate", json!({"url": address})).await;
     }
 
-    /// Opens an address and waits until the first view is there. Says how long that took.
+    /// Opens an address and waits for the first view. Returns how long that took.
     pub async fn open(&self, address: &str) -> Duration {
         self.call("Page.navigate", json!({"url": "about:blank"})).await;
         let began = Instant::now();
@@ -118,9 +118,9 @@ impl Browser {
         began.elapsed()
     }
 
-    /// Goes to another view of the same console and waits until it is there.
+    /// Switches to another view of the console and waits for it.
     pub async fn go(&self, hash: &str) {
-        self.tell(&format!(
+        self.eval(&format!(
             "location.hash = {}; document.querySelector('main').setAttribute('aria-busy', 'true')",
             json!(hash)
         ))
@@ -128,8 +128,8 @@ impl Browser {
         self.until("document.querySelector('main').getAttribute('aria-busy') === 'false'").await;
     }
 
-    /// What an expression is worth in the page.
-    pub async fn tell(&self, expression: &str) -> Value {
+    /// Evaluates an expression in the page.
+    pub async fn eval(&self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", parameters).await;
         let exception = &answer["exceptionDetails"];
@@ -137,7 +137,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true in the page; it is asked within the page, so that nothing is missed.
+    /// Waits until an expression is true in the page.
     pub async fn until(&self, expression: &str) {
         let began = Instant::now();
         loop {
@@ -146,27 +146,27 @@ impl Browser {
             if answer["result"]["value"] == true {
                 return;
             }
-            if began.elapsed() > PATIENCE {
-                let text = self.tell("document.body?.innerText").await;
-                panic!("waited {PATIENCE:?} in vain for {expression}; the page: {text}");
+            if began.elapsed() > TIMEOUT {
+                let text = self.eval("document.body?.innerText").await;
+                panic!("timed out after {TIMEOUT:?} waiting for {expression}; the page: {text}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Waits until a text can be read on the page.
+    /// Waits until the page shows a text.
     pub async fn until_text(&self, text: &str) {
         self.until(&format!("document.body.innerText.includes({})", json!(text))).await;
     }
 
-    /// What a screen reader is told: everything on the page that is not hidden from it.
-    pub async fn read_aloud(&self) -> Vec<Value> {
+    /// The accessibility tree: everything on the page that a screen reader sees.
+    pub async fn accessibility_tree(&self) -> Vec<Value> {
         let tree = self.call("Accessibility.getFullAXTree", json!({})).await;
         let nodes = tree["nodes"].as_array().expect("a tree").iter();
         nodes.filter(|node| node["ignored"] == false).cloned().collect()
     }
 
-    /// Presses a key as a person would.
+    /// Presses and releases a key.
     pub async fn press(&self, key: &str, code: u64) {
         for kind in ["keyDown", "keyUp"] {
             let text = if key == "Enter" { "\r" } else { "" };
@@ -176,25 +176,25 @@ impl Browser {
         }
     }
 
-    /// Types a text as a person would.
-    pub async fn type_in(&self, text: &str) {
+    /// Types a text.
+    pub async fn type_text(&self, text: &str) {
         self.call("Input.insertText", json!({"text": text})).await;
     }
 
-    /// The size of the window, and whether it is a phone.
+    /// Sets the size of the window, and whether it is a phone.
     pub async fn size(&self, width: u32, height: u32, phone: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone});
         self.call("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// Light or dark, as the system of the visitor has it.
+    /// Sets the preferred colour scheme, light or dark.
     pub async fn scheme(&self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.call("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 
-    /// A picture for the documentation, if anybody asks for it.
-    pub async fn picture(&self, name: &str) {
+    /// Saves a screenshot for the documentation if [`PICTURES`] is set.
+    pub async fn screenshot(&self, name: &str) {
         let Some(folder) = std::env::var_os(PICTURES).map(PathBuf::from) else { return };
         let answer = self.call("Page.captureScreenshot", json!({"format": "webp", "quality": 75})).await;
         let data = answer["data"].as_str().expect("a picture");
@@ -203,9 +203,9 @@ impl Browser {
         std::fs::write(folder.join(format!("{name}.webp")), bytes).expect("the picture is written");
     }
 
-    /// What the page complained about since the last time.
-    pub fn complaints(&self) -> Vec<String> {
-        std::mem::take(&mut *self.shared.complaints.lock().unwrap())
+    /// Errors of the page since the last call.
+    pub fn errors(&self) -> Vec<String> {
+        std::mem::take(&mut *self.shared.errors.lock().unwrap())
     }
 }
 
@@ -222,12 +222,14 @@ async fn listen(output: ChildStdout, shared: Arc<Shared>) {
             }
             continue;
         }
-        let said = &message["params"];
-        let complaint = match message["method"].as_str() {
-            Some("Runtime.exceptionThrown") => Some(said["exceptionDetails"].to_string()),
-            Some("Log.entryAdded") if said["entry"]["level"] == "error" => Some(said["entry"].to_string()),
+        let parameters = &message["params"];
+        let error = match message["method"].as_str() {
+            Some("Runtime.exceptionThrown") => Some(parameters["exceptionDetails"].to_string()),
+            Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
+                Some(parameters["entry"].to_string())
+            }
             _ => None,
         };
-        shared.complaints.lock().unwrap().extend(complaint);
+        shared.errors.lock().unwrap().extend(error);
     }
 }

@@ -1,5 +1,5 @@
-//! The console of a cell that authenticates its callers: it asks for a token, shows what the token allows, and
-//! force-releases only with the right to do so.
+//! The console of a cell with authentication: it asks for a token, shows what the token allows, and force-releases only with
+//! the right to do so.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +28,7 @@ async fn post(address: &str, token: &str, path: &str, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_console_asks_for_a_token_and_respects_its_rights() {
+async fn console_asks_for_a_token_and_respects_its_rights() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("root.token");
     crate::harness::write_secret(&file, ROOT);
@@ -49,28 +49,28 @@ async fn the_console_asks_for_a_token_and_respects_its_rights() {
     post(&address, ROOT, "/v1/lock/acquire", lock).await;
 
     let browser = Browser::start().await;
-    let show = async |token: &str| {
+    let sign_in = async |token: &str| {
         browser.until("document.getElementById('token').open").await;
-        browser.tell(&format!("document.getElementById('token-text').value = {}", json!(token))).await;
-        browser.tell("document.getElementById('token-do').click()").await;
+        browser.eval(&format!("document.getElementById('token-text').value = {}", json!(token))).await;
+        browser.eval("document.getElementById('token-do').click()").await;
         browser.until("!document.getElementById('token').open").await;
     };
     let force = async || {
         browser.until("document.getElementById('force-open') !== null").await;
-        browser.tell("document.getElementById('force-open').click()").await;
-        browser.tell("document.getElementById('force-reason').value = 'stuck'").await;
-        browser.tell("document.getElementById('force-do').click()").await;
+        browser.eval("document.getElementById('force-open').click()").await;
+        browser.eval("document.getElementById('force-reason').value = 'stuck'").await;
+        browser.eval("document.getElementById('force-do').click()").await;
     };
     browser.visit(&format!("http://{address}/#/lock?name=orders%2F1")).await;
-    show(made["token"].as_str().unwrap()).await;
+    sign_in(made["token"].as_str().unwrap()).await;
     browser.until_text("somebody").await;
     force().await;
     browser
-        .until("document.getElementById('force-error').textContent.includes('may not free by force')")
+        .until("document.getElementById('force-error').textContent.includes('may not force-release')")
         .await;
-    browser.tell("document.getElementById('force-cancel').click()").await;
+    browser.eval("document.getElementById('force-cancel').click()").await;
     // The page asks for another token.
-    show(ROOT).await;
+    sign_in(ROOT).await;
     force().await;
     browser.until("!document.getElementById('force').open").await;
     browser.until_text("stuck").await;

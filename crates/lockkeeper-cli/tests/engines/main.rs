@@ -27,14 +27,14 @@ fn json(engine: &str, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {output:?}"))
 }
 
-/// A time to live that every engine takes.
+/// A TTL that every engine accepts.
 const TTL: &[&str] = &["--ttl", "10s"];
 
-/// What the doctor finds, and that its exit code says whether there is anything.
+/// The findings of `doctor`. Its exit code must match them.
 fn findings(engine: &str) -> Vec<String> {
     let output = lockkeeper(engine, &["doctor", "--output", "json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let found: Vec<String> = told["findings"]
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let found: Vec<String> = diagnosis["findings"]
         .as_array()
         .unwrap()
         .iter()
@@ -45,7 +45,7 @@ fn findings(engine: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_doctor_finds_a_pooler() {
+fn doctor_detects_a_pooler() {
     let postgres = servers::postgres::Postgres::start();
     let bouncer = servers::pgbouncer::PgBouncer::start(&postgres, "transaction");
     assert_eq!(findings(&bouncer.url("session")), ["refused"]);
@@ -55,49 +55,50 @@ fn the_doctor_finds_a_pooler() {
 fn every_verb<S: Site>() {
     let site = S::start();
     let url = site.url();
-    let can = json(&url, &["doctor"])["capabilities"].clone();
-    // One server of those who are meant to be several is found to be few.
-    let few = ["etcd", "zookeeper", "consul"].contains(&can["engine"].as_str().unwrap());
-    assert_eq!(findings(&url), if few { vec!["single-node"] } else { vec![] });
-    let fences = can["token"] == "durable";
+    let capabilities = json(&url, &["doctor"])["capabilities"].clone();
+    // Engines that need several servers report a single node.
+    let single_node = ["etcd", "zookeeper", "consul"].contains(&capabilities["engine"].as_str().unwrap());
+    assert_eq!(findings(&url), if single_node { vec!["single-node"] } else { vec![] });
+    let fences = capabilities["token"] == "durable";
 
-    // The command gets what the engine can give, and its own exit code comes back.
+    // The command gets a token if the engine can fence, and its exit code is returned.
     let script = "echo $LOCKKEEPER_LOCK ${LOCKKEEPER_TOKEN-none}; exit 7";
     let ran = lockkeeper(&url, &[&["run", "nightly"], TTL, &["--", "sh", "-c", script]].concat());
-    let said = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+    let output_text = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
     assert_eq!(ran.status.code(), Some(7), "{ran:?}");
-    let token = said.strip_prefix("nightly ").unwrap_or_else(|| panic!("{ran:?}"));
-    assert_eq!(token.parse::<u64>().is_ok(), fences, "{said}");
+    let token = output_text.strip_prefix("nightly ").unwrap_or_else(|| panic!("{ran:?}"));
+    assert_eq!(token.parse::<u64>().is_ok(), fences, "{output_text}");
 
-    // Nobody else meanwhile, and the holder is seen where the engine can tell.
+    // Others are excluded meanwhile, and the holder is visible if the engine supports `who`.
     let inner = format!(
         "{BINARY} run nightly --ttl 10s --no-wait -- true; echo busy $?; {BINARY} run nightly --ttl 10s --wait 300ms -- true; \
          echo timeout $?; {BINARY} who nightly --output json"
     );
     let ran =
         lockkeeper(&url, &[&["run", "nightly", "--owner", "me"], TTL, &["--", "sh", "-c", &inner]].concat());
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(said.starts_with("busy 75\ntimeout 124\n"), "{ran:?}");
-    if can["who"] == true {
-        let seen: Value = serde_json::from_str(said.trim_start_matches("busy 75\ntimeout 124\n")).unwrap();
+    let output_text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(output_text.starts_with("busy 75\ntimeout 124\n"), "{ran:?}");
+    if capabilities["who"] == true {
+        let seen: Value =
+            serde_json::from_str(output_text.trim_start_matches("busy 75\ntimeout 124\n")).unwrap();
         assert_eq!(seen["holders"][0]["owner"], "me", "{seen}");
     }
 
-    if can["elections"] == true && fences {
+    if capabilities["elections"] == true && fences {
         let inner = format!("echo $LOCKKEEPER_EPOCH; {BINARY} observe db --once --output json");
         let words =
             [&["elect", "db", "--value", "v", "--owner", "me"], TTL, &["--", "sh", "-c", &inner]].concat();
         let ran = lockkeeper(&url, &words);
-        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-        let (epoch, leader) = said.split_once('\n').unwrap_or_else(|| panic!("{ran:?}"));
+        let output_text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        let (epoch, leader) = output_text.split_once('\n').unwrap_or_else(|| panic!("{ran:?}"));
         let leader: Value = serde_json::from_str(leader).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         assert_eq!(leader["leader"]["epoch"].to_string(), epoch, "{leader}");
         assert_eq!((&leader["leader"]["value"], &leader["leader"]["owner"]), (&"v".into(), &"me".into()));
     }
-    let nobody =
+    let unreachable =
         lockkeeper(&site.url_at(&[servers::free_address()]), &["run", "x", "--no-wait", "--", "true"]);
-    let code = nobody.status.code();
-    assert!(code == Some(69) || (code == Some(64) && url.starts_with("redlock")), "{nobody:?}");
+    let code = unreachable.status.code();
+    assert!(code == Some(69) || (code == Some(64) && url.starts_with("redlock")), "{unreachable:?}");
 }
 
 macro_rules! engines {

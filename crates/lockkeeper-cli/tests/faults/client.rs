@@ -1,4 +1,4 @@
-//! A client that uses the library, and honours its deadline.
+//! A client that uses the library and honours its deadline.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::recorder::Recorder;
 /// Short, so that outages last longer than leases.
 const TTL: Duration = Duration::from_secs(2);
 
-/// Works until it is over.
+/// Runs until the end of the test.
 pub(crate) async fn run(number: u32, url: String, recorder: Recorder, mut random: Random) {
     let connect = async || {
         loop {
@@ -29,23 +29,23 @@ pub(crate) async fn run(number: u32, url: String, recorder: Recorder, mut random
         let lock = *random.one_of(&LOCKS);
         match random.below(14) {
             0 => read(&keeper, lock, &recorder).await,
-            1 | 2 => look(&keeper, lock, &recorder).await,
-            // It goes away, and somebody new comes.
+            1 | 2 => observe_queue(&keeper, lock, &recorder).await,
+            // The client is dropped and replaced by a new one.
             3 => {
                 drop(std::mem::replace(&mut keeper, connect().await));
                 recorder.count("clients replaced");
             }
             _ => {
-                let asked = recorder.now();
+                let invoked = recorder.now();
                 requests += 1;
-                // Whoever looks at the queue sees it by this name.
+                // The name of the request in the queue.
                 let request = format!("{number}-{requests}");
                 let wanted = keeper.lock(lock).announce(request.as_str());
                 let wanted = wanted.wait(Duration::from_millis(500 + random.below(4_000)));
                 match wanted.acquire().await {
                     Ok(guard) => {
-                        recorder.answered(request, guard.token().0);
-                        let from = recorder.grant(number, lock, guard.token().0, asked);
+                        recorder.record_granted_request(request, guard.token().0);
+                        let from = recorder.grant(number, lock, guard.token().0, invoked);
                         work(number, &keeper, guard, from, &recorder, &mut random, &mut writes).await;
                     }
                     Err(error) => recorder.count(&format!("acquires {}", error.code())),
@@ -53,29 +53,29 @@ pub(crate) async fn run(number: u32, url: String, recorder: Recorder, mut random
             }
         }
     }
-    // What cannot be closed now ends with its time to live.
+    // A session that cannot be closed now expires.
     let _ = keeper.close().await;
 }
 
 async fn read(keeper: &Keeper, key: &str, recorder: &Recorder) {
-    let asked = recorder.now();
+    let invoked = recorder.now();
     match keeper.value(key).get().await {
         Ok(Some(value)) => {
-            recorder.read(key, String::from_utf8(value.bytes).unwrap(), value.version, asked);
+            recorder.read(key, String::from_utf8(value.bytes).unwrap(), value.version, invoked);
         }
-        Ok(None) => recorder.read(key, String::new(), 0, asked),
+        Ok(None) => recorder.read(key, String::new(), 0, invoked),
         Err(error) => recorder.count(&format!("reads {}", error.code())),
     }
 }
 
-async fn look(keeper: &Keeper, lock: &str, recorder: &Recorder) {
+async fn observe_queue(keeper: &Keeper, lock: &str, recorder: &Recorder) {
     match keeper.who(lock).await {
         Ok(seen) => recorder.queue(lock, seen.queue.into_iter().map(|waiter| waiter.value).collect()),
-        Err(error) => recorder.count(&format!("looks {}", error.code())),
+        Err(error) => recorder.count(&format!("queue reads {}", error.code())),
     }
 }
 
-/// Whether the cell says that a grant is no longer the client's.
+/// Whether the error reports a lost grant.
 fn is_loss(error: &Error) -> bool {
     matches!(error, Error::NotHeld { .. } | Error::SessionLost | Error::StaleToken { .. })
 }
@@ -93,7 +93,7 @@ async fn work(
     let (lock, token) = (guard.lock_name().to_owned(), guard.token().0);
     let mut hold = Hold { client: number, lock: lock.clone(), token, from, until: from };
     for _ in 0..random.below(6) {
-        // The clock first: what was true after this moment was true at it.
+        // Clock first: a lease that is valid afterwards was valid at this time.
         let now = recorder.now();
         let remaining = guard.remaining();
         if remaining.is_zero() {
@@ -116,10 +116,10 @@ async fn work(
                     continue;
                 }
             };
-            let answered = recorder.now();
-            recorder.write(Write { key: lock.clone(), value, token, version, asked: now, answered });
+            let returned = recorder.now();
+            recorder.write(Write { key: lock.clone(), value, token, version, invoked: now, returned });
         } else {
-            // Some hold for longer than an election takes.
+            // Some holds last longer than an election.
             let longest = if random.below(10) == 0 { 1_500 } else { 20 };
             tokio::time::sleep(Duration::from_millis(random.below(longest))).await;
         }

@@ -1,4 +1,4 @@
-//! What happens to the cell: one fault after the other, sometimes two at once.
+//! Injects faults into the cell: one at a time, sometimes two at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::harness::cell::Cell;
 use crate::harness::random::Random;
 use crate::recorder::Recorder;
 
-/// How often which fault was tried.
+/// Counts of injected faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     kills: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Faults {
     restarts: u32,
     cuts_one_way: u32,
     cuts_both_ways: u32,
-    cuts_off: u32,
+    isolations: u32,
     leaders: u32,
     terms: u64,
 }
@@ -29,7 +29,7 @@ impl Faults {
             + self.restarts
             + self.cuts_one_way
             + self.cuts_both_ways
-            + self.cuts_off
+            + self.isolations
     }
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Faults {
         write!(
             f,
             "{} faults: {} kills, {} kills of two, {} stops, {} restarts, {} cuts one way, {} both ways, \
-             {} nodes cut off; {} of them hit the leader; {} terms",
+             {} nodes isolated; {} of them hit the leader; {} terms",
             self.total(),
             self.kills,
             self.double_kills,
@@ -46,14 +46,14 @@ impl fmt::Display for Faults {
             self.restarts,
             self.cuts_one_way,
             self.cuts_both_ways,
-            self.cuts_off,
+            self.isolations,
             self.leaders,
             self.terms
         )
     }
 }
 
-/// Does harm until it is over, and leaves the cell whole.
+/// Injects faults until the end of the test, and heals the cell afterwards.
 pub(crate) async fn run(cell: &mut Cell, recorder: &Recorder, random: &mut Random) -> Faults {
     let mut faults = Faults::default();
     let first_term = term(cell).await;
@@ -80,7 +80,7 @@ pub(crate) async fn run(cell: &mut Cell, recorder: &Recorder, random: &mut Rando
                 faults.stops += 1;
                 cell.stop(victim);
                 pause(random, 50, 2_000).await;
-                cell.go_on(victim);
+                cell.resume(victim);
             }
             5 => {
                 faults.restarts += 1;
@@ -98,7 +98,7 @@ pub(crate) async fn run(cell: &mut Cell, recorder: &Recorder, random: &mut Rando
                 pause(random, 200, 2_000).await;
             }
             _ => {
-                faults.cuts_off += 1;
+                faults.isolations += 1;
                 for other in cell.others(victim) {
                     cell.network.cut_both(victim, other);
                 }

@@ -1,4 +1,4 @@
-//! All nodes of a cell.
+//! A cell of real node processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -15,44 +15,49 @@ use super::network::Network;
 use super::node::{Node, free_address, lockkeeper};
 use super::until;
 
-/// One cell at a time: a second one would take the processor from the first, and what the tests say about time and about
-/// elections is meant for a machine that can carry one.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes the tests: a second cell would compete for the CPU, and the limits on time and elections assume a machine that
+/// runs one.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 /// The nodes of a cell, and the network between them.
 pub struct Cell {
     pub nodes: Vec<Node>,
     pub network: Network,
-    /// Who answered last.
-    leads: AtomicU64,
-    // Last: the processes are gone before their folders, and before the next test begins.
+    /// The node that answered last.
+    last_leader: AtomicU64,
+    // Last: processes end before their folders are removed and before the next test begins.
     folder: TempDir,
-    turn: Option<MutexGuard<'static, ()>>,
+    serial: Option<MutexGuard<'static, ()>>,
 }
 
 impl Cell {
-    /// Nodes that have not been started.
+    /// Creates nodes without starting them.
     pub fn plan(count: u64) -> Cell {
-        Cell::plan_in_turn(count, Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)))
+        Cell::plan_serialized(count, Some(SERIAL.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// The same in a test that has a cell already, whose nodes are down.
+    /// The same in a test that already has a cell, whose nodes are down.
     pub fn plan_after(earlier: &mut Cell, count: u64) -> Cell {
-        assert!(earlier.nodes.iter().all(|node| !node.runs()));
-        Cell::plan_in_turn(count, earlier.turn.take())
+        assert!(earlier.nodes.iter().all(|node| !node.is_running()));
+        Cell::plan_serialized(count, earlier.serial.take())
     }
 
-    fn plan_in_turn(count: u64, turn: Option<MutexGuard<'static, ()>>) -> Cell {
+    fn plan_serialized(count: u64, serial: Option<MutexGuard<'static, ()>>) -> Cell {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut cell =
-            Cell { nodes: Vec::new(), network: Network::new(), leads: AtomicU64::default(), folder, turn };
+        let mut cell = Cell {
+            nodes: Vec::new(),
+            network: Network::new(),
+            last_leader: AtomicU64::default(),
+            folder,
+            serial,
+        };
         for id in 1..=count {
             cell.plan_node(id);
         }
         cell
     }
 
-    /// The same with a network that can be cut.
+    /// The same with a network whose links can be cut.
     pub async fn plan_with_network(count: u64) -> Cell {
         let mut cell = Cell::plan(0);
         for id in 1..=count {
@@ -61,20 +66,20 @@ impl Cell {
         cell
     }
 
-    /// One more node behind a proxy.
+    /// Adds a node behind a proxy.
     pub async fn plan_node_with_network(&mut self, id: u64) {
-        let (address, listens) = (free_address(7420), free_address(7421));
-        self.network.proxy(id, &address, &listens).await;
-        self.nodes.push(Node::new(id, listens, address, self.folder.path()));
+        let (address, listen_addr) = (free_address(7420), free_address(7421));
+        self.network.proxy(id, &address, &listen_addr).await;
+        self.nodes.push(Node::new(id, listen_addr, address, self.folder.path()));
     }
 
-    /// One more node.
+    /// Adds a node.
     pub fn plan_node(&mut self, id: u64) {
         let address = free_address(7420);
         self.nodes.push(Node::new(id, address.clone(), address, self.folder.path()));
     }
 
-    /// A cell that has a leader whom all follow.
+    /// Starts a cell, and waits until all nodes follow one leader.
     pub async fn start(count: u64) -> Cell {
         let mut cell = Cell::plan(count);
         cell.spawn_all();
@@ -82,7 +87,7 @@ impl Cell {
         cell
     }
 
-    /// The same with a network that can be cut.
+    /// The same with a network whose links can be cut.
     pub async fn start_with_network(count: u64) -> Cell {
         let mut cell = Cell::plan_with_network(count).await;
         cell.spawn_all();
@@ -118,7 +123,7 @@ impl Cell {
         format!("lockkeeper://{}", hosts.join(","))
     }
 
-    /// Starts a node with the list of all.
+    /// Starts a node with the list of all members.
     pub fn spawn(&mut self, id: u64) {
         let list = self.list();
         self.spawn_with(id, &["--cell", &list]);
@@ -131,7 +136,8 @@ impl Cell {
     }
 
     pub fn spawn_all(&mut self) {
-        for id in self.nodes.iter().filter(|node| !node.runs()).map(|node| node.id).collect::<Vec<_>>() {
+        for id in self.nodes.iter().filter(|node| !node.is_running()).map(|node| node.id).collect::<Vec<_>>()
+        {
             self.spawn(id);
         }
     }
@@ -140,38 +146,38 @@ impl Cell {
         self.node_mut(id).kill();
     }
 
-    /// SIGSTOP: it does nothing any more, and does not know it.
+    /// Pauses a node with SIGSTOP.
     pub fn stop(&self, id: u64) {
         self.node(id).signal(Signal::STOP);
     }
 
-    /// SIGCONT.
-    pub fn go_on(&self, id: u64) {
+    /// Resumes a node with SIGCONT.
+    pub fn resume(&self, id: u64) {
         self.node(id).signal(Signal::CONT);
     }
 
-    /// Waits for a leader that can prove it, and says who it is.
+    /// Waits for a leader with a quorum, and returns its id.
     pub async fn leader(&self) -> u64 {
         self.leader_among(&self.nodes.iter().map(|node| node.id).collect::<Vec<_>>()).await
     }
 
-    /// The same among these: others may be stopped or cut off.
+    /// The same among these nodes: others may be paused or cut off.
     pub async fn leader_among(&self, ids: &[u64]) -> u64 {
         until(&format!("a leader among {ids:?}"), async || {
             let mut best = None;
-            for node in self.nodes.iter().filter(|node| node.runs() && ids.contains(&node.id)) {
-                best = best.max(node.leads().await.map(|term| (term, node.id)));
+            for node in self.nodes.iter().filter(|node| node.is_running() && ids.contains(&node.id)) {
+                best = best.max(node.leading_term().await.map(|term| (term, node.id)));
             }
             best.map(|(_, id)| id)
         })
         .await
     }
 
-    /// Waits until all nodes that run follow the same leader, and says who it is.
+    /// Waits until all running nodes follow the same leader, and returns its id.
     pub async fn until_agreed(&self) -> u64 {
-        until("all to follow one leader", async || {
+        until("all nodes to follow one leader", async || {
             let leader = self.leader().await;
-            for node in self.nodes.iter().filter(|node| node.runs()) {
+            for node in self.nodes.iter().filter(|node| node.is_running()) {
                 (node.status().await?["leader"] == leader).then_some(())?;
             }
             Some(leader)
@@ -179,14 +185,14 @@ impl Cell {
         .await
     }
 
-    /// All but one.
+    /// The ids of all other nodes.
     pub fn others(&self, id: u64) -> Vec<u64> {
         self.nodes.iter().map(|node| node.id).filter(|other| *other != id).collect()
     }
 
     /// Waits until these nodes have applied the same last entry.
-    pub async fn until_even(&self, ids: &[u64]) {
-        until(&format!("{ids:?} to be equally far"), async || {
+    pub async fn until_in_sync(&self, ids: &[u64]) {
+        until(&format!("nodes {ids:?} to be in sync"), async || {
             let mut seen = Vec::new();
             for id in ids {
                 let status = self.node(*id).status().await?;
@@ -197,42 +203,42 @@ impl Cell {
         .await;
     }
 
-    /// A client of all nodes.
+    /// Connects a client with the URL of all nodes.
     pub async fn keeper(&self, builder: KeeperBuilder) -> Keeper {
         builder.connect(&self.url()).await.expect("the cell answers")
     }
 
     pub async fn post(&self, id: u64, path: &str, body: serde_json::Value) -> Answer {
         let node = self.node(id);
-        http::post(&node.listens, path, &body)
+        http::post(&node.listen_addr, path, &body)
             .await
             .unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
     }
 
     pub async fn get(&self, id: u64, path: &str) -> Answer {
         let node = self.node(id);
-        http::get(&node.listens, path).await.unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
+        http::get(&node.listen_addr, path).await.unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
     }
 
-    /// Asks whoever leads, again and again until there is an answer for the cell: on a busy machine a leader may be late
-    /// for a moment. Only for what may be repeated.
-    pub async fn ask(&self, path: &str, body: Option<&serde_json::Value>) -> serde_json::Value {
+    /// Calls the leader, and retries until a node answers for the cell: on a busy machine a leader may be late for a moment.
+    /// For idempotent calls only.
+    pub async fn call(&self, path: &str, body: Option<&serde_json::Value>) -> serde_json::Value {
         until(&format!("an answer to {path}"), async || {
-            let known = self.leads.load(Ordering::Relaxed);
-            let mut nodes: Vec<_> = self.nodes.iter().filter(|node| node.runs()).collect();
+            let known = self.last_leader.load(Ordering::Relaxed);
+            let mut nodes: Vec<_> = self.nodes.iter().filter(|node| node.is_running()).collect();
             nodes.sort_by_key(|node| node.id != known);
             for node in nodes {
                 let answer = async {
                     match body {
-                        Some(body) => http::post(&node.listens, path, body).await,
-                        None => http::get(&node.listens, path).await,
+                        Some(body) => http::post(&node.listen_addr, path, body).await,
+                        None => http::get(&node.listen_addr, path).await,
                     }
                 };
                 let answer = tokio::time::timeout(Duration::from_secs(1), answer).await;
                 if let Ok(Ok(answer)) = answer
                     && !matches!(answer.status, 421 | 503)
                 {
-                    self.leads.store(node.id, Ordering::Relaxed);
+                    self.last_leader.store(node.id, Ordering::Relaxed);
                     return Some(answer);
                 }
             }
@@ -242,12 +248,12 @@ impl Cell {
         .ok()
     }
 
-    /// A read, from whoever leads.
+    /// Reads from the leader.
     pub async fn read(&self, path: &str) -> serde_json::Value {
-        self.ask(path, None).await
+        self.call(path, None).await
     }
 
-    /// The binary with words, for this cell.
+    /// Runs the CLI with arguments against this cell.
     pub async fn cli(&self, words: &[&str]) -> Output {
         self.cli_at(&self.url(), words).await
     }
@@ -258,7 +264,7 @@ impl Cell {
         command.output().await.expect("setpriv (util-linux) starts the binary")
     }
 
-    /// The same for what must succeed; its answer as JSON.
+    /// The same for a command that must succeed; returns its JSON output.
     pub async fn json(&self, words: &[&str]) -> serde_json::Value {
         let mut words = words.to_vec();
         words.extend(["--output", "json"]);

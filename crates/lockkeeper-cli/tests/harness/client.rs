@@ -1,4 +1,4 @@
-//! Clients: raw ones that speak HTTP with one node, and a load that uses the library.
+//! Clients: raw HTTP calls to one node, and a load that uses the library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,21 +12,21 @@ use super::cell::Cell;
 use super::http::Answer;
 use super::until;
 
-/// Opens a session, on whoever leads.
+/// Opens a session on the leader.
 pub async fn open_session(cell: &Cell, ttl_ms: u64) -> String {
-    let opened = cell.ask("/v1/session/open", Some(&json!({"ttl_ms": ttl_ms}))).await;
+    let opened = cell.call("/v1/session/open", Some(&json!({"ttl_ms": ttl_ms}))).await;
     opened["session"].as_str().expect("an id").to_owned()
 }
 
-/// Takes a lock that is free, from whoever leads. Its request id makes it one request, however often it is sent.
+/// Acquires a free lock from the leader. The request id makes retries idempotent.
 pub async fn grant(cell: &Cell, session: &str, lock: &str) -> Value {
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
     let request = REQUESTS.fetch_add(1, Ordering::Relaxed);
     let body = json!({"session": session, "lock": lock, "request": request});
-    cell.ask("/v1/lock/acquire", Some(&body)).await
+    cell.call("/v1/lock/acquire", Some(&body)).await
 }
 
-/// Asks one node for a lock, without waiting.
+/// Tries to acquire a lock from one node, without waiting.
 pub async fn acquire(cell: &Cell, node: u64, session: &str, lock: &str) -> Answer {
     cell.post(node, "/v1/lock/acquire", json!({"session": session, "lock": lock})).await
 }
@@ -40,9 +40,8 @@ pub fn token(grant: &Value) -> u64 {
     grant["token"].as_u64().expect("a token")
 }
 
-/// Clients that take and give back locks of their own, one after the other, as fast as they can; if they are told so,
-/// they write a value under each lock, whatever may come between, and read it. A request that fails ends its client:
-/// whatever happens to the cell, the library has to hide it.
+/// Clients that acquire and release their own locks in a loop, and optionally write and read a value under each lock. A
+/// failed request ends its client and fails the test: the library has to hide all faults of the cell.
 pub struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -60,7 +59,7 @@ impl Load {
     }
 
     async fn begin(cell: &Cell, clients: usize, with_values: bool) -> Load {
-        let mut load = Load::none();
+        let mut load = Load::empty();
         for number in 0..clients {
             let builder = Keeper::builder()
                 .owner(format!("load-{number}"))
@@ -94,7 +93,7 @@ impl Load {
                     }
                     guard.release().await.map_err(|error| format!("release: {error}"))?;
                     done.fetch_add(1, Ordering::Relaxed);
-                    // Others want the processor as well.
+                    // Leaves CPU time to others.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 keeper.close().await.map_err(|error| format!("close: {error}"))
@@ -104,7 +103,7 @@ impl Load {
         load
     }
 
-    fn none() -> Load {
+    fn empty() -> Load {
         Load { stop: Arc::default(), done: Arc::default(), clients: JoinSet::new() }
     }
 
@@ -112,7 +111,7 @@ impl Load {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more pairs have been done.
+    /// Waits for a number of further pairs.
     pub async fn until_more(&mut self, more: u64) {
         let goal = self.done() + more;
         let (done, clients) = (self.done.clone(), &mut self.clients);
@@ -125,15 +124,11 @@ impl Load {
         .await;
     }
 
-    /// Ends it; how many pairs of acquire and release there were.
+    /// Ends the load and returns the number of acquire/release pairs.
     pub async fn end(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.clients.join_next().await {
-            assert_eq!(
-                ended.expect("no client panics"),
-                Ok(()),
-                "a request failed that the library did not hide"
-            );
+            assert_eq!(ended.expect("no client panics"), Ok(()), "the library did not hide a failed request");
         }
         self.done()
     }

@@ -1,4 +1,4 @@
-//! HTTP by hand: no client library that follows, repeats or waits on its own.
+//! A minimal HTTP client that never follows, retries or waits by itself.
 
 use std::io;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long one answer may take, if the test names no other time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Time limit for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection.
 pub struct Http {
     stream: BufReader<TcpStream>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,
@@ -24,7 +24,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The code of an error, or nothing.
+    /// The code of an error, or an empty string.
     pub fn code(&self) -> &str {
         self.body["error"]["code"].as_str().unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl Http {
     /// The next answer on this connection.
     pub async fn receive(&mut self) -> io::Result<Answer> {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
-        timeout(ANSWER_WITHIN, self.read()).await.map_err(late)?
+        timeout(ANSWER_TIMEOUT, self.read()).await.map_err(late)?
     }
 
     async fn line(&mut self) -> io::Result<String> {
@@ -73,9 +73,9 @@ impl Http {
     }
 
     async fn read(&mut self) -> io::Result<Answer> {
-        let strange = |what: &str| io::Error::other(what.to_owned());
+        let invalid = |what: &str| io::Error::other(what.to_owned());
         let line = self.line().await?;
-        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(strange("no status"))?;
+        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(invalid("no status"))?;
         let (mut length, mut is_text) = (0, false);
         loop {
             let line = self.line().await?;
@@ -84,8 +84,10 @@ impl Http {
             }
             let (name, value) = line.split_once(':').unwrap_or_default();
             match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.trim().parse().map_err(|_| strange("a length"))?,
-                // The metrics are the one thing that is no JSON.
+                "content-length" => {
+                    length = value.trim().parse().map_err(|_| invalid("invalid content-length"))?
+                }
+                // Only the metrics are not JSON.
                 "content-type" => is_text = value.contains("text/"),
                 _ => {}
             }
@@ -94,7 +96,7 @@ impl Http {
         self.stream.read_exact(&mut body).await?;
         let body = match is_text {
             true => Value::String(String::from_utf8_lossy(&body).into_owned()),
-            false => serde_json::from_slice(&body).map_err(|_| strange("no JSON"))?,
+            false => serde_json::from_slice(&body).map_err(|_| invalid("the body is not JSON"))?,
         };
         Ok(Answer { status, body })
     }
@@ -110,17 +112,17 @@ impl Http {
     }
 }
 
-/// One question on a connection of its own.
+/// Posts on a new connection.
 pub async fn post(address: &str, path: &str, body: &Value) -> io::Result<Answer> {
     Http::connect(address).await?.post(path, body).await
 }
 
-/// One question on a connection of its own.
+/// Gets on a new connection.
 pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
     Http::connect(address).await?.get(path).await
 }
 
-/// The same for nodes that may be stopped: nothing if there is no answer soon.
+/// The same with a short time limit, for nodes that may be paused.
 pub async fn quick_get(address: &str, path: &str) -> Option<Answer> {
     timeout(Duration::from_millis(1_000), get(address, path)).await.ok()?.ok()
 }

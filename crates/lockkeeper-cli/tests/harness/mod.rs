@@ -1,35 +1,35 @@
-//! A cell of real processes: `lockkeeper serve`, killed, stopped, cut off and started again by the tests.
+//! Cells of real `lockkeeper serve` processes that the tests kill, pause, cut off and restart.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 pub mod cell;
 pub mod client;
 pub mod http;
-pub mod lacking;
 pub mod network;
 pub mod node;
 pub mod random;
+pub mod skip;
 
 use std::time::{Duration, Instant};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any operation takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(40);
 
-/// Polls for a thing until it is there.
+/// Polls until `look` returns a value.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(thing) = look().await {
             return thing;
         }
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain: {what}");
+        assert!(began.elapsed() < LONG, "timed out after {LONG:?} waiting for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A file that only its owner may read.
+/// Writes a file that only its owner may read.
 pub fn write_secret(path: &std::path::Path, text: &str) {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

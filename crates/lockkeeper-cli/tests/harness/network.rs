@@ -1,9 +1,7 @@
-//! The network between the nodes of a cell, which the tests can cut: in front of each node there is a proxy
-//! at the address that `--cell` names. All nodes have the same list, so a proxy tells by the process on the
-//! other end of a connection which node has opened it.
+//! The network between the nodes of a cell, whose links the tests can cut. A proxy listens at the `--cell` address of each
+//! node. All nodes have the same list, so a proxy identifies the sender by the process at the other end of the connection.
 //!
-//! A cut holds the bytes back and drops nothing: when it is healed they arrive, late, as they would after TCP
-//! has repeated them. Clients are never cut.
+//! A cut delays bytes and drops none: they arrive after healing, as after a TCP retransmit. Clients are never cut.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,43 +17,42 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Whoever is no node.
+/// The id of a peer that is not a node.
 const CLIENT: u64 = 0;
 
-/// What the network does now.
+/// The current faults of the network.
 #[derive(Debug, Clone, Default)]
 struct Rules {
-    /// From which node to which node bytes are held back.
+    /// Links (from, to) whose bytes are held back.
     held: HashSet<(u64, u64)>,
-    /// From which node to which node bytes trickle, and how many in a second.
+    /// Bytes per second of slow links (from, to).
     slow: HashMap<(u64, u64), usize>,
 }
 
-/// How far apart the nodes are.
+/// Latency and packet loss between nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Delay {
     pub one_way: Duration,
-    /// At most so much is added, by chance.
+    /// Maximum random addition.
     pub jitter: Duration,
-    /// So many of a thousand reads count as lost: they, and all behind them, arrive later by the time that TCP takes to
-    /// repeat them.
+    /// Reads per thousand that count as lost. They, and all later ones, are delayed by the retransmit time.
     pub lost_per_mille: u64,
-    pub repeated_after: Duration,
+    pub retransmit_after: Duration,
 }
 
 impl Delay {
-    /// With a jitter of a tenth of the round trip in each direction.
+    /// Each direction has a jitter of a tenth of the round trip.
     pub fn of_round_trip(round_trip_ms: u64, lost_per_mille: u64) -> Delay {
         Delay {
             one_way: Duration::from_millis(round_trip_ms / 2),
             jitter: Duration::from_millis(round_trip_ms / 10),
             lost_per_mille,
-            repeated_after: Duration::from_millis(round_trip_ms + 200),
+            retransmit_after: Duration::from_millis(round_trip_ms + 200),
         }
     }
 
     /// The delay of one read, and whether it counts as lost.
-    fn of_one(&self, random: &mut u64) -> (Duration, bool) {
+    fn sample(&self, random: &mut u64) -> (Duration, bool) {
         let mut next = || {
             *random ^= *random << 13;
             *random ^= *random >> 7;
@@ -64,8 +61,8 @@ impl Delay {
         };
         let jitter = Duration::from_micros(next() % (self.jitter.as_micros() as u64).max(1));
         let is_lost = next() % 1_000 < self.lost_per_mille;
-        let repeated = if is_lost { self.repeated_after } else { Duration::ZERO };
-        (self.one_way + jitter + repeated, is_lost)
+        let retransmit = if is_lost { self.retransmit_after } else { Duration::ZERO };
+        (self.one_way + jitter + retransmit, is_lost)
     }
 }
 
@@ -94,7 +91,7 @@ impl Network {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a process; no connection is judged before it is known which node it is.
+    /// Starts a node process. Holds the lock until it is registered, so that every connection can be attributed.
     pub fn start(&self, node: u64, start: impl FnOnce() -> u32) {
         let mut processes = self.processes();
         let process = start();
@@ -102,12 +99,12 @@ impl Network {
         processes.insert(process, node);
     }
 
-    /// How many reads have counted as lost.
+    /// The number of reads that counted as lost.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Nothing that `from` says reaches `to`.
+    /// Cuts the link from `from` to `to`.
     pub fn cut(&self, from: u64, to: u64) {
         self.rules.send_modify(|rules| {
             rules.held.insert((from, to));
@@ -119,14 +116,14 @@ impl Network {
         self.cut(other, one);
     }
 
-    /// What `from` says reaches `to` slowly.
+    /// Limits the rate of the link from `from` to `to`.
     pub fn slow_down(&self, from: u64, to: u64, bytes_per_second: usize) {
         self.rules.send_modify(|rules| {
             rules.slow.insert((from, to), bytes_per_second);
         });
     }
 
-    /// All bytes between nodes take this long, on connections that are opened from now on.
+    /// Sets the delay of connections between nodes that are opened from now on.
     pub fn delay(&self, delay: Option<Delay>) {
         *self.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
     }
@@ -151,7 +148,7 @@ impl Network {
                 let Ok((inbound, peer)) = listener.accept().await else { continue };
                 let (network, real) = (network.clone(), real.clone());
                 connections.spawn(async move {
-                    // Either end may go away at any time.
+                    // Either end may close at any time.
                     let _ = network.carry(inbound, peer, node, &real).await;
                 });
             }
@@ -161,13 +158,13 @@ impl Network {
 
     async fn carry(&self, inbound: TcpStream, peer: SocketAddr, to: u64, real: &str) -> io::Result<()> {
         let outbound = TcpStream::connect(real).await?;
-        // Looking through the sockets of a whole machine takes a while.
+        // Scanning all sockets of the machine takes a while.
         let (network, local) = (self.clone(), inbound.local_addr()?);
         let from = tokio::task::spawn_blocking(move || network.sender(peer, local)).await?;
         inbound.set_nodelay(true)?;
         outbound.set_nodelay(true)?;
         if let Some(delay) = self.delay_between(from, to) {
-            // The handshake of TCP.
+            // TCP handshake.
             tokio::time::sleep(delay.one_way * 2).await;
         }
         let (in_read, in_write) = inbound.into_split();
@@ -195,7 +192,7 @@ impl Network {
                 let mut bytes = vec![0; 64 * 1024];
                 let count = read.read(&mut bytes).await;
                 let (delay, is_lost) =
-                    delay.map_or((Duration::ZERO, false), |delay| delay.of_one(&mut random));
+                    delay.map_or((Duration::ZERO, false), |delay| delay.sample(&mut random));
                 self.lost.fetch_add(is_lost.into(), Ordering::Relaxed);
                 last = last.max(Instant::now() + delay);
                 let ended = !matches!(count, Ok(1..));
@@ -208,7 +205,7 @@ impl Network {
         let writing = async {
             while let Some((due, bytes)) = arriving.recv().await {
                 tokio::time::sleep_until(due).await;
-                // An end is held back like everything else: the other side must not learn of it.
+                // A close is held back as well: the other side must not notice it.
                 let slow = match rules.wait_for(|rules| !rules.held.contains(&(from, to))).await {
                     Ok(rules) => rules.slow.get(&(from, to)).copied(),
                     Err(_) => return Ok(()),
@@ -230,7 +227,7 @@ impl Network {
         }
     }
 
-    /// Which node has opened the connection from `peer` to `local`.
+    /// The node that opened the connection from `peer` to `local`.
     fn sender(&self, peer: SocketAddr, local: SocketAddr) -> u64 {
         let Some(inode) = inode(peer, local) else { return CLIENT };
         let wanted = format!("socket:[{inode}]");
@@ -239,7 +236,7 @@ impl Network {
     }
 }
 
-/// The inode of a socket of this machine.
+/// The inode of a local socket.
 fn inode(local: SocketAddr, remote: SocketAddr) -> Option<String> {
     let (local, remote) = (in_hex(local)?, in_hex(remote)?);
     std::fs::read_to_string("/proc/net/tcp").ok()?.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! One process of a cell.
+//! A node process of a cell.
 
 use std::fs::{File, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,28 +11,28 @@ use serde_json::Value;
 
 use super::{BINARY, http, until};
 
-/// What nodes write to their logs, unless LOCKKEEPER_NODE_LOG says more.
+/// The log filter of nodes, unless LOCKKEEPER_NODE_LOG overrides it.
 const LOGGED: &str = "info,openraft=error";
 
-/// Names another binary, such as an optimised one.
+/// Variable that names another binary, such as an optimised one.
 const OTHER_BINARY: &str = "LOCKKEEPER_NODE_BINARY";
 
-/// A node, whether it runs or not.
+/// A node, running or not.
 pub struct Node {
     pub id: u64,
-    /// Where it listens.
-    pub listens: String,
-    /// Where others find it: the same, or a proxy.
+    /// Address where the node listens.
+    pub listen_addr: String,
+    /// Address that others use: the same, or that of a proxy.
     pub address: String,
     pub data: PathBuf,
     pub log: PathBuf,
-    /// What it finds in its environment besides.
+    /// Additional environment variables.
     pub environment: Vec<(String, PathBuf)>,
     process: Option<Child>,
 }
 
-/// An address for one node: a host of its own on the loopback, so that no outgoing connection of anybody can take
-/// its port while it is down.
+/// An address for one node. Each has its own loopback host, so that no outgoing connection can take its port while the node
+/// is down.
 pub fn free_address(port: u16) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -41,12 +41,12 @@ pub fn free_address(port: u16) -> String {
     SocketAddrV4::new(Ipv4Addr::from(octets), port + (count / 250) as u16 * 10).to_string()
 }
 
-/// Whether the nodes are of another build than the tests.
+/// Whether the nodes use another build than the tests.
 pub fn has_other_binary() -> bool {
     std::env::var_os(OTHER_BINARY).is_some()
 }
 
-/// The binary. It dies with the test, also if the test is killed.
+/// The binary. It ends with the test, even if the test is killed.
 pub fn lockkeeper() -> Command {
     let mut command = Command::new("setpriv");
     let other = std::env::var_os(OTHER_BINARY);
@@ -58,18 +58,18 @@ pub fn lockkeeper() -> Command {
 }
 
 impl Node {
-    pub fn new(id: u64, listens: String, address: String, folder: &Path) -> Node {
+    pub fn new(id: u64, listen_addr: String, address: String, folder: &Path) -> Node {
         let data = folder.join(format!("node-{id}"));
         let log = folder.join(format!("node-{id}.log"));
-        Node { id, listens, address, data, log, environment: Vec::new(), process: None }
+        Node { id, listen_addr, address, data, log, environment: Vec::new(), process: None }
     }
 
-    /// `lockkeeper serve` for this node, with what is given in addition.
+    /// `lockkeeper serve` for this node, with additional arguments.
     pub fn serve(&self, words: &[&str]) -> Command {
         let log = OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
         let mut command = lockkeeper();
         command
-            .args(["serve", "--node-id", &self.id.to_string(), "--listen", &self.listens, "--data-dir"])
+            .args(["serve", "--node-id", &self.id.to_string(), "--listen", &self.listen_addr, "--data-dir"])
             .arg(&self.data)
             .args(words)
             .env("LOCKKEEPER_LOG", std::env::var("LOCKKEEPER_NODE_LOG").as_deref().unwrap_or(LOGGED))
@@ -79,14 +79,14 @@ impl Node {
         command
     }
 
-    /// Starts it and returns its process id.
+    /// Starts the node and returns its process id.
     pub fn spawn(&mut self, words: &[&str]) -> u32 {
-        assert!(self.process.is_none(), "node {} runs", self.id);
+        assert!(self.process.is_none(), "node {} is already running", self.id);
         let process = self.serve(words).spawn().expect("setpriv (util-linux) starts the binary");
         self.process.insert(process).id()
     }
 
-    pub fn runs(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
@@ -103,41 +103,41 @@ impl Node {
         }
     }
 
-    /// Its end, which somebody or something else has brought about.
+    /// Waits for the node to end by itself or by a signal.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("it runs");
         let what = format!("the end of node {}", self.id);
         until(&what, async || process.try_wait().expect("it is our child")).await
     }
 
-    /// Whether it has ended on its own.
+    /// Whether the node has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().is_ok_and(|ended| ended.is_some()))
     }
 
-    /// TERM, and what it then ends with.
+    /// Sends TERM and returns the exit status.
     pub async fn term(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.ended().await
     }
 
     pub async fn status(&self) -> Option<Value> {
-        let answer = http::quick_get(&self.listens, "/v1/status").await?;
+        let answer = http::quick_get(&self.listen_addr, "/v1/status").await?;
         (answer.status == 200).then_some(answer.body)
     }
 
-    /// The same from a node that is known to answer, though it may be late on a busy machine.
+    /// The same with retries, because a busy node may answer late.
     pub async fn until_status(&self) -> Value {
         until(&format!("the status of node {}", self.id), async || self.status().await).await
     }
 
-    /// Whether it leads, and can prove it.
-    pub async fn leads(&self) -> Option<u64> {
-        let ready = http::quick_get(&self.listens, "/readyz?verbose").await?;
+    /// The term of a leader with a quorum.
+    pub async fn leading_term(&self) -> Option<u64> {
+        let ready = http::quick_get(&self.listen_addr, "/readyz?verbose").await?;
         if ready.body["checks"]["role"] != "leader" {
             return None;
         }
-        let read = http::quick_get(&self.listens, "/v1/lock?name=is-there-a-leader").await?;
+        let read = http::quick_get(&self.listen_addr, "/v1/lock?name=is-there-a-leader").await?;
         (read.status == 200).then(|| ready.body["checks"]["term"].as_u64()).flatten()
     }
 
@@ -145,9 +145,9 @@ impl Node {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits for words in what it has written to stderr.
+    /// Waits until the log contains a text.
     pub async fn until_log(&self, words: &str) {
-        let what = format!("node {} to say \"{words}\"", self.id);
+        let what = format!("node {} to log \"{words}\"", self.id);
         until(&what, async || self.log_text().contains(words).then_some(())).await;
     }
 
@@ -162,16 +162,16 @@ impl Drop for Node {
         if std::thread::panicking() {
             let text = self.log_text();
             let lines: Vec<_> = text.lines().collect();
-            eprintln!("--- stderr of node {} at {}", self.id, self.listens);
+            eprintln!("--- stderr of node {} at {}", self.id, self.listen_addr);
             for line in &lines[lines.len().saturating_sub(60)..] {
                 eprintln!("{line}");
             }
             return;
         }
-        // A task that panics takes its connection along and nothing else: no test would notice.
+        // A panic in a task only closes its connection, so no test would notice.
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let panicked = log.lines().skip_while(|line| !line.contains("panicked at")).take(2);
         let panicked: Vec<_> = panicked.collect();
-        assert!(panicked.is_empty(), "node {} at {}: {panicked:?}", self.id, self.listens);
+        assert!(panicked.is_empty(), "node {} at {}: {panicked:?}", self.id, self.listen_addr);
     }
 }

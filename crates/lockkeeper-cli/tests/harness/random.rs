@@ -1,10 +1,10 @@
-//! Small, seeded, good enough to choose moments.
+//! A small seeded random number generator for fault schedules.
 
-/// A seeded source of numbers.
+/// A seeded xorshift generator.
 pub struct Random(u64);
 
 impl Random {
-    /// Any seed but 0 gives a good sequence.
+    /// Bit 0 of the seed is set, because the state must not be 0.
     pub fn new(seed: u64) -> Random {
         Random(seed | 1)
     }

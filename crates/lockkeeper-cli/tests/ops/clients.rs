@@ -1,4 +1,4 @@
-//! The clients in other languages that the book shows, as they are, against real nodes.
+//! Runs the example clients of the book in other languages against real nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,13 +10,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use crate::fixture::SecureNode;
 use crate::harness::cell::Cell;
-use crate::harness::lacking::lacking;
-use crate::stage::Stage;
+use crate::harness::skip::skip_or_fail;
 use crate::support::{Server, text};
 
 /// The output of each client.
-const SAID: &str = "written under a token\nthe older token is refused: stale_token\n";
+const EXPECTED_OUTPUT: &str = "written under a token\nthe older token is refused: stale_token\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -26,7 +26,7 @@ fn client(path: &str) -> PathBuf {
     root().join("docs/clients").join(path)
 }
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     found.status.success()
 }
@@ -40,7 +40,7 @@ fn run_over(scheme: &str, command: &mut Command, addresses: &[&str]) {
     let urls = addresses.iter().map(|address| format!("{scheme}://{address}"));
     let output = command.args(urls).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
-    assert_eq!(text(&output.stdout), SAID, "{command:?}: {output:?}");
+    assert_eq!(text(&output.stdout), EXPECTED_OUTPUT, "{command:?}: {output:?}");
 }
 
 fn python_client() -> Command {
@@ -53,7 +53,7 @@ fn python_client() -> Command {
 fn typescript_client(folder: &Path) -> Command {
     // Concurrent tests must not install it at once.
     static INSTALLING: Mutex<()> = Mutex::new(());
-    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = Command::new(root().join("scripts/typescript")).output().unwrap();
     assert!(compiler.status.success(), "TypeScript cannot be installed: {compiler:?}");
     let compiled = Command::new("node")
@@ -73,8 +73,8 @@ fn typescript_client(folder: &Path) -> Command {
 }
 
 fn go_client() -> Option<Command> {
-    if !is_there("go") {
-        lacking("there is no go, which runs the Go client", "install the package golang-go");
+    if !is_installed("go") {
+        skip_or_fail("go is not installed, which runs the Go client", "install the package golang-go");
         return None;
     }
     let mut command = Command::new("go");
@@ -84,9 +84,9 @@ fn go_client() -> Option<Command> {
 
 /// The launcher compiles the source: a runtime without a compiler is not enough.
 fn java_client() -> Option<Command> {
-    if !is_there("javac") {
+    if !is_installed("javac") {
         let remedy = "install the package default-jdk-headless";
-        lacking("there is no Java compiler, which runs the Java client", remedy);
+        skip_or_fail("no Java compiler is installed, which runs the Java client", remedy);
         return None;
     }
     let mut command = Command::new("java");
@@ -120,15 +120,15 @@ fn java() {
     run(&mut client, &[&Server::start().address]);
 }
 
-/// Answers every request over TLS that another node leads.
-async fn redirect(stage: &Stage) -> String {
+/// Starts a TLS server that redirects every request to the leader.
+async fn redirect(secure: &SecureNode) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let own = stage.nodes_ca.issue("follower", &[&address]);
+    let own = secure.nodes_ca.issue("follower", &[&address]);
     let tls =
         ServerTls::new(ServerTlsFiles { own, client_ca: None, peer_ca: None, required: false }).unwrap();
     let error =
-        json!({"error": {"code": "not_leader", "message": "ask the leader", "leader": stage.node.address}});
+        json!({"error": {"code": "not_leader", "message": "ask the leader", "leader": secure.node.address}});
     let body = error.to_string();
     let answer = format!(
         "HTTP/1.1 421 Misdirected Request\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: \
@@ -154,12 +154,12 @@ async fn redirect(stage: &Stage) -> String {
 /// With an access token, a private authority, and a redirect that must not leave TLS.
 #[tokio::test]
 async fn clients_authenticate_with_tls_and_follow_the_leader() {
-    let stage = Stage::start().await;
-    let known = stage.known("clients", "clients/", &["acquire"]).await;
-    let token = stage.folder.path().join("clients.token");
+    let secure = SecureNode::start().await;
+    let known = secure.caller_with("clients", "clients/", &["acquire"]).await;
+    let token = secure.folder.path().join("clients.token");
     crate::harness::write_secret(&token, known.token.as_deref().unwrap());
-    let (ca, secret) = (stage.nodes_ca.file.clone(), known.token.clone().unwrap());
-    let redirect = redirect(&stage).await;
+    let (ca, secret) = (secure.nodes_ca.file.clone(), known.token.clone().unwrap());
+    let redirect = redirect(&secure).await;
     let done = tokio::task::spawn_blocking(move || {
         let folder = tempfile::tempdir().unwrap();
         let clients =

@@ -1,4 +1,4 @@
-//! Flag > environment > file > default, and words for what is wrong.
+//! Precedence of settings (flag > environment > file > default), and their error messages.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn shown(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn refused(command: &mut Command) -> String {
+fn assert_refused(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     text(&output.stderr)
@@ -57,7 +57,7 @@ fn flags_override_the_environment_which_overrides_the_file_which_overrides_defau
 }
 
 #[test]
-fn a_file_is_found_by_flag_then_environment_then_in_the_folder() {
+fn file_is_found_by_flag_then_environment_then_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     for (name, port) in [("lockkeeper.toml", 1), ("two.toml", 2), ("three.toml", 3)] {
         fs::write(folder.path().join(name), format!("listen = \"127.0.0.1:{port}\"\n")).unwrap();
@@ -67,12 +67,12 @@ fn a_file_is_found_by_flag_then_environment_then_in_the_folder() {
     assert_eq!(shown(show().env("LOCKKEEPER_CONFIG", "two.toml"))["listen"]["value"], "127.0.0.1:2");
     let both = shown(show().env("LOCKKEEPER_CONFIG", "two.toml").args(["--config", "three.toml"]));
     assert_eq!(both["listen"]["value"], "127.0.0.1:3");
-    let error = refused(show().args(["--config", "none.toml"]));
+    let error = assert_refused(show().args(["--config", "none.toml"]));
     assert!(error.contains("none.toml does not exist") && error.contains("--config"), "{error}");
 }
 
 #[test]
-fn members_are_a_string_a_list_or_a_table() {
+fn members_can_be_a_string_a_list_or_a_table() {
     let folder = tempfile::tempdir().unwrap();
     for cell in [
         "cell = \"1=a:1,2=b:2,3=c:3\"",
@@ -103,14 +103,14 @@ fn errors_name_the_source_of_a_setting() {
     ] {
         fs::write(folder.path().join("lockkeeper.toml"), content).unwrap();
         for verb in [&["serve"][..], &["config", "show"]] {
-            let error = refused(&mut command(folder.path(), verb));
+            let error = assert_refused(&mut command(folder.path(), verb));
             assert!(words.iter().all(|word| error.contains(word)), "{content}: {error}");
         }
     }
     fs::remove_file(folder.path().join("lockkeeper.toml")).unwrap();
-    let error = refused(command(folder.path(), &["serve"]).env("LOCKKEEPER_NODE_ID", "one"));
+    let error = assert_refused(command(folder.path(), &["serve"]).env("LOCKKEEPER_NODE_ID", "one"));
     assert!(error.contains("LOCKKEEPER_NODE_ID"), "{error}");
-    let error = refused(
+    let error = assert_refused(
         command(folder.path(), &["config", "show", "--output=json", "--config=no"]).stdin(Stdio::null()),
     );
     let error: Value = serde_json::from_str(&error).unwrap();
@@ -118,7 +118,7 @@ fn errors_name_the_source_of_a_setting() {
 }
 
 #[test]
-fn the_example_file_changes_nothing_and_can_be_used() {
+fn example_file_is_valid_and_commented_out() {
     let folder = tempfile::tempdir().unwrap();
     let example = text(&command(folder.path(), &["config", "example"]).output().unwrap().stdout);
     let bare = shown(&mut command(folder.path(), &["config", "show"]));
@@ -134,7 +134,7 @@ fn the_example_file_changes_nothing_and_can_be_used() {
 }
 
 #[test]
-fn a_node_serves_with_settings_from_a_file_and_logs_json() {
+fn node_serves_with_settings_from_a_file_and_logs_json() {
     use std::io::{BufRead, BufReader, Read};
 
     let folder = tempfile::tempdir().unwrap();

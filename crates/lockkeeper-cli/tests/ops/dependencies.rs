@@ -1,5 +1,5 @@
-//! What deny.toml says of the crates that we build on, looked after here as well: cargo-deny takes minutes to build and is
-//! not on every machine. Advisories are left to it, which has to download them.
+//! Checks the rules of deny.toml for our dependencies without cargo-deny, which takes minutes to build and is not installed
+//! everywhere. Advisories are left to cargo-deny, because they have to be downloaded.
 
 use std::process::Command;
 
@@ -29,41 +29,41 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// Whether an expression such as `(MIT OR Apache-2.0) AND Unicode-3.0` can be met with what is allowed.
-fn is_met(expression: &str, allowed: &[&str]) -> bool {
+/// Whether allowed licences satisfy an expression such as `(MIT OR Apache-2.0) AND Unicode-3.0`.
+fn is_satisfied(expression: &str, allowed: &[&str]) -> bool {
     // Older crates write a slash for OR.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let (met, rest) = any_of(&words, allowed);
-    assert!(rest.is_empty(), "{expression} is no expression of licences");
-    met
+    let (satisfied, rest) = any_of(&words, allowed);
+    assert!(rest.is_empty(), "{expression} is not a licence expression");
+    satisfied
 }
 
 fn any_of<'a>(words: &'a [&'a str], allowed: &[&str]) -> (bool, &'a [&'a str]) {
-    let (mut met, mut rest) = all_of(words, allowed);
+    let (mut satisfied, mut rest) = all_of(words, allowed);
     while let ["OR", more @ ..] = rest {
         let (other, behind) = all_of(more, allowed);
-        (met, rest) = (met || other, behind);
+        (satisfied, rest) = (satisfied || other, behind);
     }
-    (met, rest)
+    (satisfied, rest)
 }
 
 fn all_of<'a>(words: &'a [&'a str], allowed: &[&str]) -> (bool, &'a [&'a str]) {
-    let (mut met, mut rest) = one_of(words, allowed);
+    let (mut satisfied, mut rest) = one_of(words, allowed);
     while let ["AND", more @ ..] = rest {
         let (other, behind) = one_of(more, allowed);
-        (met, rest) = (met && other, behind);
+        (satisfied, rest) = (satisfied && other, behind);
     }
-    (met, rest)
+    (satisfied, rest)
 }
 
 fn one_of<'a>(words: &'a [&'a str], allowed: &[&str]) -> (bool, &'a [&'a str]) {
     match words {
         ["(", inner @ ..] => match any_of(inner, allowed) {
-            (met, [")", rest @ ..]) => (met, rest),
+            (satisfied, [")", rest @ ..]) => (satisfied, rest),
             _ => panic!("a bracket is not closed: {words:?}"),
         },
-        // An exception is a licence of its own.
+        // A licence with an exception counts as a separate licence.
         [name, "WITH", exception, rest @ ..] => {
             (allowed.contains(&format!("{name} WITH {exception}").as_str()), rest)
         }
@@ -73,7 +73,7 @@ fn one_of<'a>(words: &'a [&'a str], allowed: &[&str]) -> (bool, &'a [&'a str]) {
 }
 
 #[test]
-fn every_crate_has_a_licence_that_we_allow_and_comes_from_the_registry() {
+fn every_crate_has_an_allowed_licence_and_comes_from_the_registry() {
     let rules: toml::Table = read("deny.toml").parse().unwrap();
     let texts = |value: &toml::Value, key: Option<&str>| -> Vec<String> {
         let items = value.as_array().unwrap().iter();
@@ -87,10 +87,10 @@ fn every_crate_has_a_licence_that_we_allow_and_comes_from_the_registry() {
     let mut wrong = Vec::new();
     for package in &packages {
         let (name, licence) = (package["name"].as_str().unwrap(), package["license"].as_str().unwrap_or(""));
-        if licence.is_empty() || !is_met(licence, &allowed) {
+        if licence.is_empty() || !is_satisfied(licence, &allowed) {
             wrong.push(format!("{name} has the licence {licence:?}, which deny.toml does not allow"));
         }
-        // Our own have none.
+        // Our own crates have no source.
         if package["source"].as_str().is_some_and(|source| source != REGISTRY) {
             wrong.push(format!("{name} comes from {}", package["source"]));
         }
@@ -102,12 +102,13 @@ fn every_crate_has_a_licence_that_we_allow_and_comes_from_the_registry() {
 }
 
 #[test]
-fn expressions_of_licences_are_understood() {
+fn licence_expressions_are_evaluated() {
     let allowed = ["MIT", "Apache-2.0", "Unicode-3.0", "MPL-2.0"];
-    for met in ["MIT", "GPL-3.0 OR MIT", "GPL-3.0/MIT", "(MIT OR GPL-3.0) AND Unicode-3.0", "MPL-2.0+"] {
-        assert!(is_met(met, &allowed), "{met}");
+    for satisfied in ["MIT", "GPL-3.0 OR MIT", "GPL-3.0/MIT", "(MIT OR GPL-3.0) AND Unicode-3.0", "MPL-2.0+"]
+    {
+        assert!(is_satisfied(satisfied, &allowed), "{satisfied}");
     }
     for not in ["GPL-3.0", "MIT AND GPL-3.0", "(GPL-3.0 OR ISC) AND MIT", "Apache-2.0 WITH LLVM-exception"] {
-        assert!(!is_met(not, &allowed), "{not}");
+        assert!(!is_satisfied(not, &allowed), "{not}");
     }
 }

@@ -9,7 +9,7 @@ use lockkeeper_net::credentials;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::harness::lacking::lacking;
+use crate::harness::skip::skip_or_fail;
 use crate::support::{BINARY, lockkeeper, text};
 
 pub(crate) fn root() -> PathBuf {
@@ -60,8 +60,8 @@ fn systemd_accepts_the_unit() {
         assert!(unit.lines().any(|found| found == line), "{line} is missing");
     }
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        return lacking(
-            "there is no systemd-analyze, which verifies the unit",
+        return skip_or_fail(
+            "systemd-analyze is not installed, which verifies the unit",
             "install the package systemd",
         );
     }
@@ -70,13 +70,13 @@ fn systemd_accepts_the_unit() {
     // systemd checks that the program exists.
     fs::write(&path, unit.replace("/usr/bin/lockkeeper", BINARY)).unwrap();
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
-    let said = text(&output.stderr);
-    let own: Vec<_> = said.lines().filter(|line| line.contains("lockkeeper.service")).collect();
+    let messages = text(&output.stderr);
+    let own: Vec<_> = messages.lines().filter(|line| line.contains("lockkeeper.service")).collect();
     assert!(own.is_empty(), "{own:#?}");
 }
 
 #[test]
-fn the_dockerfile_copies_existing_files_and_runs_unprivileged() {
+fn dockerfile_copies_existing_files_and_runs_unprivileged() {
     let file = read("deploy/docker/Dockerfile");
     let ignored = read("deploy/docker/Dockerfile.dockerignore");
     let mut copied = Vec::new();
@@ -93,7 +93,7 @@ fn the_dockerfile_copies_existing_files_and_runs_unprivileged() {
     let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
     assert!(
         file.contains(&format!("FROM rust:{version}-alpine")),
-        "the compiler is the one we promise: {version}"
+        "the compiler must be the minimum supported version {version}"
     );
     assert!(file.contains("\nFROM scratch\n") && file.contains("\nUSER 65532:65532\n"));
     let known = variables();
@@ -138,7 +138,7 @@ fn compose_lists_its_three_nodes_as_members() {
 }
 
 #[test]
-fn the_manifests_are_consistent_with_each_other_and_the_binary() {
+fn manifests_are_consistent_with_each_other_and_the_binary() {
     let kustomization = yaml("deploy/kubernetes/kustomization.yaml").remove(0);
     let listed: BTreeSet<_> = kustomization["resources"]
         .as_array()

@@ -1,4 +1,4 @@
-//! What a service manager hears, over a real datagram socket.
+//! Notifications to the service manager, over a real datagram socket.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -12,7 +12,8 @@ use crate::support::{BINARY, LONG, Process};
 fn until_message(socket: &UnixDatagram, line: &str) -> String {
     let mut bytes = [0; 4096];
     loop {
-        let count = socket.recv(&mut bytes).unwrap_or_else(|error| panic!("{line} was never said: {error}"));
+        let count =
+            socket.recv(&mut bytes).unwrap_or_else(|error| panic!("{line} was not received: {error}"));
         let message = String::from_utf8(bytes[..count].to_vec()).unwrap();
         if message.lines().any(|found| found == line) {
             return message;
@@ -70,7 +71,7 @@ fn abstract_sockets_work_and_watchdogs_of_other_processes_are_ignored() {
 }
 
 #[test]
-fn a_dead_service_manager_does_not_stop_the_node() {
+fn dead_service_manager_does_not_stop_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::spawn(
         node(folder.path(), "/nowhere/notify.sock")

@@ -1,4 +1,4 @@
-//! Every crate can be published, or says that it is not: metadata, contents of the packages, and the packages themselves.
+//! Publishing: metadata of the crates, contents of the packages, and the packages themselves.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn published() -> Vec<Value> {
 #[test]
 fn only_crates_for_users_are_published() {
     let names: BTreeSet<_> = published().iter().map(|package| name(package).to_owned()).collect();
-    assert_eq!(names, PUBLISHED.map(str::to_owned).into(), "all others say publish = false");
+    assert_eq!(names, PUBLISHED.map(str::to_owned).into(), "all other crates need publish = false");
     let checklist = read("RELEASE-CHECKLIST.md");
     for name in &names {
         assert!(checklist.contains(&format!("`{name}`")), "RELEASE-CHECKLIST.md does not name {name}");
@@ -110,11 +110,11 @@ fn published_crates_depend_on_published_crates_only() {
 }
 
 #[test]
-fn placeholder_of_the_repository_is_in_the_checklist() {
+fn repository_placeholder_is_in_the_release_checklist() {
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let repository = workspace["workspace"]["package"]["repository"].as_str().unwrap();
     if repository.contains(".example") {
-        assert!(read("RELEASE-CHECKLIST.md").contains(repository), "{repository} is replaced by nothing");
+        assert!(read("RELEASE-CHECKLIST.md").contains(repository), "{repository} is not in the checklist");
     }
     for package in published() {
         assert_eq!(package["repository"], repository, "{}", name(&package));
@@ -150,7 +150,7 @@ fn packages_contain_what_a_build_needs() {
 #[test]
 fn every_published_crate_is_packaged() {
     let folder = tempfile::tempdir().unwrap();
-    // A folder of its own: whoever builds meanwhile holds the lock on the usual one.
+    // A separate folder: a concurrent build holds the lock of the usual one.
     let output = Command::new(root().join("scripts/package"))
         .env("CARGO_TARGET_DIR", folder.path())
         .env_remove("CI")

@@ -1,4 +1,4 @@
-//! The first page of the book, as a newcomer types it.
+//! The quick start of the book, run as written.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::deploy::block;
 use crate::support::{BINARY, Server, text};
 
 #[test]
-fn the_third_step_shows_a_stale_holder_refused() {
+fn quick_start_step_three_refuses_a_stale_holder() {
     let server = Server::start();
     let path =
         format!("{}:{}", Path::new(BINARY).parent().unwrap().display(), std::env::var("PATH").unwrap());

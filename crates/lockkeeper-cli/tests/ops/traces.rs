@@ -1,4 +1,4 @@
-//! Spans as a collector gets them, over HTTP and in protobuf.
+//! Spans as a collector receives them: OTLP over HTTP with protobuf.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use crate::support::{BINARY, LONG, Process, until};
 
 /// A span with the fields that the tests examine.
 #[derive(Debug, Clone)]
-struct Seen {
+struct RecordedSpan {
     name: String,
     service: String,
     trace: String,
@@ -30,7 +30,7 @@ struct Seen {
 /// Receives requests to /v1/traces.
 struct Collector {
     address: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<RecordedSpan>>>,
 }
 
 impl Collector {
@@ -42,15 +42,15 @@ impl Collector {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let all = all.clone();
-                std::thread::spawn(move || take(stream.unwrap(), &all));
+                std::thread::spawn(move || receive(stream.unwrap(), &all));
             }
         });
         Collector { address, seen }
     }
 
     /// The first span that matches.
-    fn until(&self, what: &str, is_it: impl Fn(&Seen) -> bool) -> Seen {
-        until(what, || self.seen.lock().unwrap().iter().find(|span| is_it(span)).cloned())
+    fn until(&self, what: &str, matches: impl Fn(&RecordedSpan) -> bool) -> RecordedSpan {
+        until(what, || self.seen.lock().unwrap().iter().find(|span| matches(span)).cloned())
     }
 
     /// A command that sends its spans here without delay.
@@ -66,7 +66,7 @@ impl Collector {
     }
 }
 
-fn take(stream: TcpStream, all: &Mutex<Vec<Seen>>) {
+fn receive(stream: TcpStream, all: &Mutex<Vec<RecordedSpan>>) {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut first, mut length) = (String::new(), 0);
@@ -90,7 +90,7 @@ fn take(stream: TcpStream, all: &Mutex<Vec<Seen>>) {
         for part in sent.resource_spans {
             let resource = attributes(part.resource.map(|resource| resource.attributes).unwrap_or_default());
             for span in part.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-                all.lock().unwrap().push(Seen {
+                all.lock().unwrap().push(RecordedSpan {
                     name: span.name,
                     service: resource["service.name"].clone(),
                     trace: hex(&span.trace_id),
@@ -147,7 +147,7 @@ fn open(address: &str, owner: &str) -> String {
 
 fn until_waiting(address: &str, lock: &str) {
     let engine = format!("lockkeeper://{address}");
-    until("somebody to wait", || {
+    until("a waiter", || {
         let output = Command::new(BINARY)
             .args(["who", lock, "--output", "json", "--engine", &engine])
             .output()
@@ -158,7 +158,7 @@ fn until_waiting(address: &str, lock: &str) {
 }
 
 #[test]
-fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
+fn wait_span_names_the_holder_and_joins_the_callers_trace() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const CALLER: &str = "00f067aa0ba902b7";
     let folder = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
     let wait = collector.until("the span of the wait", |span| span.name == "wait");
     assert_eq!(wait.attributes["holder"], format!("billing@host-1 (token {})", held["token"]), "{wait:?}");
     assert_eq!(wait.attributes["lock"], "orders");
-    assert_eq!(wait.attributes["session"], two[..8], "its first digits, and no more");
+    assert_eq!(wait.attributes["session"], two[..8], "only the first digits of the session id");
     assert!(wait.attributes.contains_key("waited_ms"), "{wait:?}");
     assert_eq!((wait.service.as_str(), wait.trace.as_str()), ("lockkeeper", TRACE));
     let acquire = collector.until("the span around it", |span| span.id == wait.parent);
@@ -202,7 +202,7 @@ fn a_wait_names_its_holder_and_belongs_to_the_trace_of_its_caller() {
 }
 
 #[test]
-fn spans_of_the_library_have_the_wait_and_the_holder() {
+fn library_span_has_the_wait_and_the_holder() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let collector = Collector::start();
@@ -212,8 +212,8 @@ fn spans_of_the_library_have_the_wait_and_the_holder() {
         .current_dir(folder.path());
     let (_process, address) = serve(&mut node);
     let session = open(&address, "importer@host-9");
-    // The query for the holder is not visible from outside: so the lock is held longer and longer, until the library
-    // had the time for it on this machine.
+    // The library's query for the holder is not observable, so the lock is held for increasing times until the query has
+    // completed.
     for held_ms in [100, 500, 2_500, 12_500] {
         collector.seen.lock().unwrap().clear();
         let held = post(&address, "/v1/lock/acquire", "", &json!({"session": session, "lock": "import"}));
@@ -237,7 +237,7 @@ fn spans_of_the_library_have_the_wait_and_the_holder() {
         assert_eq!(acquire.attributes["outcome"], "granted");
         return;
     }
-    panic!("the library never told who held the lock");
+    panic!("no span named the holder");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn unsupported_exporters_are_reported_and_the_command_runs() {
 }
 
 #[test]
-fn a_node_serves_and_stops_without_a_reachable_collector() {
+fn node_serves_and_stops_without_a_reachable_collector() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let mut node = Command::new(BINARY);

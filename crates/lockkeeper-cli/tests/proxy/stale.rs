@@ -1,14 +1,14 @@
-//! What is not passed on.
+//! Stale requests, which are not forwarded.
 
 use axum::http::Method;
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::stage::{Answer, Arrived, Proxy, client, recorder, serve};
+use crate::fixture::{Answer, Arrived, Proxy, client, recorder, serve};
 use crate::support::{Process, Server, until_line};
 
 #[tokio::test]
-async fn a_stale_token_never_reaches_the_upstream_also_after_a_kill() {
+async fn stale_token_never_reaches_the_upstream_even_after_a_kill() {
     let arrived = Arrived::default();
     let upstream = serve(recorder(&arrived)).await;
     let mut proxy = Proxy::start(&format!("http://{upstream}"), &[]);
@@ -23,7 +23,7 @@ async fn a_stale_token_never_reaches_the_upstream_also_after_a_kill() {
         assert_eq!(proxy.put("/", fence, "data").await.status, status, "{fence}");
     }
     assert_eq!(arrived.lock().unwrap().len(), 3);
-    // Token 6 came with a read: it counts all the same, and is on the disk.
+    // Token 6 comes with a read: it counts too, and is on disk.
     let read = proxy.request(Method::GET, "/", "lock=a;token=6").body(axum::body::Body::empty()).unwrap();
     assert_eq!(Answer::of(client(false).request(read).await.unwrap()).await.status, 200);
     proxy.kill_and_restart();
@@ -35,7 +35,7 @@ async fn a_stale_token_never_reaches_the_upstream_also_after_a_kill() {
 }
 
 #[tokio::test]
-async fn one_lock_for_all_or_none_at_first() {
+async fn lock_flag_and_allow_unfenced_are_respected() {
     let upstream = serve(recorder(&Arrived::default())).await;
     let url = format!("http://{upstream}");
     let strict = Proxy::start(&url, &["--lock", "shop"]);
@@ -46,7 +46,7 @@ async fn one_lock_for_all_or_none_at_first() {
 }
 
 #[tokio::test]
-async fn the_probe_goes_through_the_proxy() {
+async fn probe_detects_the_gate_through_the_proxy() {
     let upstream = serve(recorder(&Arrived::default())).await;
     let proxy = Proxy::start(&format!("http://{upstream}"), &["--lock", "shop"]);
     let uri = format!("http://{}/", proxy.address).parse().unwrap();
@@ -57,7 +57,7 @@ async fn the_probe_goes_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn an_upload_of_an_old_holder_is_cut_off_when_a_new_one_comes() {
+async fn upload_of_an_old_holder_is_aborted_by_a_newer_token() {
     let arrived = Arrived::default();
     let upstream = serve(recorder(&arrived)).await;
     let proxy = Proxy::start(&format!("http://{upstream}"), &["--wait-for-older", "2s"]);
@@ -65,7 +65,7 @@ async fn an_upload_of_an_old_holder_is_cut_off_when_a_new_one_comes() {
     let head = "PUT /old HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nexpect: 100-continue\r\nlockkeeper-fence: \
                 lock=a;token=1\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The proxy asks for the body: the request is under way.
+    // The proxy asks for the body: the request is in flight.
     let mut line = String::new();
     stream.read_line(&mut line).await.unwrap();
     assert!(line.contains("100"), "{line}");
@@ -73,7 +73,7 @@ async fn an_upload_of_an_old_holder_is_cut_off_when_a_new_one_comes() {
     assert_eq!(proxy.put("/new", "lock=a;token=2", "data").await.status, 200);
     let paths = || arrived.lock().unwrap().iter().map(|(_, path, ..)| path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(), ["/new"]);
-    // The old holder hears why.
+    // The old holder gets the reason.
     while !line.starts_with("HTTP/1.1 412") {
         line.clear();
         assert!(stream.read_line(&mut line).await.unwrap() > 0, "no answer");
@@ -81,9 +81,9 @@ async fn an_upload_of_an_old_holder_is_cut_off_when_a_new_one_comes() {
     assert_eq!(paths(), ["/new"]);
 }
 
-/// The whole of it: a holder that is stopped for longer than its lease, with everything it started.
+/// End to end: a holder is paused for longer than its lease.
 #[tokio::test]
-async fn a_holder_that_was_stopped_comes_too_late() {
+async fn paused_holder_is_refused_after_its_lease() {
     let arrived = Arrived::default();
     let upstream = serve(recorder(&arrived)).await;
     let proxy = Proxy::start(&format!("http://{upstream}"), &[]);
@@ -95,7 +95,7 @@ async fn a_holder_that_was_stopped_comes_too_late() {
     ));
     let stale = until_line(&cell.path("first"));
     first.signal(Signal::STOP);
-    // It is let in when the lease of the first one has ended, and by nothing else.
+    // The second holder is granted only when the lease of the first has expired.
     let script = "echo $LOCKKEEPER_SEQUENCER > second";
     let status = tokio::task::spawn_blocking({
         let mut command = cell.run("shop", &["--wait", "30s"], script);

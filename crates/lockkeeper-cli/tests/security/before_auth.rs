@@ -1,4 +1,4 @@
-//! What callers may send, and keep open, before it is known who they are.
+//! Limits on unauthenticated callers.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +8,31 @@ use lockkeeper_net::frame::{GREETING, MEMBERS_GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::crowd::Plain;
+use crate::connections::TestNode;
+use crate::fixture::{Caller, ROOT_TOKEN};
 use crate::harness::{LONG, http, write_secret};
-use crate::stage::{Caller, ROOT_TOKEN};
-use crate::windows;
+use crate::http2;
 
-/// Connections of each kind. As many with bodies for one gRPC path used to hold 270 MB.
+/// Connections of each kind. As many with bodies for one gRPC path once held 270 MB.
 const CONNECTIONS: usize = 60;
-/// What all of them may cost, in MiB.
+/// Maximum memory growth for all of them, in MiB.
 const GROWTH_MAX: u64 = 60;
-/// What each of them tries to send.
+/// Bytes that each connection tries to send.
 const BYTES: usize = 5 << 20;
 
-async fn secured(folder: &std::path::Path) -> Plain {
+async fn secured(folder: &std::path::Path) -> TestNode {
     let token = folder.join("root.token");
     write_secret(&token, ROOT_TOKEN);
-    Plain::start_secured(&["--root-token-file", token.to_str().unwrap()]).await
+    TestNode::start_secured(&["--root-token-file", token.to_str().unwrap()]).await
 }
 
 /// The beginning of a gRPC call with a large message.
 fn grpc_call(caller: &Caller, path: &str) -> Vec<u8> {
     let message: Vec<u8> = [&[0, 0, 0x50, 0, 0][..], &vec![0x0a; BYTES]].concat();
-    [windows::preface(1 << 16), windows::grpc_request(1, caller, path, &message, false)].concat()
+    [http2::preface(1 << 16), http2::grpc_request(1, caller, path, &message, false)].concat()
 }
 
-/// Bytes that a caller sends before it has shown who it is, on each protocol.
+/// First bytes of an unauthenticated caller, on each protocol.
 fn openings(caller: &Caller) -> Vec<(&'static str, Vec<u8>)> {
     let body = |path: &str, kind: &str| {
         let head = format!(
@@ -62,17 +62,17 @@ fn openings(caller: &Caller) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-async fn send_all(plain: &Plain, bytes: &[u8]) -> Vec<TcpStream> {
+async fn send_all(plain: &TestNode, bytes: &[u8]) -> Vec<TcpStream> {
     join_all((0..CONNECTIONS).map(|_| async move {
         let mut stream = TcpStream::connect(&plain.node.address).await.unwrap();
-        // It takes as much as the node reads.
+        // Sends as much as the node reads.
         drop(tokio::time::timeout(Duration::from_millis(500), stream.write_all(bytes)).await);
         stream
     }))
     .await
 }
 
-async fn check_memory(plain: &Plain, is_checked: impl Fn(&str) -> bool) {
+async fn check_memory(plain: &TestNode, is_checked: impl Fn(&str) -> bool) {
     let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     for (what, bytes) in openings(&caller).into_iter().filter(|(what, _)| is_checked(what)) {
         let before = plain.memory_mib();
@@ -85,45 +85,45 @@ async fn check_memory(plain: &Plain, is_checked: impl Fn(&str) -> bool) {
 }
 
 #[tokio::test]
-async fn messages_of_strangers_do_not_fill_the_memory() {
+async fn unauthenticated_messages_do_not_fill_the_memory() {
     let folder = tempfile::tempdir().unwrap();
     check_memory(&secured(folder.path()).await, |_| true).await;
 }
 
-/// Where members have no certificates, anybody can claim to be one.
+/// Without member certificates, any caller can claim to be a member.
 #[tokio::test]
-async fn messages_of_those_who_claim_to_be_members_do_not_fill_the_memory() {
-    let plain = Plain::start(&[]).await;
+async fn messages_of_forged_members_do_not_fill_the_memory() {
+    let plain = TestNode::start(&[]).await;
     check_memory(&plain, |what| ["hello", "a snapshot", "a member's frame"].contains(&what)).await;
 }
 
-/// Where callers are not authenticated, they may send more; but what is not complete is counted.
+/// Without authentication callers may send more, but incomplete messages count against a budget.
 #[tokio::test]
-async fn messages_that_are_not_complete_are_counted() {
-    let plain = Plain::start(&[]).await;
+async fn incomplete_messages_are_counted() {
+    let plain = TestNode::start(&[]).await;
     let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     let before = plain.memory_mib();
     let open = join_all((0..CONNECTIONS).map(|_| {
         let caller = &caller;
         async move {
-            let mut stream = windows::connect(&caller.address, 1 << 16).await;
-            windows::begin_messages(&mut stream, caller, 3, 3 << 20).await;
+            let mut stream = http2::connect(&caller.address, 1 << 16).await;
+            http2::send_partial_messages(&mut stream, caller, 3, 3 << 20).await;
             stream
         }
     }))
     .await;
-    let most = plain.memory_mib();
-    println!("{before} MiB before, {most} MiB with 3 x 3 MiB on each of {CONNECTIONS} connections");
-    // The budget of an identity, and what the library keeps of each connection.
-    assert!(most < before + 250, "{before} MiB before, {most} MiB now");
+    let peak = plain.memory_mib();
+    println!("{before} MiB before, {peak} MiB with 3 x 3 MiB on each of {CONNECTIONS} connections");
+    // The budget of an identity, and the buffers of the HTTP/2 library.
+    assert!(peak < before + 250, "{before} MiB before, {peak} MiB now");
     drop(open);
-    plain.works().await;
+    plain.assert_works().await;
 }
 
-/// Two bytes for an operation without anything in it: a frame of 4 MiB would have two million of them.
+/// An empty operation has two bytes: a frame of 4 MiB would have two million of them.
 #[tokio::test]
-async fn a_frame_that_grows_when_it_is_decoded_is_refused() {
-    let plain = Plain::start(&[]).await;
+async fn frame_that_expands_when_decoded_is_refused() {
+    let plain = TestNode::start(&[]).await;
     let before = plain.memory_mib();
     let mut frame = BytesMut::from(&GREETING[..]);
     frame.put_u32(4 << 20);
@@ -137,38 +137,40 @@ async fn a_frame_that_grows_when_it_is_decoded_is_refused() {
     }
     let after = plain.memory_peak_mib();
     assert!(after < before + 60, "{before} MiB before, up to {after} MiB");
-    plain.works().await;
+    plain.assert_works().await;
 }
 
-/// A connection of HTTP/2 with one request on it.
-async fn asks(caller: &Caller, path: &str) -> TcpStream {
-    let mut stream = windows::connect(&caller.address, 1 << 16).await;
-    windows::ask(&mut stream, caller, [path]).await;
+/// Opens an HTTP/2 connection with one request.
+async fn open_with_request(caller: &Caller, path: &str) -> TcpStream {
+    let mut stream = http2::connect(&caller.address, 1 << 16).await;
+    http2::send_requests(&mut stream, caller, [path]).await;
     stream
 }
 
-/// Whoever has asked for something that needs no identity has no place for longer than others who are not known.
+/// Requests that need no identity do not extend the time of an unauthenticated connection.
 #[tokio::test]
-async fn a_connection_without_an_identity_ends() {
+async fn unauthenticated_connection_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let plain = secured(folder.path()).await;
     let stranger = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     let root = stranger.clone().token(ROOT_TOKEN);
     let began = Instant::now();
-    let mut known = asks(&root, "/v1/status").await;
+    let mut known = open_with_request(&root, "/v1/status").await;
     join_all(["/livez", "/v1/status", "/"].map(|path| {
         let stranger = &stranger;
         async move {
             let mut rest = Vec::new();
-            let ended = tokio::time::timeout(LONG, asks(stranger, path).await.read_to_end(&mut rest)).await;
+            let ended =
+                tokio::time::timeout(LONG, open_with_request(stranger, path).await.read_to_end(&mut rest))
+                    .await;
             assert!(ended.is_ok(), "{path}: still open");
         }
     }))
     .await;
     let took = began.elapsed();
     assert!(took > Duration::from_secs(9), "after {took:?}, for another reason");
-    // The other one has asked no more often, and is served on.
-    windows::ask_again(&mut known, &root, "/v1/status").await;
+    // The authenticated connection was just as idle, and is still served.
+    http2::send_another_request(&mut known, &root, "/v1/status").await;
     let mut count = 0;
     while count < 2 {
         let mut head = [0; 9];
@@ -176,6 +178,6 @@ async fn a_connection_without_an_identity_ends() {
         read.expect("an answer").expect("a connection that is still open");
         let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
         known.read_exact(&mut payload).await.unwrap();
-        count += usize::from(head[3] == windows::HEADERS);
+        count += usize::from(head[3] == http2::HEADERS);
     }
 }

@@ -1,4 +1,4 @@
-//! Authorities and certificates, made by the tests.
+//! Authorities and certificates for the tests.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lockkeeper_net::tls::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, SanType, date_time_ymd};
 
-/// Signs certificates.
+/// A certificate authority.
 pub struct Authority {
     folder: PathBuf,
     issuer: Issuer<'static, rcgen::KeyPair>,
@@ -24,12 +24,12 @@ impl Authority {
         Authority { folder: folder.to_owned(), issuer: Issuer::new(params, key), file }
     }
 
-    /// A certificate for a name, valid at these addresses.
+    /// Issues a certificate for a name and addresses.
     pub fn issue(&self, name: &str, addresses: &[&str]) -> KeyPair {
         self.make(name, addresses, |_| {})
     }
 
-    /// One whose time is over.
+    /// Issues an expired certificate.
     pub fn issue_expired(&self, name: &str, addresses: &[&str]) -> KeyPair {
         self.make(name, addresses, |params| {
             params.not_before = date_time_ymd(2001, 1, 1);
@@ -52,7 +52,7 @@ impl Authority {
             certificate: self.folder.join(format!("{stem}-{name}.pem")),
             key: self.folder.join(format!("{stem}-{name}.key")),
         };
-        // As a renewal does it: beside, and then in place.
+        // Written beside and renamed, like a renewal.
         for (path, text) in [(&pair.certificate, signed.pem()), (&pair.key, key.serialize_pem())] {
             let beside = path.with_extension("new");
             std::fs::write(&beside, text).unwrap();

@@ -1,4 +1,4 @@
-//! What one tenant learns of another: nothing by views, details of errors or events that go on.
+//! Isolation between tenants: views, error details and event streams disclose nothing of others.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use lockkeeper::Keeper;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::fixture::{Caller, SecureNode};
 use crate::harness::{LONG, until};
-use crate::stage::{Caller, Stage};
 
-/// Server-sent events of a path, as far as they have come.
+/// A stream of server-sent events, and the text received so far.
 struct Events {
     stream: lockkeeper_net::net::Stream,
     text: String,
@@ -29,13 +29,13 @@ impl Events {
     async fn until(&mut self, words: &str) {
         let read = async {
             while !self.text.contains(words) {
-                assert!(self.more().await, "it ended without {words}: {}", self.text);
+                assert!(self.more().await, "the stream ended without {words}: {}", self.text);
             }
         };
         tokio::time::timeout(LONG, read).await.unwrap_or_else(|_| panic!("no {words}"));
     }
 
-    /// False at the end.
+    /// Reads more. Returns false at the end.
     async fn more(&mut self) -> bool {
         let mut bytes = [0; 4096];
         let read = self.stream.read(&mut bytes).await.unwrap_or(0);
@@ -43,7 +43,7 @@ impl Events {
         read > 0
     }
 
-    /// Everything up to the end, which must come.
+    /// Reads up to the end, which must come.
     async fn rest(mut self) -> String {
         // The last chunk of HTTP/1.1 is the end: the connection itself stays open.
         self.until("\r\n0\r\n\r\n").await;
@@ -52,9 +52,9 @@ impl Events {
 }
 
 #[tokio::test]
-async fn views_show_the_first_digits_of_a_session_and_never_all() {
-    let stage = Stage::start().await;
-    let ada = stage.known("ada", "", &["acquire"]).await;
+async fn views_show_only_the_first_digits_of_a_session() {
+    let secure = SecureNode::start().await;
+    let ada = secure.caller_with("ada", "", &["acquire"]).await;
     let session = ada.session().await;
     ada.acquire(&session, "a").await.ok();
     let (waiter, waits) = (ada.clone(), ada.session().await);
@@ -96,17 +96,17 @@ async fn views_show_the_first_digits_of_a_session_and_never_all() {
     let mut events = Events::open(&ada, "/console/events?view=lock&name=a").await;
     events.until(&session[..8]).await;
     seen.push_str(&events.text);
-    seen.push_str(&stage.node.log_text());
+    seen.push_str(&secure.node.log_text());
     assert!(seen.contains(&session[..8]) && seen.contains(&waits[..8]));
     assert!(!seen.contains(&session[..16]) && !seen.contains(&waits[..16]), "{seen}");
     waiting.abort();
 }
 
 #[tokio::test]
-async fn events_end_when_the_right_or_the_token_is_gone() {
-    let stage = Stage::start().await;
-    let ada = stage.known("ada", "", &["read"]).await;
-    let bert = stage.known("bert", "", &["read"]).await;
+async fn event_streams_end_when_the_right_or_token_is_revoked() {
+    let secure = SecureNode::start().await;
+    let ada = secure.caller_with("ada", "", &["read"]).await;
+    let bert = secure.caller_with("bert", "", &["read"]).await;
     let open = async |caller: &Caller| {
         let mut all = Vec::new();
         for path in ["/console/events?view=locks", "/console/events?view=cell", "/v1/election/observe?name=e"]
@@ -119,9 +119,9 @@ async fn events_end_when_the_right_or_the_token_is_gone() {
     };
     let (of_ada, of_bert) = (open(&ada).await, open(&bert).await);
     let token = ada.token.as_deref().unwrap().split('_').nth(1).unwrap().to_owned();
-    stage.root().post("/v1/access/token/revoke", json!({"id": token})).await.ok();
-    stage.root().post("/v1/access/revoke", json!({"identity": "bert", "prefix": ""})).await.ok();
-    let root = stage.root();
+    secure.root().post("/v1/access/token/revoke", json!({"id": token})).await.ok();
+    secure.root().post("/v1/access/revoke", json!({"identity": "bert", "prefix": ""})).await.ok();
+    let root = secure.root();
     let session = root.session().await;
     root.acquire(&session, "secret-name").await.ok();
     for (events, code) in of_ada
@@ -135,12 +135,12 @@ async fn events_end_when_the_right_or_the_token_is_gone() {
     }
 }
 
-/// The wait began with the right, and ends without it.
+/// The right is revoked during the wait.
 #[tokio::test]
-async fn a_grant_is_not_given_to_a_waiter_that_has_lost_its_right() {
-    let stage = Stage::start().await;
-    let ada = stage.known("ada", "", &["acquire"]).await;
-    let root = stage.root();
+async fn waiter_with_a_revoked_right_gets_no_grant() {
+    let secure = SecureNode::start().await;
+    let ada = secure.caller_with("ada", "", &["acquire"]).await;
+    let root = secure.root();
     let session = root.session().await;
     let held = root.acquire(&session, "a").await.ok();
     let keeper: Keeper = ada.keeper().await.unwrap();
@@ -149,7 +149,7 @@ async fn a_grant_is_not_given_to_a_waiter_that_has_lost_its_right() {
     let body = json!({"session": waits, "lock": "a", "wait_ms": 60_000});
     let by_http = tokio::spawn(async move { by_http.post("/v1/lock/acquire", body).await });
     let waiting = async |count: u64| {
-        until("so many waiters", async || {
+        until("the waiters", async || {
             (root.read("/v1/lock?name=a").await.ok()["waiting"] == count).then_some(())
         })
         .await;
@@ -161,7 +161,7 @@ async fn a_grant_is_not_given_to_a_waiter_that_has_lost_its_right() {
         .ok();
     let refused = tokio::time::timeout(LONG, by_stream).await.unwrap().unwrap();
     assert_eq!(refused.unwrap_err().code(), "forbidden");
-    tokio::time::timeout(LONG, by_http).await.unwrap().unwrap().refused(403, "forbidden");
+    tokio::time::timeout(LONG, by_http).await.unwrap().unwrap().assert_refused(403, "forbidden");
     until("the lock to be free again", async || {
         let lock = root.read("/v1/lock?name=a").await.ok();
         (lock["holders"] == json!([]) && lock["waiting"] == 0).then_some(())
@@ -170,18 +170,20 @@ async fn a_grant_is_not_given_to_a_waiter_that_has_lost_its_right() {
 }
 
 #[tokio::test]
-async fn a_fence_tells_nothing_of_a_lock_that_its_caller_may_not_read() {
-    let stage = Stage::start().await;
-    let eve = stage.known("eve", "eve/", &["acquire"]).await;
-    let root = stage.root();
+async fn fence_discloses_nothing_of_a_forbidden_lock() {
+    let secure = SecureNode::start().await;
+    let eve = secure.caller_with("eve", "eve/", &["acquire"]).await;
+    let root = secure.root();
     let session = root.session().await;
     let last = root.acquire(&session, "theirs/1").await.ok()["token"].as_u64().unwrap();
     for token in [1, last, last + 1] {
         let fence = json!({"lock": "theirs/1", "token": token});
         let put = eve.post("/v1/value/put", json!({"key": "eve/k", "value": "v", "fence": fence})).await;
-        let refused = put.refused(403, "forbidden");
+        let refused = put.assert_refused(403, "forbidden");
         assert_eq!(refused["error"].get("last_token"), None, "{refused}");
-        eve.post("/v1/value/delete", json!({"key": "eve/k", "fence": fence})).await.refused(403, "forbidden");
+        eve.post("/v1/value/delete", json!({"key": "eve/k", "fence": fence}))
+            .await
+            .assert_refused(403, "forbidden");
     }
     let own = eve.acquire(&eve.session().await, "eve/1").await.ok()["token"].clone();
     let fence = json!({"lock": "eve/1", "token": own});
@@ -189,16 +191,16 @@ async fn a_fence_tells_nothing_of_a_lock_that_its_caller_may_not_read() {
 }
 
 #[tokio::test]
-async fn a_deadlock_names_only_locks_that_the_caller_may_read() {
-    let stage = Stage::start().await;
+async fn deadlock_error_names_only_readable_locks() {
+    let secure = SecureNode::start().await;
     // Both may take "shared/": a cycle needs locks that are taken by both.
-    let ada = stage.known("ada", "ada/", &["acquire"]).await;
-    let bert = stage.known("bert", "bert/", &["acquire"]).await;
+    let ada = secure.caller_with("ada", "ada/", &["acquire"]).await;
+    let bert = secure.caller_with("bert", "bert/", &["acquire"]).await;
     for identity in ["ada", "bert"] {
-        stage.grant(identity, "shared/", &["acquire"]).await;
+        secure.grant(identity, "shared/", &["acquire"]).await;
     }
-    stage.grant("carl", "bert/", &["acquire"]).await;
-    let carl = stage.known("carl", "shared/", &["acquire"]).await;
+    secure.grant("carl", "bert/", &["acquire"]).await;
+    let carl = secure.caller_with("carl", "shared/", &["acquire"]).await;
     let open = async |caller: &Caller, owner: &str| {
         let opened = caller.post("/v1/session/open", json!({"ttl_ms": 60_000, "owner": owner})).await.ok();
         opened["session"].as_str().unwrap().to_owned()
@@ -216,14 +218,14 @@ async fn a_deadlock_names_only_locks_that_the_caller_may_read() {
     take(&carl, &of_carl, "sc", "shared/2", 0).await.ok();
     let one = tokio::spawn(take(&bert, &of_bert, "sb", "shared/1", 60_000));
     let two = tokio::spawn(take(&carl, &of_carl, "sc", "bert/secret", 60_000));
-    let root = stage.root();
+    let root = secure.root();
     until("both to wait", async || {
         let waits = async |lock: &str| root.read(&format!("/v1/lock?name={lock}")).await.ok()["waiting"] == 1;
         (waits("shared/1").await && waits("bert%2Fsecret").await).then_some(())
     })
     .await;
-    // ... and ada closes the circle.
-    let refused: Value = take(&ada, &of_ada, "sa", "shared/2", 60_000).await.refused(409, "deadlock");
+    // ... and ada closes the cycle.
+    let refused: Value = take(&ada, &of_ada, "sa", "shared/2", 60_000).await.assert_refused(409, "deadlock");
     let text = refused.to_string();
     assert!(!text.contains("bert/secret") && !text.contains("owner-carl"), "{text}");
     assert!(text.contains("shared/2") && text.contains("shared/1") && text.contains("owner-bert"), "{text}");
@@ -233,23 +235,23 @@ async fn a_deadlock_names_only_locks_that_the_caller_may_read() {
 }
 
 #[tokio::test]
-async fn an_identity_without_rights_takes_no_seat_of_the_console() {
-    let stage = Stage::start().await;
-    let made = stage.root().post("/v1/access/token/create", json!({"identity": "idle"})).await.ok();
-    let idle = stage.nobody().token(made["token"].as_str().unwrap());
+async fn identity_without_rights_cannot_open_console_streams() {
+    let secure = SecureNode::start().await;
+    let made = secure.root().post("/v1/access/token/create", json!({"identity": "idle"})).await.ok();
+    let idle = secure.anonymous().token(made["token"].as_str().unwrap());
     idle.read("/v1/status").await.ok();
     for view in ["cell", "locks", "graph", "audit"] {
-        idle.read(&format!("/console/events?view={view}")).await.refused(403, "forbidden");
+        idle.read(&format!("/console/events?view={view}")).await.assert_refused(403, "forbidden");
     }
-    // One who may read a part sees the cell, and no names of the rest.
-    let root = stage.root();
+    // A partial reader sees the cell, but no names outside its prefix.
+    let root = secure.root();
     let session = root.session().await;
     root.acquire(&session, "secret-name").await.ok();
-    let ada = stage.known("ada", "ada/", &["read"]).await;
+    let ada = secure.caller_with("ada", "ada/", &["read"]).await;
     let mut events = Events::open(&ada, "/console/events?view=cell").await;
     events.until("\"longest_held\"").await;
     assert!(!events.text.contains("secret-name"), "{}", events.text);
-    // Nobody takes all seats.
+    // One identity cannot use all seats.
     let mut seats = Vec::new();
     let refused = loop {
         let mut next = Events::open(&ada, "/console/events?view=cell").await;

@@ -1,14 +1,14 @@
-//! What a node leaves on the disk, and what others may do with it.
+//! Permissions of a node's files.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use crate::crowd::Plain;
+use crate::connections::TestNode;
+use crate::fixture::ROOT_TOKEN;
 use crate::harness::node::{free_address, lockkeeper};
 use crate::harness::{LONG, http, until};
-use crate::stage::ROOT_TOKEN;
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
@@ -30,8 +30,8 @@ fn check_modes(folder: &Path) -> usize {
     files
 }
 
-/// The words of a node that does not start.
-async fn refused(words: &[&str]) -> String {
+/// Runs a node that must refuse to start, and returns its message.
+async fn assert_refused(words: &[&str]) -> String {
     let mut command = tokio::process::Command::from(lockkeeper());
     command.args(["serve", "--listen", &free_address(7420)]).args(words).stdout(Stdio::null());
     let ended = tokio::time::timeout(LONG, command.kill_on_drop(true).output()).await;
@@ -41,14 +41,14 @@ async fn refused(words: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn nobody_else_may_read_what_a_node_writes() {
-    // A umask that closes nothing, and a snapshot soon.
+async fn data_files_are_private() {
+    // With an empty umask and early snapshots.
     let before = rustix::process::umask(rustix::fs::Mode::empty());
-    let plain = Plain::start(&["--snapshot-every", "10"]).await;
+    let plain = TestNode::start(&["--snapshot-every", "10"]).await;
     rustix::process::umask(before);
     let snapshot = plain.node.data.join("snapshot");
     until("a snapshot", async || {
-        plain.works().await;
+        plain.assert_works().await;
         fs::read_dir(&snapshot).is_ok_and(|mut found| found.next().is_some()).then_some(())
     })
     .await;
@@ -57,20 +57,20 @@ async fn nobody_else_may_read_what_a_node_writes() {
 }
 
 #[tokio::test]
-async fn an_open_folder_is_closed_when_it_becomes_a_data_folder() {
+async fn existing_folder_becomes_private() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("node-1");
     fs::create_dir(&data).unwrap();
     fs::set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
     let mut node = crate::harness::node::Node::new(1, free_address(7420), String::new(), folder.path());
     node.spawn(&[]);
-    until("the node to serve", async || node.leads().await).await;
+    until("the node to serve", async || node.leading_term().await).await;
     check_modes(&data);
 }
 
-/// Whoever may write into the folder for a moment must not have the node overwrite another file of its user.
+/// A planted symbolic link must not make the node overwrite another file of its user.
 #[tokio::test]
-async fn a_planted_link_is_not_followed() {
+async fn symbolic_links_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let victim = folder.path().join("victim");
     for link in ["lock", "identity.json.new", "log/lock"] {
@@ -83,7 +83,7 @@ async fn a_planted_link_is_not_followed() {
                 crate::harness::node::Node::new(1, free_address(7420), String::new(), folder.path());
             node.data = data.clone();
             node.spawn(&[]);
-            until("the node to serve", async || node.leads().await).await;
+            until("the node to serve", async || node.leading_term().await).await;
             node.kill();
             fs::remove_file(data.join(link)).unwrap();
         } else {
@@ -91,7 +91,7 @@ async fn a_planted_link_is_not_followed() {
         }
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, data.join(link)).unwrap();
-        let said = refused(&["--data-dir", data.to_str().unwrap()]).await;
+        let said = assert_refused(&["--data-dir", data.to_str().unwrap()]).await;
         assert!(said.contains("symbolic link"), "{link}: {said}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{link}");
         fs::remove_dir_all(&data).unwrap();
@@ -99,18 +99,18 @@ async fn a_planted_link_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_root_token_that_everybody_may_read_is_refused() {
+async fn world_readable_root_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("root.token");
     fs::write(&token, ROOT_TOKEN).unwrap();
     fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
     let data = folder.path().join("data");
     let words = ["--data-dir", data.to_str().unwrap(), "--root-token-file", token.to_str().unwrap()];
-    let said = refused(&words).await;
+    let said = assert_refused(&words).await;
     assert!(said.contains("chmod 600") && said.contains("--root-token-readable"), "{said}");
-    // Said so, or closed to others (a group may have it: that is how Kubernetes mounts secrets).
+    // Accepted with the flag, or without world access. Group access is allowed, because Kubernetes mounts secrets so.
     let start = async |more: &[&str]| {
-        let plain = Plain::start_secured(&[&words[2..], more].concat()).await;
+        let plain = TestNode::start_secured(&[&words[2..], more].concat()).await;
         drop(plain);
     };
     start(&["--root-token-readable"]).await;
@@ -118,16 +118,16 @@ async fn a_root_token_that_everybody_may_read_is_refused() {
     start(&[]).await;
 }
 
-/// Open files take writes also when their names are gone: nothing of it would survive the process.
+/// Open files accept writes after deletion, but nothing of them would survive the process.
 #[tokio::test]
-async fn a_node_whose_folder_is_deleted_ends() {
+async fn node_ends_when_its_folder_is_deleted() {
     for what in ["", "log"] {
-        let mut plain = Plain::start(&[]).await;
+        let mut plain = TestNode::start(&[]).await;
         fs::remove_dir_all(plain.node.data.join(what)).unwrap();
         let ended = plain.node.ended().await;
         assert_eq!(ended.code(), Some(1));
         let said = plain.node.log_text();
         assert!(said.contains("was deleted or replaced while the node was running"), "{said}");
-        assert!(http::quick_get(&plain.node.listens, "/readyz").await.is_none());
+        assert!(http::quick_get(&plain.node.listen_addr, "/readyz").await.is_none());
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::crowd::Plain;
-use crate::stage::Caller;
-use crate::windows::{self, HEADERS, frame};
+use crate::connections::TestNode;
+use crate::fixture::Caller;
+use crate::http2::{self, HEADERS, frame};
 
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -14,12 +14,12 @@ const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 const FLOOD_FOR: Duration = Duration::from_secs(3);
-/// What a flood may cost, in MiB.
+/// Maximum memory growth, in MiB.
 const GROWTH_MAX: u64 = 60;
 
-/// Sends parts until the node closes the connection or some time has passed; whether it was closed.
-async fn flood(plain: &Plain, mut part: impl FnMut(u32) -> Vec<u8>) -> bool {
-    let stream = windows::connect(&plain.node.address, 1 << 16).await;
+/// Sends parts for a while. Returns whether the node closed the connection.
+async fn flood(plain: &TestNode, mut part: impl FnMut(u32) -> Vec<u8>) -> bool {
+    let stream = http2::connect(&plain.node.address, 1 << 16).await;
     let (mut reader, mut writer) = stream.into_split();
     let sends = async {
         for number in 0.. {
@@ -44,24 +44,24 @@ async fn flood(plain: &Plain, mut part: impl FnMut(u32) -> Vec<u8>) -> bool {
 }
 
 #[tokio::test]
-async fn floods_of_frames_end_their_connection_and_nothing_else() {
-    let plain = Plain::start(&[]).await;
+async fn frame_floods_close_only_their_own_connection() {
+    let plain = TestNode::start(&[]).await;
     let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     let before = plain.memory_mib();
-    let get = windows::head("GET", &caller, "/v1/locks");
-    // Requests that are taken back at once (CVE-2023-44487).
+    let get = http2::head("GET", &caller, "/v1/locks");
+    // Rapid reset (CVE-2023-44487).
     let resets = flood(&plain, |number| {
         let id = 2 * number + 1;
         [frame(HEADERS, 5, id, &get), frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
     });
     assert!(resets.await, "rapid resets are not endless");
-    // Headers without an end (CVE-2024-27316).
+    // Endless CONTINUATION frames (CVE-2024-27316).
     let begins = flood(&plain, |number| match number {
         0 => frame(HEADERS, 0, 1, &get),
-        _ => frame(CONTINUATION, 0, 1, &windows::header("x-flood", &"f".repeat(100)).repeat(100)),
+        _ => frame(CONTINUATION, 0, 1, &http2::header("x-flood", &"f".repeat(100)).repeat(100)),
     });
     assert!(begins.await, "headers are not endless");
-    // One header of 4 KiB that is named again and again.
+    // HPACK bomb: one header of 4 KiB that is referenced repeatedly.
     let first = [&[0x40, 1, b'x', 0x7f, 0x81, 0x1f][..], &[b'f'; 4096]].concat();
     let bomb = [&first[..], &vec![0xbe; 12_000]].concat();
     let bombs =
@@ -72,5 +72,5 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
         let now = plain.memory_mib();
         assert!(now < before + GROWTH_MAX, "{what}: {before} MiB before, {now} MiB");
     }
-    plain.works().await;
+    plain.assert_works().await;
 }

@@ -1,4 +1,4 @@
-//! What a web page can make a browser send, and heads of requests that are not as they must be.
+//! Cross-site requests that a web page can make a browser send, and malformed request heads.
 
 use std::io;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tower_service::Service;
 
-use crate::crowd::Plain;
+use crate::connections::TestNode;
+use crate::fixture::{CallResult, Caller, SecureNode};
 use crate::harness::{LONG, http};
-use crate::stage::{Answered, Caller, Stage};
 
-/// Sends a head and a body as they are.
-async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<Answered> {
+/// Sends a raw head and body.
+async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<CallResult> {
     let mut stream = TcpStream::connect(address).await?;
     stream
         .write_all(format!("{head}connection: close\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes())
@@ -27,10 +27,13 @@ async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<Answered> {
     let text = String::from_utf8_lossy(&answer).into_owned();
     let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    Ok(Answered(status.ok_or(io::ErrorKind::UnexpectedEof)?, serde_json::from_str(body).unwrap_or_default()))
+    Ok(CallResult(
+        status.ok_or(io::ErrorKind::UnexpectedEof)?,
+        serde_json::from_str(body).unwrap_or_default(),
+    ))
 }
 
-/// A gRPC message with its five bytes in front.
+/// A gRPC message with its five-byte prefix.
 fn message(bytes: &[u8]) -> Vec<u8> {
     let mut framed = vec![0];
     framed.extend((bytes.len() as u32).to_be_bytes());
@@ -49,10 +52,10 @@ async fn holders(address: &str, lock: &str) -> usize {
     state["holders"].as_array().unwrap().len()
 }
 
-/// `text/plain` over HTTP/1.1 is what a page may send without asking anybody.
+/// A page may send `text/plain` over HTTP/1.1 without a CORS preflight.
 #[tokio::test]
-async fn a_web_page_cannot_call_grpc_methods() {
-    let plain = Plain::start(&[]).await;
+async fn web_page_cannot_call_grpc_methods() {
+    let plain = TestNode::start(&[]).await;
     let address = &plain.node.address;
     hold(address, "orders").await;
     // ForceReleaseRequest { lock: "orders", reason: "x" }
@@ -72,14 +75,14 @@ async fn a_web_page_cannot_call_grpc_methods() {
             for origin in ["", "origin: https://evil.example\r\n", "sec-fetch-site: cross-site\r\n"] {
                 let head =
                     format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: {kind}\r\n{origin}");
-                let refused = send(address, &head, &request).await.unwrap().refused(415, "invalid");
+                let refused = send(address, &head, &request).await.unwrap().assert_refused(415, "invalid");
                 assert!(
                     refused["error"]["message"].as_str().unwrap().contains("application/grpc over HTTP/2")
                 );
             }
         }
     }
-    assert_eq!(holders(address, "orders").await, 1, "no page has freed it");
+    assert_eq!(holders(address, "orders").await, 1, "a page released the lock");
     // The same over HTTP/2, which pages can speak as well.
     let mut channel = open(address).channel().await.unwrap();
     let path = "/lockkeeper.v1.Lockkeeper/ForceRelease";
@@ -88,18 +91,18 @@ async fn a_web_page_cannot_call_grpc_methods() {
     let foreign = [("content-type", "application/grpc"), ("origin", "https://evil.example")];
     let (_, code) = call(&mut channel, path, &foreign, &request).await;
     assert_eq!(code.as_deref(), Some("7"), "permission denied");
-    assert_eq!(holders(address, "orders").await, 1, "no page has freed it");
+    assert_eq!(holders(address, "orders").await, 1, "a page released the lock");
     let (_, code) = call(&mut channel, path, &[("content-type", "application/grpc")], &request).await;
-    assert_eq!(code, None, "the status is behind the message: it was done");
+    assert_eq!(code, None, "the status is in the trailers: the call succeeded");
     assert_eq!(holders(address, "orders").await, 0);
 }
 
-/// Somebody on a node that asks nobody who they are.
+/// A caller of a node without authentication.
 fn open(address: &str) -> Caller {
     Caller { address: address.to_owned(), ca: None, own: None, token: None }
 }
 
-/// The status of HTTP, and that of gRPC if there is one in front of the answer.
+/// The HTTP status, and the gRPC status if it is in the headers.
 async fn call(
     channel: &mut Channel,
     path: &str,
@@ -118,26 +121,26 @@ async fn call(
     (answer.status().as_u16(), code)
 }
 
-/// A name of somebody else that resolves to this node: the browser takes it for the same site.
+/// DNS rebinding: a foreign name resolves to this node, and the browser treats it as the same site.
 #[tokio::test]
-async fn an_open_node_serves_known_host_names_only() {
-    let plain = Plain::start(&["--allowed-hosts", "locks.example,B.example"]).await;
+async fn open_node_serves_known_host_names_only() {
+    let plain = TestNode::start(&["--allowed-hosts", "locks.example,B.example"]).await;
     let address = &plain.node.address;
     let get = async |host: &str, more: &str| {
         send(address, &format!("GET /v1/locks HTTP/1.1\r\nhost: {host}\r\n{more}"), b"").await.unwrap()
     };
     for rebound in ["evil.example", "evil.example:7420", "locks.example.evil.example"] {
         let more = format!("origin: http://{rebound}\r\nsec-fetch-site: same-origin\r\n");
-        let refused = get(rebound, &more).await.refused(403, "forbidden");
+        let refused = get(rebound, &more).await.assert_refused(403, "forbidden");
         assert!(refused["error"]["message"].as_str().unwrap().contains("--allowed-hosts"), "{refused}");
-        get(rebound, "").await.refused(403, "forbidden");
+        get(rebound, "").await.assert_refused(403, "forbidden");
     }
     for known in [address, "127.0.0.1", "localhost:7420", "locks.example", "b.example:80"] {
         get(known, "").await.ok();
     }
-    // A request without a body, one for a page and one for a probe are no exception.
+    // Probes are no exception.
     let head = "GET /livez HTTP/1.1\r\nhost: evil.example\r\n";
-    send(address, head, b"").await.unwrap().refused(403, "forbidden");
+    send(address, head, b"").await.unwrap().assert_refused(403, "forbidden");
     let mut channel = {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         endpoint.origin("http://evil.example".parse().unwrap()).connect().await.unwrap()
@@ -148,11 +151,11 @@ async fn an_open_node_serves_known_host_names_only() {
 }
 
 #[tokio::test]
-async fn a_node_that_authenticates_its_callers_serves_any_host_name() {
-    let stage = Stage::start().await;
+async fn node_with_authentication_serves_any_host_name() {
+    let secure = SecureNode::start().await;
     // Its callers name the host "localhost"; the certificate is for an address.
     let mut stream =
-        stage.nobody().credentials().connect(&stage.node.address, None, |_| Ok(())).await.unwrap();
+        secure.anonymous().credentials().connect(&secure.node.address, None, |_| Ok(())).await.unwrap();
     stream
         .write_all(
             b"GET /livez HTTP/1.1\r\nhost: lockkeeper-client.lockkeeper.svc\r\nconnection: close\r\n\r\n",
@@ -166,8 +169,8 @@ async fn a_node_that_authenticates_its_callers_serves_any_host_name() {
 }
 
 #[tokio::test]
-async fn a_request_names_one_host() {
-    let plain = Plain::start(&[]).await;
+async fn request_must_name_exactly_one_host() {
+    let plain = TestNode::start(&[]).await;
     let address = &plain.node.address;
     for (head, status) in [
         ("GET /livez HTTP/1.1\r\n", 400),
@@ -181,7 +184,7 @@ async fn a_request_names_one_host() {
         // HTTP/1.0 has no such header; no browser speaks it.
         ("GET /livez HTTP/1.0\r\n", 200),
     ] {
-        let Answered(answered, body) = send(address, head, b"").await.unwrap();
+        let CallResult(answered, body) = send(address, head, b"").await.unwrap();
         assert_eq!(answered, status, "{head}: {body}");
         if status == 400 {
             assert_eq!(body["error"]["code"], "invalid", "{head}: {body}");
@@ -190,8 +193,8 @@ async fn a_request_names_one_host() {
 }
 
 #[tokio::test]
-async fn a_malformed_grpc_message_is_the_callers_fault() {
-    let plain = Plain::start(&[]).await;
+async fn malformed_grpc_message_is_invalid_argument() {
+    let plain = TestNode::start(&[]).await;
     let mut channel = open(&plain.node.address).channel().await.unwrap();
     let kind = [("content-type", "application/grpc")];
     for path in ["/lockkeeper.v1.Lockkeeper/ForceRelease", "/grpc.health.v1.Health/Check"] {
@@ -200,10 +203,10 @@ async fn a_malformed_grpc_message_is_the_callers_fault() {
     }
 }
 
-/// Spellings and protocols by which a page could get past the gate.
+/// Spellings and protocols that could bypass the host check.
 #[tokio::test]
-async fn other_ways_around_the_gate_are_closed() {
-    let plain = Plain::start(&[]).await;
+async fn host_check_cannot_be_bypassed() {
+    let plain = TestNode::start(&[]).await;
     let address = &plain.node.address;
     let port = address.rsplit_once(':').unwrap().1;
     let get = async |host: &str, more: &str| {
@@ -219,7 +222,7 @@ async fn other_ways_around_the_gate_are_closed() {
         "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n",
         &format!("origin: http://evil.example\r\n{socket}"),
     ] {
-        get(address, more).await.refused(403, "forbidden");
+        get(address, more).await.assert_refused(403, "forbidden");
     }
     // The node's own page, and names of the loopback in all spellings.
     get(address, &format!("origin: http://{address}\r\n")).await.ok();
@@ -234,7 +237,7 @@ async fn other_ways_around_the_gate_are_closed() {
         "0x7f.1",
         "evil.example:80:80",
     ] {
-        get(host, "").await.refused(403, "forbidden");
+        get(host, "").await.assert_refused(403, "forbidden");
     }
     // No protocol switches by a header.
     let upgrade =

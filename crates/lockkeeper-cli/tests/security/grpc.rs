@@ -1,5 +1,4 @@
-//! The doors of `access.rs` by the other ways in: gRPC, as calls and as a stream, and frames. Whoever comes another way
-//! is asked the same.
+//! The checks of `access.rs` over the other protocols: gRPC calls, gRPC streams, and frames.
 
 use std::fmt::Debug;
 use std::io;
@@ -14,8 +13,8 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use crate::fixture::{Caller, ROOT_TOKEN, SecureNode};
 use crate::harness::LONG;
-use crate::stage::{Caller, ROOT_TOKEN, Stage};
 
 /// A caller's gRPC client.
 struct Grpc {
@@ -23,10 +22,10 @@ struct Grpc {
     token: Option<String>,
 }
 
-/// Makes each call, with what it answers.
+/// Makes each call and returns its name and result.
 macro_rules! each {
     ($grpc:expr, $($call:ident($message:expr)),* $(,)?) => {
-        vec![$((stringify!($call), $grpc.client.clone().$call($grpc.ask($message)).await.map(|_| ()))),*]
+        vec![$((stringify!($call), $grpc.client.clone().$call($grpc.request($message)).await.map(|_| ()))),*]
     };
 }
 
@@ -36,7 +35,7 @@ impl Grpc {
         Grpc { client: LockkeeperClient::new(channel), token: caller.token.clone() }
     }
 
-    fn ask<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
@@ -46,10 +45,10 @@ impl Grpc {
 
     async fn open(&self) -> String {
         let request = v1::OpenSessionRequest { ttl_ms: 60_000, owner: "grpc".into() };
-        self.client.clone().open_session(self.ask(request)).await.unwrap().into_inner().session
+        self.client.clone().open_session(self.request(request)).await.unwrap().into_inner().session
     }
 
-    /// Every call of the contract but the stream.
+    /// Makes every call of the contract except the stream.
     async fn everything(&self, session: &str) -> Vec<(&'static str, Result<(), Status>)> {
         let (session, lock) = (session.to_owned(), "builds/1".to_owned());
         let quota = v1::Quota { namespace: "builds".into(), locks: Some(1), ..Default::default() };
@@ -97,7 +96,7 @@ impl Grpc {
     async fn stream(&self, kinds: Vec<Kind>) -> Result<Vec<answer::Kind>, Status> {
         let count = kinds.len();
         let sent = futures_util::stream::iter([frame_of(kinds)]).chain(futures_util::stream::pending());
-        let mut answers = self.client.clone().stream(self.ask(sent)).await?.into_inner();
+        let mut answers = self.client.clone().stream(self.request(sent)).await?.into_inner();
         let mut found = Vec::new();
         while found.len() < count {
             let frame = timeout(LONG, answers.message()).await.expect("an answer")?.expect("a frame");
@@ -107,7 +106,7 @@ impl Grpc {
     }
 }
 
-/// The same on frames: a token is shown first.
+/// The same over frames, after authentication.
 async fn frames(caller: &Caller, kinds: Vec<Kind>) -> io::Result<Vec<answer::Kind>> {
     let mut stream = caller.credentials().connect(&caller.address, None, |_| Ok(())).await?;
     let mut bytes = BytesMut::from(&GREETING[..]);
@@ -196,7 +195,7 @@ fn all_refused(answers: Vec<answer::Kind>, word: &str) {
     for answer in answers {
         match &answer {
             answer::Kind::Error(error) => assert_eq!(error.code, word, "{answer:?}"),
-            // Of sessions that are not there it says that nothing of their time is left.
+            // For unknown sessions the remaining TTL is zero.
             answer::Kind::KeepAlive(renewed) => assert_eq!(renewed.ttl_ms, [0], "{answer:?}"),
             _ => panic!("{word} was expected: {answer:?}"),
         }
@@ -204,9 +203,9 @@ fn all_refused(answers: Vec<answer::Kind>, word: &str) {
 }
 
 #[tokio::test]
-async fn whoever_shows_nothing_or_something_wrong_is_not_known() {
-    let stage = Stage::start().await;
-    let real = stage.known("ci", "", &["admin"]).await;
+async fn missing_or_invalid_token_is_unauthenticated() {
+    let secure = SecureNode::start().await;
+    let real = secure.caller_with("ci", "", &["admin"]).await;
     let session = Grpc::of(&real).await.open().await;
     let shorter = &real.token.clone().unwrap()[1..];
     let asked = || {
@@ -221,30 +220,29 @@ async fn whoever_shows_nothing_or_something_wrong_is_not_known() {
             Kind::Status(v1::StatusRequest {}),
         ]
     };
-    let nobody = Grpc::of(&stage.nobody()).await;
+    let nobody = Grpc::of(&secure.anonymous()).await;
     for (what, answer) in nobody.everything(&session).await {
         refused(what, answer, Code::Unauthenticated, "unauthenticated");
     }
     refused("a stream", nobody.stream(asked()).await, Code::Unauthenticated, "unauthenticated");
-    all_refused(frames(&stage.nobody(), asked()).await.unwrap(), "unauthenticated");
+    all_refused(frames(&secure.anonymous(), asked()).await.unwrap(), "unauthenticated");
     for token in ["x", "lk_0_0", ROOT_TOKEN.split_at(10).0, shorter] {
-        let mistaken = Grpc::of(&stage.nobody().token(token)).await;
-        let status = mistaken.client.clone().status(mistaken.ask(v1::StatusRequest {})).await;
+        let mistaken = Grpc::of(&secure.anonymous().token(token)).await;
+        let status = mistaken.client.clone().status(mistaken.request(v1::StatusRequest {})).await;
         refused(token, status.map(Response::into_inner), Code::Unauthenticated, "unauthenticated");
         refused(token, mistaken.stream(asked()).await, Code::Unauthenticated, "unauthenticated");
     }
-    // Health is for everybody, as probes are.
     let known = Grpc::of(&real).await;
-    known.client.clone().status(known.ask(v1::StatusRequest {})).await.unwrap();
+    known.client.clone().status(known.request(v1::StatusRequest {})).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_rule_ends_at_its_prefix() {
-    let stage = Stage::start().await;
-    let ci = stage.known("ci", "builds/", &["acquire"]).await;
+async fn rule_is_limited_to_its_prefix() {
+    let secure = SecureNode::start().await;
+    let ci = secure.caller_with("ci", "builds/", &["acquire"]).await;
     let grpc = Grpc::of(&ci).await;
     let session = grpc.open().await;
-    grpc.client.clone().acquire(grpc.ask(acquire(&session, "builds/1"))).await.unwrap();
+    grpc.client.clone().acquire(grpc.request(acquire(&session, "builds/1"))).await.unwrap();
     let forbidden = each!(
         grpc,
         acquire(acquire(&session, "orders/1")),
@@ -279,19 +277,22 @@ async fn a_rule_ends_at_its_prefix() {
     };
     all_refused(grpc.stream(asked()).await.unwrap(), "forbidden");
     all_refused(frames(&ci, asked()).await.unwrap(), "forbidden");
-    let held = stage.root().read("/v1/locks").await.ok();
+    let held = secure.root().read("/v1/locks").await.ok();
     let names: Vec<_> = held["locks"].as_array().unwrap().iter().map(|lock| &lock["lock"]).collect();
-    assert_eq!(names, ["builds/1"], "nothing of it was done");
+    assert_eq!(names, ["builds/1"], "a forbidden request took effect");
 }
 
 #[tokio::test]
-async fn another_s_session_is_no_session() {
-    let stage = Stage::start().await;
-    let (ada, eve) = (stage.known("ada", "", &["acquire"]).await, stage.known("eve", "", &["acquire"]).await);
+async fn session_of_another_identity_is_reported_as_lost() {
+    let secure = SecureNode::start().await;
+    let (ada, eve) = (
+        secure.caller_with("ada", "", &["acquire"]).await,
+        secure.caller_with("eve", "", &["acquire"]).await,
+    );
     let own = Grpc::of(&ada).await;
     let session = own.open().await;
-    let grant = own.client.clone().acquire(own.ask(acquire(&session, "a"))).await.unwrap().into_inner();
-    let before = stage.turned_away("another_session").await;
+    let grant = own.client.clone().acquire(own.request(acquire(&session, "a"))).await.unwrap().into_inner();
+    let before = secure.refusal_count("another_session").await;
     let grpc = Grpc::of(&eve).await;
     let lost = each!(
         grpc,
@@ -309,7 +310,11 @@ async fn another_s_session_is_no_session() {
     for (what, answer) in lost {
         refused(what, answer, Code::NotFound, "session_lost");
     }
-    assert_eq!(stage.turned_away("another_session").await - before, calls as f64, "each was counted");
+    assert_eq!(
+        secure.refusal_count("another_session").await - before,
+        calls as f64,
+        "not every refusal was counted"
+    );
     let asked = || {
         vec![
             Kind::Attach(v1::AttachRequest { session: session.clone() }),
@@ -323,13 +328,13 @@ async fn another_s_session_is_no_session() {
         ]
     };
     all_refused(grpc.stream(asked()).await.unwrap(), "session_lost");
-    for stranger in [&eve, &stage.root()] {
+    for stranger in [&eve, &secure.root()] {
         all_refused(frames(stranger, asked()).await.unwrap(), "session_lost");
     }
-    // Its own identity finds it as it was.
+    // Its own identity finds it unchanged.
     let attached = frames(&ada, vec![Kind::Attach(v1::AttachRequest { session: session.clone() })]).await;
     let attached = attached.unwrap().remove(0);
     let answer::Kind::Attach(found) = attached else { panic!("{attached:?}") };
     assert_eq!(found.grants.iter().map(|grant| grant.token).collect::<Vec<_>>(), [grant.token]);
-    own.client.clone().release(own.ask(release(&session, "a", grant.token))).await.unwrap();
+    own.client.clone().release(own.request(release(&session, "a", grant.token))).await.unwrap();
 }

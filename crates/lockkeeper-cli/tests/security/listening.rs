@@ -1,14 +1,14 @@
-//! A port that others can reach is not opened without TLS and something by which callers are known.
+//! A port that other machines can reach needs TLS and authentication, or --insecure.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use crate::certificates::Authority;
+use crate::fixture::ROOT_TOKEN;
 use crate::harness::node::{free_address, lockkeeper};
 use crate::harness::write_secret;
-use crate::stage::ROOT_TOKEN;
 
-/// `serve` with these words; killed if it serves, which counts as success.
+/// Runs `serve` with arguments. It is killed once it serves, which counts as success.
 async fn serve(folder: &std::path::Path, words: &[&str]) -> Result<(), String> {
     let data = folder.join("data");
     let _ = std::fs::remove_dir_all(&data);
@@ -33,7 +33,7 @@ async fn serve(folder: &std::path::Path, words: &[&str]) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn a_port_for_others_needs_tls_and_names_or_a_word() {
+async fn reachable_port_needs_tls_and_authentication_or_insecure() {
     let folder = tempfile::tempdir().unwrap();
     let (nodes, clients) = (Authority::new(folder.path(), "nodes"), Authority::new(folder.path(), "clients"));
     let own = nodes.issue("node", &["127.0.0.1:1"]);
@@ -53,15 +53,15 @@ async fn a_port_for_others_needs_tls_and_names_or_a_word() {
 
     for (words, must_say) in [
         (vec![&open[..]], "--insecure"),
-        (vec![&open[..], &tls], "nobody is asked who they are"),
-        (vec![&open[..], &["--root-token-file", &token]], "read along"),
+        (vec![&open[..], &tls], "callers are not authenticated"),
+        (vec![&open[..], &["--root-token-file", &token]], "not encrypted"),
         (vec![&local[..], &["--client-ca", &ca]], "--tls-cert"),
         (vec![&local[..], &["--root-token-file", &short]], "shorter than 32"),
         (vec![&local[..], &["--root-token-file", "/no/such/file"]], "/no/such/file"),
         (vec![&local[..], &tls, &["--root-name", "ada"]], "--client-ca"),
         (vec![&local[..], &tls, &["--client-ca", &ca, "--peer-ca", &ca]], "every client could vote"),
         (vec![&local[..], &["--tls-cert", &key, "--tls-key", &key]], "no certificate can be read"),
-        (vec![&local[..], &["--tls-cert", &nodes_ca, "--tls-key", &key]], "do not fit together"),
+        (vec![&local[..], &["--tls-cert", &nodes_ca, "--tls-key", &key]], "do not match"),
         (
             vec![
                 &["--listen", &own_address, "--cell", &list, "--node-id", "1"],

@@ -1,32 +1,28 @@
-//! Every door of a cell, tried from outside: real processes, real certificates, made for each test.
+//! Security tests of every entry point of a cell, with real processes and certificates created for each test.
 
-#![allow(
-    clippy::unwrap_used,
-    unreachable_pub,
-    reason = "a test that does not get what it asks for has failed"
-)]
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a failed unwrap fails the test")]
 
 mod access;
 mod adversary;
 mod before_auth;
 mod certificates;
-mod crowd;
+mod connection_limits;
+mod connections;
 mod disclosure;
 mod enable;
 mod files;
+mod fixture;
 mod floods;
+mod forged_members;
 mod gate;
-mod greedy;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod http2;
 mod listening;
-mod noise;
+mod log_and_terminal;
 mod peers;
-mod places;
 mod quota;
 mod slow;
-mod stage;
-mod strangers;
 mod tls;
-mod windows;
+mod unread_answers;

@@ -1,4 +1,4 @@
-//! Members know each other by their certificates: a stranger cannot vote, append or even say hello.
+//! Members authenticate each other by certificates: others cannot vote, append or say hello.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::certificates::Authority;
+use crate::fixture::{Caller, ROOT_TOKEN};
 use crate::harness::network::{Delay, Network};
 use crate::harness::node::{Node, free_address};
 use crate::harness::{until, write_secret};
-use crate::stage::{Caller, ROOT_TOKEN};
 
 async fn peer(caller: &Caller) -> Result<PeerClient<Channel>, String> {
     caller.channel().await.map(PeerClient::new)
 }
 
-/// As a leader: greets the node and sends it entries. Whoever is turned away is not even greeted.
+/// Sends entries like a leader. A refused caller does not even get a greeting.
 async fn append(caller: &Caller) -> Result<(), Status> {
     let mut stream = caller.credentials().connect(&caller.address, None, |_| Ok(())).await?;
     stream.write_all(MEMBERS_GREETING).await?;
@@ -48,8 +48,8 @@ async fn append(caller: &Caller) -> Result<(), Status> {
     }
 }
 
-/// Everything that members ask each other, with bodies that nobody can read.
-async fn ask_all(caller: &Caller) -> Vec<Result<(), Status>> {
+/// Makes every call between members, with empty bodies.
+async fn call_all(caller: &Caller) -> Vec<Result<(), Status>> {
     let mut client = peer(caller).await.unwrap();
     let parts = || tonic::Request::new(futures_util::stream::iter([peer::SnapshotPart::default()]));
     vec![
@@ -60,9 +60,9 @@ async fn ask_all(caller: &Caller) -> Vec<Result<(), Status>> {
     ]
 }
 
-struct Trio {
+struct SecureCell {
     nodes: Vec<Node>,
-    /// What each was started with.
+    /// Arguments of each node.
     words: Vec<Vec<String>>,
     nodes_ca: Authority,
     clients_ca: Authority,
@@ -70,14 +70,14 @@ struct Trio {
     folder: tempfile::TempDir,
 }
 
-impl Trio {
+impl SecureCell {
     /// Three nodes; `apart` gives the members a port of their own.
-    async fn start(apart: bool) -> Trio {
-        Trio::start_with(apart, None, &[]).await
+    async fn start(separate_ports: bool) -> SecureCell {
+        SecureCell::start_with(separate_ports, None, &[]).await
     }
 
-    /// The same with a network between the members' ports, and more settings.
-    async fn start_with(apart: bool, network: Option<&Network>, more: &[&str]) -> Trio {
+    /// The same with a network between the peer ports, and more settings.
+    async fn start_with(separate_ports: bool, network: Option<&Network>, more: &[&str]) -> SecureCell {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let (nodes_ca, clients_ca) = (Authority::new(path, "nodes"), Authority::new(path, "clients"));
@@ -87,7 +87,7 @@ impl Trio {
         let addresses: Vec<(String, String)> = (0..3)
             .map(|_| {
                 let address = free_address(7420);
-                let members = if apart { free_address(7421) } else { address.clone() };
+                let members = if separate_ports { free_address(7421) } else { address.clone() };
                 (address, members)
             })
             .collect();
@@ -97,13 +97,13 @@ impl Trio {
         let (mut nodes, mut all_words) = (Vec::new(), Vec::new());
         for (at, (address, members)) in addresses.iter().enumerate() {
             let own = nodes_ca.issue(&format!("node-{at}"), &[address]);
-            // On a shared port the certificate that is shown to clients is shown to members too.
-            let shown = match apart {
+            // On a shared port, clients and members get the same certificate.
+            let shown = match separate_ports {
                 true => members_ca.issue(&format!("node-{at}"), &[members]),
                 false => members_ca.issue(&format!("node-{at}"), &[address]),
             };
             let text = |path: &Path| path.display().to_string();
-            let served = if apart { &own } else { &shown };
+            let served = if separate_ports { &own } else { &shown };
             let mut words = vec![
                 "--cell".to_owned(),
                 list.clone(),
@@ -120,9 +120,9 @@ impl Trio {
             ];
             words.extend(more.iter().map(|word| (*word).to_owned()));
             let id = at as u64 + 1;
-            if apart {
-                // Behind the network, the node listens at another address than that by which the others know it.
-                let listens = match network {
+            if separate_ports {
+                // Behind the network, the node listens at a different address than the others use.
+                let listen_addr = match network {
                     Some(network) => {
                         let real = free_address(7421);
                         network.proxy(id, members, &real).await;
@@ -130,7 +130,7 @@ impl Trio {
                     }
                     None => members.clone(),
                 };
-                words.extend(["--peer-listen".to_owned(), listens]);
+                words.extend(["--peer-listen".to_owned(), listen_addr]);
                 words.extend(["--peer-cert".to_owned(), text(&shown.certificate)]);
                 words.extend(["--peer-key".to_owned(), text(&shown.key)]);
             }
@@ -143,26 +143,26 @@ impl Trio {
             nodes.push(node);
             all_words.push(words);
         }
-        let trio = Trio { nodes, words: all_words, nodes_ca, clients_ca, members_ca, folder };
-        trio.leader().await;
-        trio
+        let cell = SecureCell { nodes, words: all_words, nodes_ca, clients_ca, members_ca, folder };
+        cell.leader().await;
+        cell
     }
 
-    /// Somebody who trusts the certificates at the port for clients.
-    fn root(&self, node: &Node, apart: bool) -> Caller {
-        let ca = if apart { &self.nodes_ca.file } else { &self.members_ca.file };
-        let (address, ca) = (node.listens.clone(), Some(ca.clone()));
+    /// A root caller that trusts the certificates of the client port.
+    fn root(&self, node: &Node, separate_ports: bool) -> Caller {
+        let ca = if separate_ports { &self.nodes_ca.file } else { &self.members_ca.file };
+        let (address, ca) = (node.listen_addr.clone(), Some(ca.clone()));
         Caller { address, ca, own: None, token: Some(ROOT_TOKEN.to_owned()) }
     }
 
-    fn is_apart(&self) -> bool {
-        self.nodes[0].listens != self.nodes[0].address
+    fn has_separate_ports(&self) -> bool {
+        self.nodes[0].listen_addr != self.nodes[0].address
     }
 
     async fn leader(&self) -> usize {
         until("a leader", async || {
-            for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.runs()) {
-                let caller = self.root(node, self.is_apart());
+            for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
+                let caller = self.root(node, self.has_separate_ports());
                 if let Ok((200, _)) = caller.get("/v1/lock?name=is-there-a-leader").await {
                     return Some(at);
                 }
@@ -172,10 +172,10 @@ impl Trio {
         .await
     }
 
-    async fn works(&self) {
+    async fn assert_works(&self) {
         let leader = self.leader().await;
-        let root = self.root(&self.nodes[leader], self.is_apart());
-        let hosts: Vec<_> = self.nodes.iter().map(|node| node.listens.clone()).collect();
+        let root = self.root(&self.nodes[leader], self.has_separate_ports());
+        let hosts: Vec<_> = self.nodes.iter().map(|node| node.listen_addr.clone()).collect();
         let url = format!("lockkeeper://{}", hosts.join(","));
         let keeper: Keeper = root.builder().connect(&url).await.unwrap();
         keeper.lock("orders/1").acquire().await.unwrap().release().await.unwrap();
@@ -183,19 +183,19 @@ impl Trio {
 
     async fn term(&self) -> u64 {
         let leader = self.leader().await;
-        let status = self.root(&self.nodes[leader], self.is_apart()).read("/v1/status").await.ok();
+        let status = self.root(&self.nodes[leader], self.has_separate_ports()).read("/v1/status").await.ok();
         status["term"].as_u64().unwrap()
     }
 }
 
-/// The handshakes take four round trips.
+/// TLS handshakes take four round trips.
 #[tokio::test]
-async fn members_all_over_the_world_hold_together_under_tls() {
+async fn global_timing_is_stable_with_tls() {
     let network = Network::new();
     network.delay(Some(Delay::of_round_trip(400, 0)));
-    let trio = Trio::start_with(true, Some(&network), &["--timing", "global"]).await;
-    let (leader, term) = (trio.leader().await, trio.term().await);
-    let root = trio.root(&trio.nodes[leader], true);
+    let cell = SecureCell::start_with(true, Some(&network), &["--timing", "global"]).await;
+    let (leader, term) = (cell.leader().await, cell.term().await);
+    let root = cell.root(&cell.nodes[leader], true);
     let keeper: Keeper = root.builder().connect(&format!("lockkeeper://{}", root.address)).await.unwrap();
     let (began, mut pairs) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_secs(4) {
@@ -203,17 +203,17 @@ async fn members_all_over_the_world_hold_together_under_tls() {
         pairs += 1;
     }
     println!("{pairs} pairs in {:?}", began.elapsed());
-    assert_eq!((trio.leader().await, trio.term().await), (leader, term));
+    assert_eq!((cell.leader().await, cell.term().await), (leader, term));
 }
 
-async fn strangers_stay_outside(trio: &Trio) {
-    let node = &trio.nodes[0];
-    let member_ca = Some(trio.members_ca.file.clone());
+async fn assert_outsiders_are_refused(cell: &SecureCell) {
+    let node = &cell.nodes[0];
+    let member_ca = Some(cell.members_ca.file.clone());
     let at = |own| Caller { address: node.address.clone(), ca: member_ca.clone(), own, token: None };
-    let term = trio.term().await;
-    // A member's certificate opens the door; what is asked is then judged.
-    let member = at(Some(trio.members_ca.issue("node-9", &[])));
-    let answers = ask_all(&member).await;
+    let term = cell.term().await;
+    // A member certificate is accepted; then the requests are validated.
+    let member = at(Some(cell.members_ca.issue("node-9", &[])));
+    let answers = call_all(&member).await;
     assert!(answers[1].is_ok(), "{:?}", answers[1]);
     let appended = answers[0].as_ref().unwrap_err();
     assert_eq!((appended.code(), appended.message()), (Code::InvalidArgument, "the message has no header"));
@@ -221,70 +221,70 @@ async fn strangers_stay_outside(trio: &Trio) {
         let code = answer.err().map_or(Code::Ok, |status| status.code());
         assert!(!matches!(code, Code::PermissionDenied | Code::Unauthenticated), "{code:?}");
     }
-    let strangers = Authority::new(trio.folder.path(), "strangers");
+    let strangers = Authority::new(cell.folder.path(), "strangers");
     let outside = [
         ("no certificate", at(None)),
-        ("a client's", at(Some(trio.clients_ca.issue("ada", &[])))),
+        ("a client's", at(Some(cell.clients_ca.issue("ada", &[])))),
         ("the wrong authority", at(Some(strangers.issue("stranger", &[])))),
-        ("expired", at(Some(trio.members_ca.issue_expired("late", &[])))),
+        ("expired", at(Some(cell.members_ca.issue_expired("late", &[])))),
         ("the root token", at(None).token(ROOT_TOKEN)),
     ];
     for (what, caller) in &outside {
-        // Turned away by the handshake, or by the reception.
+        // Refused by the handshake, or by authentication.
         let Ok(mut client) = peer(caller).await else { continue };
         let hello = client.hello(peer::HelloRequest::default()).await;
         let Err(refused) = hello else { panic!("{what} may say hello") };
         if refused.code() != Code::PermissionDenied {
             continue;
         }
-        for answer in ask_all(caller).await {
+        for answer in call_all(caller).await {
             assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied, "{what}");
         }
     }
     let mut plain = at(None);
     plain.ca = None;
     assert!(plain.get("/livez").await.is_err(), "without TLS nothing is answered");
-    assert_eq!(trio.term().await, term, "nobody was made to stand");
-    trio.works().await;
+    assert_eq!(cell.term().await, term, "an election was caused");
+    cell.assert_works().await;
 }
 
 #[tokio::test]
-async fn strangers_cannot_vote_or_append_on_the_shared_port() {
-    let mut trio = Trio::start(false).await;
-    strangers_stay_outside(&trio).await;
-    // A cell under TLS outlives its leader, and its rules are on every node.
-    let leader = trio.leader().await;
-    let root = trio.root(&trio.nodes[leader], false);
+async fn outsiders_cannot_vote_or_append_on_the_shared_port() {
+    let mut cell = SecureCell::start(false).await;
+    assert_outsiders_are_refused(&cell).await;
+    // A cell with TLS survives its leader, and its rules are on every node.
+    let leader = cell.leader().await;
+    let root = cell.root(&cell.nodes[leader], false);
     root.post("/v1/access/grant", json!({"identity": "ci", "prefix": "builds/", "rights": ["acquire"]}))
         .await
         .ok();
     let made = root.post("/v1/access/token/create", json!({"identity": "ci"})).await.ok();
-    trio.nodes[leader].kill();
-    let next = trio.leader().await;
+    cell.nodes[leader].kill();
+    let next = cell.leader().await;
     assert_ne!(next, leader);
-    let ci = trio.root(&trio.nodes[next], false).token(made["token"].as_str().unwrap());
+    let ci = cell.root(&cell.nodes[next], false).token(made["token"].as_str().unwrap());
     let session = ci.session().await;
     ci.acquire(&session, "builds/1").await.ok();
-    ci.acquire(&session, "orders/1").await.refused(403, "forbidden");
-    // Who changed them is known by the next leader as well.
-    let acts = trio.root(&trio.nodes[next], false).read("/v1/audit").await.ok()["acts"].clone();
+    ci.acquire(&session, "orders/1").await.assert_refused(403, "forbidden");
+    // The audit trail of the next leader names who changed them.
+    let acts = cell.root(&cell.nodes[next], false).read("/v1/audit").await.ok()["acts"].clone();
     let granted =
         acts.as_array().unwrap().iter().find(|act| act["change"].as_str().unwrap().contains("acquire"));
     assert!(granted.is_some_and(|act| act["what"] == "access" && act["by"] == "root"), "{acts}");
 }
 
 #[tokio::test]
-async fn strangers_cannot_vote_or_append_on_a_port_of_the_members() {
-    let trio = Trio::start(true).await;
-    strangers_stay_outside(&trio).await;
+async fn outsiders_cannot_vote_or_append_on_a_separate_peer_port() {
+    let cell = SecureCell::start(true).await;
+    assert_outsiders_are_refused(&cell).await;
 }
 
-/// The whole authority of the members is replaced under a running cell: first both are trusted, then each node shows a
-/// certificate of the new one, then the old one is trusted no longer.
+/// The authority of the members is replaced in a running cell: first both are trusted, then each node presents a certificate
+/// of the new one, then the old one is no longer trusted.
 #[tokio::test]
-async fn the_authority_of_the_members_is_replaced_without_a_restart() {
-    let mut trio = Trio::start(true).await;
-    let next = Authority::new(trio.folder.path(), "next-members");
+async fn member_authority_is_replaced_without_a_restart() {
+    let mut cell = SecureCell::start(true).await;
+    let next = Authority::new(cell.folder.path(), "next-members");
     let at = |node: &Node, trusted: &Authority, own| {
         let (address, ca) = (node.address.clone(), Some(trusted.file.clone()));
         Caller { address, ca, own: Some(own), token: None }
@@ -293,47 +293,48 @@ async fn the_authority_of_the_members_is_replaced_without_a_restart() {
         Ok(mut client) => client.hello(peer::HelloRequest::default()).await.is_ok(),
         Err(_) => false,
     };
-    let old_member = trio.members_ca.issue("old", &[]);
+    let old_member = cell.members_ca.issue("old", &[]);
     let new_member = next.issue("new", &[]);
-    assert!(!says_hello(&at(&trio.nodes[0], &trio.members_ca, new_member.clone())).await);
+    assert!(!says_hello(&at(&cell.nodes[0], &cell.members_ca, new_member.clone())).await);
 
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    let (old_text, new_text) = (read(&trio.members_ca.file), read(&next.file));
-    replace(&trio.members_ca.file, &format!("{old_text}{new_text}"));
-    for node in &trio.nodes {
-        let caller = at(node, &trio.members_ca, new_member.clone());
+    let (old_text, new_text) = (read(&cell.members_ca.file), read(&next.file));
+    replace(&cell.members_ca.file, &format!("{old_text}{new_text}"));
+    for node in &cell.nodes {
+        let caller = at(node, &cell.members_ca, new_member.clone());
         until("both authorities to be trusted", async || says_hello(&caller).await.then_some(())).await;
     }
-    for (at, node) in trio.nodes.iter().enumerate() {
+    for (at, node) in cell.nodes.iter().enumerate() {
         let renewed = next.issue(&format!("node-{at}"), &[&node.address]);
-        let shown = trio.folder.path().join(format!("members-ca-node-{at}"));
+        let shown = cell.folder.path().join(format!("members-ca-node-{at}"));
         std::fs::rename(&renewed.certificate, shown.with_extension("pem")).unwrap();
         std::fs::rename(&renewed.key, shown.with_extension("key")).unwrap();
     }
-    for node in &trio.nodes {
+    for node in &cell.nodes {
         let caller = at(node, &next, new_member.clone());
         until("the new certificate", async || says_hello(&caller).await.then_some(())).await;
     }
-    replace(&trio.members_ca.file, &new_text);
-    for node in &trio.nodes {
+    replace(&cell.members_ca.file, &new_text);
+    for node in &cell.nodes {
         let caller = at(node, &next, old_member.clone());
         until("the old authority to be forgotten", async || (!says_hello(&caller).await).then_some(())).await;
     }
-    trio.works().await;
+    cell.assert_works().await;
 
-    // The one that is started anew trusts the new authority alone. The others, which were never restarted, come to it
-    // with what they have read since.
-    let leader = trio.leader().await;
-    trio.nodes[leader].kill();
-    trio.works().await;
-    let words: Vec<_> = trio.words[leader].iter().map(String::as_str).collect();
-    trio.nodes[leader].spawn(&words);
-    let back = trio.root(&trio.nodes[leader], true);
-    until("it to follow", async || back.get("/readyz").await.ok().filter(|(status, _)| *status == 200)).await;
-    trio.works().await;
+    // A restarted node trusts only the new authority. The others, never restarted, connect to it with their reloaded
+    // certificates.
+    let leader = cell.leader().await;
+    cell.nodes[leader].kill();
+    cell.assert_works().await;
+    let words: Vec<_> = cell.words[leader].iter().map(String::as_str).collect();
+    cell.nodes[leader].spawn(&words);
+    let back = cell.root(&cell.nodes[leader], true);
+    until("the node to follow", async || back.get("/readyz").await.ok().filter(|(status, _)| *status == 200))
+        .await;
+    cell.assert_works().await;
 }
 
-/// As a renewal does it: beside, and then in place.
+/// Writes beside and renames, like a renewal.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("beside");
     std::fs::write(&beside, text).unwrap();

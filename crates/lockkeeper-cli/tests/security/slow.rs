@@ -1,4 +1,4 @@
-//! Whoever sends a byte now and then is cut off like whoever sends nothing: the time is for the whole of it.
+//! Slow senders are closed like silent ones: the time limit covers the whole message.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use lockkeeper_net::frame::GREETING;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::crowd::Plain;
+use crate::connections::TestNode;
+use crate::fixture::SecureNode;
 use crate::harness::LONG;
-use crate::stage::Stage;
 
-/// What the node allows for each of these, and what a busy machine may add to it.
+/// The time limit of the node, and the tolerance for a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 const LATE: Duration = Duration::from_secs(5);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -20,23 +20,23 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 
-/// What is sent: some of it at once, the rest in drops.
-struct Drip {
+/// A slow sender: some bytes at once, the rest in small parts.
+struct SlowSender {
     what: &'static str,
     first: Vec<u8>,
     drops: Vec<Vec<u8>>,
     every: Duration,
 }
 
-impl Drip {
-    fn new(what: &'static str, first: &[u8], rest: &[u8]) -> Drip {
+impl SlowSender {
+    fn new(what: &'static str, first: &[u8], rest: &[u8]) -> SlowSender {
         let drops = rest.iter().map(|byte| vec![*byte]).collect();
-        Drip { what, first: first.to_vec(), drops, every: Duration::from_secs(1) }
+        SlowSender { what, first: first.to_vec(), drops, every: Duration::from_secs(1) }
     }
 
-    /// Sends it until the node has had enough: it hangs up, or it says the words for which `is_end` looks.
+    /// Sends until the node closes the connection, or until `is_end` accepts its answer.
     async fn run(self, stream: impl AsyncReadExt + AsyncWriteExt + Unpin, is_end: impl Fn(&[u8]) -> bool) {
-        let Drip { what, first, drops, every } = self;
+        let SlowSender { what, first, drops, every } = self;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let began = Instant::now();
         let sends = async {
@@ -60,7 +60,7 @@ impl Drip {
         let ends = async {
             tokio::select! {
                 () = reads => {}
-                // What cannot be sent any more was cut off.
+                // A failed send means that the connection was closed.
                 _ = sends => {}
             }
         };
@@ -82,7 +82,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// Whether there is an answer on the first stream.
+/// Whether the first stream has an answer.
 fn is_answered(mut said: &[u8]) -> bool {
     while let [a, b, c, kind, _, stream @ ..] = said
         && stream.len() >= 4
@@ -96,8 +96,8 @@ fn is_answered(mut said: &[u8]) -> bool {
     false
 }
 
-/// A gRPC call whose message of 4 KiB comes in frames of one byte.
-fn grpc_call() -> Drip {
+/// A gRPC call with a message of 4 KiB in one-byte frames.
+fn grpc_call() -> SlowSender {
     let headers = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -109,7 +109,7 @@ fn grpc_call() -> Drip {
     let mut block = Vec::new();
     for (name, value) in headers {
         for text in [name, value] {
-            // Not compressed: 0, and then each text behind its length.
+            // HPACK literal without indexing: 0, then each text with its length.
             if text == name {
                 block.push(0);
             }
@@ -122,13 +122,13 @@ fn grpc_call() -> Drip {
     first.extend(frame(HEADERS, 4, 1, &block));
     first.extend(frame(DATA, 0, 1, &[0, 0, 0, 0x10, 0]));
     let drops = vec![frame(DATA, 0, 1, &[0x0a])];
-    Drip { what: "a gRPC message", first, drops, every: Duration::from_secs(1) }
+    SlowSender { what: "a gRPC message", first, drops, every: Duration::from_secs(1) }
 }
 
 #[tokio::test]
-async fn a_byte_a_second_keeps_no_connection_open() {
-    let plain = Plain::start(&[]).await;
-    let secure = Stage::start().await;
+async fn slow_senders_are_closed() {
+    let plain = TestNode::start(&[]).await;
+    let secure = SecureNode::start().await;
     let mut length = BytesMut::from(&GREETING[..]);
     length.put_u32(1_000);
     let head = b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -137,23 +137,24 @@ async fn a_byte_a_second_keeps_no_connection_open() {
         b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".as_slice();
     let chunks =
         b"POST /v1/lock/acquire HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".as_slice();
-    let mut greeting = Drip::new("a greeting", &[], GREETING);
-    // It is short: at one byte a second it would be complete in time.
+    let mut greeting = SlowSender::new("a greeting", &[], GREETING);
+    // The greeting is short: at one byte per second it would be complete in time.
     greeting.every = Duration::from_secs(2);
     let open = [
         greeting,
-        Drip::new("a frame", &length, &[0x0a]),
-        Drip::new("a head", &[], head),
-        Drip::new("a body", body, b"{\"session\": \"aaaaaaaaaaaaaaaaaaaa"),
-        Drip::new("a body in chunks", chunks, b"1\r\n \r\n"),
-        Drip::new("the preface of HTTP/2", &[], PREFACE),
+        SlowSender::new("a frame", &length, &[0x0a]),
+        SlowSender::new("a head", &[], head),
+        SlowSender::new("a body", body, b"{\"session\": \"aaaaaaaaaaaaaaaaaaaa"),
+        SlowSender::new("a body in chunks", chunks, b"1\r\n \r\n"),
+        SlowSender::new("the preface of HTTP/2", &[], PREFACE),
     ];
     let record = [&[0x16, 3, 1, 0x3f, 0xff][..], &[1; 60]].concat();
-    let closed = [Drip::new("a record of TLS", &[], &record), Drip::new("a handshake", &record[..20], &[1])];
+    let closed =
+        [SlowSender::new("a TLS record", &[], &record), SlowSender::new("a handshake", &record[..20], &[1])];
     let inside = [
-        Drip::new("a head under TLS", &[], head),
-        Drip::new("the preface of HTTP/2 under TLS", &[], PREFACE),
-        Drip::new("a frame under TLS", &length, &[0x0a]),
+        SlowSender::new("a head under TLS", &[], head),
+        SlowSender::new("the preface of HTTP/2 under TLS", &[], PREFACE),
+        SlowSender::new("a frame under TLS", &length, &[0x0a]),
     ];
     let connect = async |address: &str| TcpStream::connect(address).await.unwrap();
     let all = futures_util::stream::FuturesUnordered::new();
@@ -166,12 +167,12 @@ async fn a_byte_a_second_keeps_no_connection_open() {
         all.push(futures_util::FutureExt::boxed_local(drip.run(stream, |_| false)));
     }
     for drip in inside {
-        let stream = secure.nobody().credentials().connect(&secure.node.address, None, |_| Ok(())).await;
+        let stream = secure.anonymous().credentials().connect(&secure.node.address, None, |_| Ok(())).await;
         all.push(futures_util::FutureExt::boxed_local(drip.run(stream.unwrap(), |_| false)));
     }
     let stream = connect(&plain.node.address).await;
     all.push(futures_util::FutureExt::boxed_local(grpc_call().run(stream, is_answered)));
     futures_util::StreamExt::collect::<Vec<()>>(all).await;
-    plain.works().await;
+    plain.assert_works().await;
     secure.root().read("/v1/status").await.ok();
 }

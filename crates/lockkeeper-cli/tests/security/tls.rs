@@ -1,4 +1,4 @@
-//! TLS: who is let in by a certificate, who is not, and certificates that are renewed.
+//! TLS: accepted and refused certificates, and their renewal.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use lockkeeper::Error;
 use serde_json::json;
 
 use crate::certificates::Authority;
+use crate::fixture::{SecureNode, SecureNodeOptions};
 use crate::harness::until;
-use crate::stage::{Plan, Stage};
 
 #[tokio::test]
-async fn everything_goes_over_tls_library_cli_and_http() {
-    let stage = Stage::start().await;
-    let root = stage.root();
+async fn library_cli_and_http_work_over_tls() {
+    let secure = SecureNode::start().await;
+    let root = secure.root();
     let keeper = root.keeper().await.unwrap();
     let guard = keeper.lock("orders/1").acquire().await.unwrap();
     assert!(guard.token().0 > 0);
@@ -34,65 +34,66 @@ async fn everything_goes_over_tls_library_cli_and_http() {
     }
     guard.release().await.unwrap();
 
-    let mut plain = stage.nobody();
+    let mut plain = secure.anonymous();
     plain.ca = None;
     assert!(plain.get("/readyz").await.is_err(), "without TLS nothing is answered");
-    let refused = plain.builder().connect_timeout(Duration::from_secs(2)).connect(&stage.url()).await;
+    let refused = plain.builder().connect_timeout(Duration::from_secs(2)).connect(&secure.url()).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_client_does_not_trust_another_node() {
-    let stage = Stage::start().await;
-    let strangers = Authority::new(stage.folder.path(), "strangers");
-    let mut mistaken = stage.root();
+async fn client_refuses_a_node_of_another_authority() {
+    let secure = SecureNode::start().await;
+    let strangers = Authority::new(secure.folder.path(), "strangers");
+    let mut mistaken = secure.root();
     mistaken.ca = Some(strangers.file.clone());
-    let refused = mistaken.builder().connect_timeout(Duration::from_secs(2)).connect(&stage.url()).await;
-    let Err(error) = refused else { panic!("it trusted the node") };
+    let refused = mistaken.builder().connect_timeout(Duration::from_secs(2)).connect(&secure.url()).await;
+    let Err(error) = refused else { panic!("the client trusted the node") };
     assert!(error.to_string().contains("certificate"), "{error}");
 }
 
-/// Mutual TLS: without tokens everybody has to show a certificate.
+/// Mutual TLS: without tokens every client needs a certificate.
 #[tokio::test]
-async fn no_certificate_a_wrong_authority_and_an_expired_one_stay_outside() {
-    let stage = Stage::with(Plan { client_ca: true, ..Plan::default() }).await;
-    let strangers = Authority::new(stage.folder.path(), "strangers");
+async fn missing_foreign_and_expired_certificates_are_refused() {
+    let secure =
+        SecureNode::with(SecureNodeOptions { client_ca: true, ..SecureNodeOptions::default() }).await;
+    let strangers = Authority::new(secure.folder.path(), "strangers");
     let with = |own| {
-        let mut caller = stage.nobody();
+        let mut caller = secure.anonymous();
         caller.own = own;
         caller
     };
     for (what, caller) in [
         ("no certificate", with(None)),
         ("wrong authority", with(Some(strangers.issue("eve", &[])))),
-        ("expired", with(Some(stage.clients_ca.issue_expired("old", &[])))),
-        // It trusts the authority of the nodes; that does not make it one of the clients'.
-        ("a node's", with(Some(stage.nodes_ca.issue("node-2", &[])))),
+        ("expired", with(Some(secure.clients_ca.issue_expired("old", &[])))),
+        // The authority of the nodes does not sign clients.
+        ("a node's", with(Some(secure.nodes_ca.issue("node-2", &[])))),
     ] {
         let answer = caller.get("/livez").await;
         assert!(answer.is_err(), "{what}: {answer:?}");
-        let refused = caller.builder().connect_timeout(Duration::from_secs(1)).connect(&stage.url()).await;
+        let refused = caller.builder().connect_timeout(Duration::from_secs(1)).connect(&secure.url()).await;
         assert!(refused.is_err(), "{what}");
     }
-    let ada = stage.certified("ada");
-    // No rules yet: whoever has a certificate may do everything.
+    let ada = secure.certified("ada");
+    // Without rules, any certificate may do everything.
     let keeper = ada.keeper().await.unwrap();
     keeper.lock("a").acquire().await.unwrap().release().await.unwrap();
     assert!(ada.cli(&["who", "a"]).await.status.success());
 }
 
 #[tokio::test]
-async fn a_certificate_s_name_is_an_identity() {
-    let stage = Stage::start().await;
-    stage.grant("ada", "orders/", &["acquire"]).await;
-    let (ada, bert) = (stage.certified("ada"), stage.certified("bert"));
+async fn name_in_the_certificate_is_the_identity() {
+    let secure = SecureNode::start().await;
+    secure.grant("ada", "orders/", &["acquire"]).await;
+    let (ada, bert) = (secure.certified("ada"), secure.certified("bert"));
     let session = ada.session().await;
     ada.acquire(&session, "orders/1").await.ok();
-    ada.acquire(&session, "bills/1").await.refused(403, "forbidden");
+    ada.acquire(&session, "bills/1").await.assert_refused(403, "forbidden");
     let his = bert.session().await;
-    bert.acquire(&his, "orders/2").await.refused(403, "forbidden");
+    bert.acquire(&his, "orders/2").await.assert_refused(403, "forbidden");
     // A certificate named like the root is not the root.
-    stage.certified("root").read("/v1/access").await.refused(401, "unauthenticated");
+    secure.certified("root").read("/v1/access").await.assert_refused(401, "unauthenticated");
     let keeper = ada.keeper().await.unwrap();
     drop(keeper.lock("orders/3").acquire().await.unwrap());
     let refused = keeper.lock("bills/3").acquire().await;
@@ -101,25 +102,25 @@ async fn a_certificate_s_name_is_an_identity() {
 
 #[tokio::test]
 async fn certificates_are_renewed_without_a_restart() {
-    let stage = Stage::start().await;
-    let root = stage.root();
+    let secure = SecureNode::start().await;
+    let root = secure.root();
     let keeper = root.keeper().await.unwrap();
     let guard = keeper.lock("long").acquire().await.unwrap();
-    // The authority itself is replaced: who trusts the new one alone is served as soon as the node has read it.
-    let next = Authority::new(stage.folder.path(), "next");
-    let renewed = next.issue("node", &[&stage.node.address]);
-    let mut modern = stage.root();
+    // The authority is replaced: a client that trusts only the new one is served once the node has reloaded.
+    let next = Authority::new(secure.folder.path(), "next");
+    let renewed = next.issue("node", &[&secure.node.address]);
+    let mut modern = secure.root();
     modern.ca = Some(next.file.clone());
     assert!(modern.get("/livez").await.is_err());
-    let old = stage.folder.path().join("nodes-ca-node");
-    // Half a renewal: the key is still the old one. The node goes on with what it had.
+    let old = secure.folder.path().join("nodes-ca-node");
+    // Half a renewal, with the old key: the node keeps the old pair.
     std::fs::rename(&renewed.certificate, old.with_extension("pem")).unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert!(root.get("/livez").await.is_ok(), "half a renewal ends nothing");
+    assert!(root.get("/livez").await.is_ok(), "half a renewal broke the node");
     std::fs::rename(&renewed.key, old.with_extension("key")).unwrap();
     until("the new certificate", async || modern.get("/livez").await.ok()).await;
-    assert!(root.get("/livez").await.is_err(), "the old certificate is no longer shown");
-    // Whoever was there is not disturbed.
+    assert!(root.get("/livez").await.is_err(), "the old certificate is still presented");
+    // Open connections are not affected.
     guard.check().unwrap();
     guard.release().await.unwrap();
     let status = modern.read("/v1/status").await.ok();
@@ -127,20 +128,21 @@ async fn certificates_are_renewed_without_a_restart() {
 }
 
 #[tokio::test]
-async fn the_authority_of_clients_is_replaced_without_a_restart() {
-    let stage = Stage::with(Plan { client_ca: true, ..Plan::default() }).await;
-    let ada = stage.certified("ada");
+async fn client_authority_is_replaced_without_a_restart() {
+    let secure =
+        SecureNode::with(SecureNodeOptions { client_ca: true, ..SecureNodeOptions::default() }).await;
+    let ada = secure.certified("ada");
     let keeper = ada.keeper().await.unwrap();
     let guard = keeper.lock("long").acquire().await.unwrap();
-    let next = Authority::new(stage.folder.path(), "next-clients");
-    let mut bert = stage.nobody();
+    let next = Authority::new(secure.folder.path(), "next-clients");
+    let mut bert = secure.anonymous();
     bert.own = Some(next.issue("bert", &[]));
-    assert!(bert.get("/livez").await.is_err(), "nobody vouches for it yet");
-    std::fs::rename(&next.file, &stage.clients_ca.file).unwrap();
+    assert!(bert.get("/livez").await.is_err(), "the new authority is not trusted yet");
+    std::fs::rename(&next.file, &secure.clients_ca.file).unwrap();
     until("the new authority", async || bert.get("/livez").await.ok()).await;
     bert.read("/v1/lock?name=long").await.ok();
-    assert!(ada.get("/livez").await.is_err(), "the old authority vouches for nobody any more");
-    // Whoever was there is not disturbed.
+    assert!(ada.get("/livez").await.is_err(), "the old authority is still trusted");
+    // Open connections are not affected.
     guard.check().unwrap();
     guard.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What administrators do: change rules, tokens and quotas, and leave notes in the audit trail.
+//! Commands of administrators: changes of rules, tokens and quotas, and notes in the audit trail.
 
 use smol_str::SmolStr;
 
@@ -31,7 +31,7 @@ pub(crate) fn audit_note(by: &SmolStr, text: &SmolStr) -> Answer {
 
 #[cfg(feature = "next-version")]
 impl LockTable {
-    /// As [`audit_note`], for cells that have the version in which this command exists.
+    /// Like [`audit_note`], for cells whose version has this command.
     pub(crate) fn next_version_note(&self, text: &SmolStr) -> Answer {
         use crate::refusal::Refusal;
         use crate::version::CellVersion;

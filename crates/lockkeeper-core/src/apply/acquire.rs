@@ -1,4 +1,4 @@
-//! Take a lock or several, or give up waiting for it.
+//! Acquires one or several locks, or cancels a wait.
 
 use std::sync::Arc;
 
@@ -22,25 +22,25 @@ use crate::work::{Task, too_expensive};
 impl LockTable {
     pub(crate) fn acquire(&mut self, request: &Acquire) -> Answer {
         let Some(id) = &request.request else {
-            self.heard_of(request.session)?;
+            self.touch_session(request.session)?;
             return self.acquire_new(request);
         };
         check_request_id(id)?;
-        self.heard_of(request.session)?;
-        if let Some(answer) = self.answer_again(request, id) {
+        self.touch_session(request.session)?;
+        if let Some(answer) = self.remembered_answer(request, id) {
             return answer;
         }
         let answer = self.acquire_new(request);
         if let Err(refusal) = &answer
             && !mutation::is_on(Mutation::ForgetRefusals)
         {
-            // A late copy of a refused request must not be granted: its caller has gone on (S5).
+            // A late copy of a refused request must not be granted: its caller has moved on (S5).
             self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
         }
         answer
     }
 
-    /// A request that was not made before.
+    /// Handles a request that is not a retry.
     fn acquire_new(&mut self, request: &Acquire) -> Answer {
         check_shape(request)?;
         self.check_token_left()?;
@@ -61,10 +61,10 @@ impl LockTable {
     }
 
     fn acquire_in_scope(&mut self, request: &Acquire, scope: Option<ScopeNo>, waits: u32) -> Answer {
-        let (mut demand, mut blocked) = self.look(request)?;
+        let (mut demand, mut blocked) = self.check_availability(request)?;
         if let (Some(scope), Some(_)) = (scope, blocked) {
-            self.meet(request, scope, demand)?;
-            (demand, blocked) = self.look(request)?;
+            self.apply_age_policy(request, scope, demand)?;
+            (demand, blocked) = self.check_availability(request)?;
         }
         let extra = Extra { scope, value: request.value.clone(), policy: request.policy }.shared();
         if self.locks.len() - self.free.len() + request.locks.as_slice().len() > bounds().locks {
@@ -77,7 +77,7 @@ impl LockTable {
         if let Some(blocked) = blocked {
             return self.wait_or_refuse(request, demand, waits, blocked, extra);
         }
-        // A free lock is a plain one until somebody counts it; plain ones are opened by their grant.
+        // A free lock is uncounted. Uncounted locks are opened by their grant.
         if demand.capacity != UNCOUNTED {
             self.open_all(&request.locks, demand);
         }
@@ -96,11 +96,11 @@ impl LockTable {
         Ok(Reply::Granted(grant))
     }
 
-    /// The answer to a request that was made before (S5).
-    fn answer_again(&self, request: &Acquire, id: &RequestId) -> Option<Answer> {
+    /// The answer to a retry of an earlier request (S5).
+    fn remembered_answer(&self, request: &Acquire, id: &RequestId) -> Option<Answer> {
         let other_lock = || {
             Err(Refusal::invalid(format!(
-                "request \"{id}\" of this session was made for another lock: a new request needs a new id"
+                "request \"{id}\" of this session was used for another lock: use a new id for a new request"
             )))
         };
         if mutation::is_on(Mutation::ForgetRequest) {
@@ -113,7 +113,7 @@ impl LockTable {
             },
             Remembered::Granted(grant) if grant.locks == request.locks => {
                 match self.grants.get(&(request.session, grant.token)) {
-                    // Part of it was taken away or given back meanwhile: it must not pass for the whole.
+                    // Some of the locks were lost or released since: the grant is no longer complete.
                     Some(held) if held.locks != grant.locks => {
                         let left = held.locks.as_slice();
                         let gone =
@@ -128,25 +128,28 @@ impl LockTable {
         })
     }
 
-    /// What it takes of each lock, and the first that cannot be had at once: it has no room, or others wait
-    /// for it. Several locks at once are always taken whole, so all have one demand.
-    fn look<'a>(&self, request: &'a Acquire) -> Result<(Demand, Option<&'a LockName>), Refusal> {
-        let nobodys = Lock::new(self.forgotten);
+    /// The demand of a request on each of its locks, and the first lock that cannot be granted at once because it has no
+    /// room or has waiters. Requests for several locks always take whole locks, so all have the same demand.
+    fn check_availability<'a>(
+        &self,
+        request: &'a Acquire,
+    ) -> Result<(Demand, Option<&'a LockName>), Refusal> {
+        let unused = Lock::new(self.forgotten);
         let mut demand: Option<(&LockName, Demand)> = None;
         let mut blocked = None;
         for name in request.locks.as_slice() {
-            let lock = self.locks.get(name).unwrap_or(&nobodys);
-            let of_this = lock.demand(request)?;
+            let lock = self.locks.get(name).unwrap_or(&unused);
+            let this = lock.demand(request)?;
             if let Some((other, so_far)) = demand
-                && so_far != of_this
+                && so_far != this
             {
-                let counted = if of_this.capacity == UNCOUNTED { other } else { name };
+                let counted = if this.capacity == UNCOUNTED { other } else { name };
                 return Err(Refusal::invalid(format!(
-                    "\"{counted}\" is in use with a capacity of its own: it cannot be taken together with others now"
+                    "\"{counted}\" is in use as a counted lock: it cannot be acquired together with others now"
                 )));
             }
-            demand = Some((name, of_this));
-            let open = lock.is_free() || (lock.waiting == 0 && lock.admits(of_this.units));
+            demand = Some((name, this));
+            let open = lock.is_free() || (lock.waiting == 0 && lock.admits(this.units));
             if blocked.is_none() && !open {
                 blocked = Some(name);
             }
@@ -170,17 +173,17 @@ impl LockTable {
         };
         if waits >= bounds().waits_per_session {
             return Err(Refusal::limit(format!(
-                "{} requests of this session wait already, its limit",
+                "this session already has {} waiting requests, its limit: cancel some first",
                 bounds().waits_per_session
             )));
         }
-        let crowded =
+        let full =
             request.locks.as_slice().iter().find(|name| {
                 self.locks.get(*name).is_some_and(|lock| lock.waiting >= bounds().waiters_per_lock)
             });
-        if let Some(name) = crowded {
+        if let Some(name) = full {
             return Err(Refusal::limit(format!(
-                "{} requests wait for \"{name}\" already, its limit: come back later",
+                "{} requests already wait for \"{name}\", its limit: try again later",
                 bounds().waiters_per_lock
             )));
         }
@@ -200,13 +203,13 @@ impl LockTable {
         if let Some(scope) = scope_of(extra.as_ref()) {
             match self.search(scope, ticket, Some(ticket)) {
                 Search::Done(None) => {}
-                // Nobody stands behind it: its going lets nobody in.
+                // The request is last in its queues: withdrawing it admits no other.
                 Search::Done(Some(cycle)) => {
-                    self.leave_unanswered(request, ticket);
+                    self.withdraw(request, ticket);
                     return Err(Refusal::Deadlock { cycle: cycle.into() });
                 }
                 Search::TooExpensive => {
-                    self.leave_unanswered(request, ticket);
+                    self.withdraw(request, ticket);
                     return Err(too_expensive("the search for deadlocks"));
                 }
                 Search::Unfinished => self.backlog.push(Task::Search(ticket)),
@@ -215,8 +218,8 @@ impl LockTable {
         Ok(Reply::Queued { ticket })
     }
 
-    /// Takes back a request that has just joined its queues. Its answer is remembered by the caller.
-    fn leave_unanswered(&mut self, request: &Acquire, ticket: Ticket) {
+    /// Removes a request that has just joined its queues. The caller remembers its answer.
+    fn withdraw(&mut self, request: &Acquire, ticket: Ticket) {
         self.leave(ticket);
         if let Some(id) = &request.request {
             self.requests.remove(&(request.session, id.clone()));
@@ -229,9 +232,9 @@ impl LockTable {
         }
     }
 
-    /// The caller has gone: whatever became of its request is undone. Done twice it does nothing more.
+    /// Cancels a request whose caller no longer wants it, whether it waits or was granted. Idempotent.
     pub(crate) fn cancel(&mut self, session: SessionId, what: &Waiting) -> Answer {
-        self.heard_of(session)?;
+        self.touch_session(session)?;
         let ticket = match what {
             Waiting::Ticket(ticket) => *ticket,
             Waiting::Request(id) => match self.requests.get(&(session, id.clone())) {
@@ -243,8 +246,8 @@ impl LockTable {
                 }
                 Some(Remembered::Refused(_)) => return Ok(Reply::Done),
                 None => {
-                    // It overtook its own acquire, or the acquire was lost: should that still arrive, it
-                    // must not be granted to a caller who has gone.
+                    // The cancel overtook its acquire, or the acquire was lost. If the acquire still arrives, it
+                    // must not be granted: its caller is gone.
                     self.settle(session, id.clone(), Remembered::Refused(Refusal::Cancelled));
                     return Ok(Reply::Done);
                 }
@@ -253,7 +256,7 @@ impl LockTable {
         let Some(waiter) = self.waiters.get(&ticket).filter(|waiter| waiter.session == session) else {
             return Ok(Reply::Done);
         };
-        // To leave one queue costs no more than any other command.
+        // Leaving one queue costs no more than any other command.
         match waiter.locks.as_slice().len() > 1 && self.work.is_exhausted() {
             true => self.backlog.push(Task::CancelWait(ticket)),
             false => self.end_wait(ticket, Refusal::Cancelled),
@@ -261,7 +264,7 @@ impl LockTable {
         Ok(Reply::Done)
     }
 
-    /// Frees all locks of a grant, the first one at once and the others as far as the budget of the entry goes.
+    /// Frees all locks of a grant: the first at once, the others within the budget of the entry.
     pub(crate) fn cancel_grant(&mut self, session: SessionId, token: Token) {
         while let Some(held) = self.grants.get(&(session, token))
             && let Some(name) = held.locks.as_slice().first().cloned()
@@ -292,7 +295,7 @@ fn check_shape(request: &Acquire) -> Result<(), Refusal> {
     }
     if locks.len() > limits::LOCKS_PER_REQUEST_MAX {
         return Err(Refusal::limit(format!(
-            "{} locks at once are asked for; at most {} are allowed",
+            "the request names {} locks; at most {} are allowed",
             locks.len(),
             limits::LOCKS_PER_REQUEST_MAX
         )));
@@ -303,19 +306,17 @@ fn check_shape(request: &Acquire) -> Result<(), Refusal> {
     if let Locks::Many(names) = &request.locks
         && !names.windows(2).all(|pair| pair[0] < pair[1])
     {
-        return Err(Refusal::invalid("several locks at once must be named in order, none twice"));
+        return Err(Refusal::invalid("several locks must be named in order, each once"));
     }
     if locks.len() > 1 && (request.permits.is_some() || request.capacity.is_some()) {
         return Err(Refusal::invalid(
-            "several locks at once are taken whole: leave out permits and capacity",
+            "a request for several locks takes whole locks: leave out permits and capacity",
         ));
     }
     match &request.scope {
         Some(scope) => limits::check_name("name of the scope", scope)?,
         None if request.policy != Policy::Detect => {
-            return Err(Refusal::invalid(
-                "a policy needs a scope: name the line of work that the lock is for",
-            ));
+            return Err(Refusal::invalid("a policy needs a scope: name the scope of the request"));
         }
         None => {}
     }

@@ -1,4 +1,4 @@
-//! An operator frees a lock, whoever holds it.
+//! Frees a lock by order of an operator, whoever holds it.
 
 use smol_str::SmolStr;
 
@@ -16,7 +16,7 @@ impl LockTable {
         limits::check_length("reason", reason.len(), limits::REASON_BYTES_MAX)?;
         limits::check_length("identity", by.len(), limits::IDENTITY_BYTES_MAX)?;
         self.check_token_left()?;
-        // The token rises first: whoever is let in below gets a still higher one.
+        // Raise the token first: the next holder, admitted below, gets a higher one.
         self.last_token.0 += 1;
         let raised = self.last_token;
         let (closed_until, holders) = self.open_lock(name, |lock| {
@@ -32,8 +32,8 @@ impl LockTable {
         Ok(Reply::Forced { released: holders as u32, last_token })
     }
 
-    /// Takes the lock from all holders with a token below this one, the oldest first. If they are too many for this
-    /// entry, the others keep it for a few entries more; they are stale at every gate already.
+    /// Takes the lock from all holders with a token below `below`, oldest first. Holders beyond the budget of this entry keep
+    /// it for a few more entries; every gate already refuses their tokens.
     pub(crate) fn take_by_force(&mut self, name: &LockName, below: Token, reason: &SmolStr) {
         while let Some((token, session)) = self.locks.get(name).and_then(|lock| lock.holders.iter().next())
             && token < below
@@ -43,7 +43,7 @@ impl LockTable {
                 return;
             }
             if let Some(Some(request)) = self.free_one(session, name, token, Freed::Forced) {
-                // A retry must not hear of the grant as if it still held.
+                // A retry must not be answered with the lost grant.
                 let answer = Remembered::Refused(Refusal::NotHeld { lock: name.clone(), token });
                 self.settle(session, request, answer);
             }

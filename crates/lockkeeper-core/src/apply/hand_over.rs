@@ -1,9 +1,9 @@
-//! A holder passes its lock on to one of those who wait, whoever is first in line. The candidate has the lock when this is
-//! answered; otherwise nothing changes.
+//! Hands a lock over from its holder to a named waiter, whatever its place in the queue. Either the candidate holds the
+//! lock when this is answered, or nothing changes.
 
 use smol_str::SmolStr;
 
-use super::release::Line;
+use super::release::NextHolder;
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
@@ -20,42 +20,42 @@ impl LockTable {
         to: &SmolStr,
     ) -> Answer {
         limits::check_name("name of the lock", name)?;
-        self.heard_of(session)?;
+        self.touch_session(session)?;
         let held = self.grants.get(&(session, token)).filter(|held| held.locks.as_slice().contains(name));
         let Some(given_back) = held.map(|held| held.units) else {
             return Err(Refusal::NotHeld { lock: name.clone(), token });
         };
-        let Some(heir) = self.candidate(name, to)? else {
+        let Some(successor) = self.candidate(name, to)? else {
             return Err(Refusal::invalid(format!(
-                "nobody who waits for \"{name}\" is called \"{to}\": name a candidate by its value or its owner"
+                "no waiter for \"{name}\" has the value or the owner \"{to}\": name a candidate that waits"
             )));
         };
-        // The answer says that the candidate has the lock. Where other holders keep it out, nothing is done: a candidate
-        // that had to go on waiting could be overtaken by anyone in front of it.
-        let units = self.waiters.get(&heir).map_or(0, |waiter| waiter.units);
+        // The answer promises that the candidate has the lock. If other holders block it, nothing is done: a candidate
+        // that keeps waiting could be overtaken by the waiters before it.
+        let units = self.waiters.get(&successor).map_or(0, |waiter| waiter.units);
         if !self.locks.get(name).is_some_and(|lock| lock.admits_in_exchange(units, given_back)) {
             return Err(Refusal::invalid(format!(
-                "\"{name}\" cannot be handed to \"{to}\": other holders keep the candidate out; release the lock \
-                 instead, or wait until they have released theirs"
+                "cannot hand \"{name}\" over to \"{to}\": other holders block the candidate; release the lock \
+                 instead, or wait until they release theirs"
             )));
         }
-        // It leaves the line before the lock is free, so nobody else is let in first.
-        let Some(waiter) = self.leave(heir) else { return Err(Refusal::SessionLost) };
-        let taken = self.take_from(session, name, token, Freed::Released, Line::HasAnHeir);
+        // It leaves the queue before the lock is free, so no other waiter is admitted first.
+        let Some(waiter) = self.leave(successor) else { return Err(Refusal::SessionLost) };
+        let taken = self.take_from(session, name, token, Freed::Released, NextHolder::Chosen);
         if let Some(request) = taken.and_then(|taken| taken.request) {
             self.note_settled(session, request);
         }
-        self.grant_waiter(heir, waiter);
+        self.grant_waiter(successor, waiter);
         self.admit(std::slice::from_ref(name));
         Ok(Reply::Done)
     }
 
-    /// The first in line whose value, or whose owner, is this one, and who waits for nothing else.
+    /// The first waiter with this value, or else with this owner, that waits for this lock only.
     fn candidate(&mut self, name: &LockName, to: &SmolStr) -> Result<Option<Ticket>, Refusal> {
-        let line =
+        let queue =
             self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
         let mut by_owner = None;
-        for (_, ticket) in line {
+        for (_, ticket) in queue {
             if self.work.is_exhausted() {
                 return Err(too_expensive("finding the candidate in the queue"));
             }

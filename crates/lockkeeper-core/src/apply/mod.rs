@@ -1,4 +1,4 @@
-//! One file for each kind of command, and one switch.
+//! Execution of commands: one file for each kind, and one switch.
 
 mod access;
 mod acquire;
@@ -16,7 +16,7 @@ use crate::table::LockTable;
 use self::access::audit_note;
 
 impl LockTable {
-    /// The one switch: every command, no default arm.
+    /// Executes a command. The only switch over all commands; it has no default arm.
     pub(crate) fn run(&mut self, command: &Command) -> Answer {
         match command {
             Command::OpenSession { session, ttl_ms, owner, identity } => {

@@ -1,4 +1,4 @@
-//! Give a lock back.
+//! Releases a lock.
 
 use crate::command::Locks;
 use crate::effect::{Answer, Effect, Freed, Reply};
@@ -9,18 +9,20 @@ use crate::scope::scope_of;
 use crate::table::{LockTable, Timer};
 use crate::work::LOCK_STEPS;
 
-/// Whether somebody is about to be let in out of turn: until then the lock must not pass for a free one.
+/// How the next holder is chosen. While a chosen one is about to be granted, the lock must not be marked as free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
-    Closed,
-    HasAnHeir,
+pub(crate) enum NextHolder {
+    /// By the queue.
+    FromQueue,
+    /// By the caller, who grants the lock to it.
+    Chosen,
 }
 
-/// What came back of a grant.
+/// The result of taking a lock out of a grant.
 pub(crate) struct Taken {
-    /// The id of its request, when the last lock of the grant has gone.
+    /// The id of its request, if this was the last lock of the grant.
     pub(crate) request: Option<RequestId>,
-    /// Whether the lock is now one of the free ones.
+    /// Whether the lock is free now.
     is_free: bool,
 }
 
@@ -32,9 +34,9 @@ impl LockTable {
         token: Token,
         forget: bool,
     ) -> Answer {
-        self.heard_of(session)?;
+        self.touch_session(session)?;
         let (session, token) = match mutation::is_on(Mutation::ReleaseByAnyone) {
-            true => self.whoever_holds(lock).unwrap_or((session, token)),
+            true => self.first_holder(lock).unwrap_or((session, token)),
             false => (session, token),
         };
         let Some(request) = self.free_one(session, lock, token, Freed::Released) else {
@@ -50,8 +52,8 @@ impl LockTable {
         Ok(Reply::Done)
     }
 
-    /// Takes one lock out of a grant and lets in whoever is next. `None` if that token does not hold it.
-    /// The request id comes back when the last lock of the grant has gone.
+    /// Takes one lock out of a grant and admits the next waiters. `None` if the token does not hold it. Returns the request
+    /// id if this was the last lock of the grant.
     pub(crate) fn free_one(
         &mut self,
         session: SessionId,
@@ -59,29 +61,29 @@ impl LockTable {
         token: Token,
         why: Freed,
     ) -> Option<Option<RequestId>> {
-        let taken = self.take_from(session, name, token, why, Line::Closed)?;
-        // Nobody waits for a lock that is free.
+        let taken = self.take_from(session, name, token, why, NextHolder::FromQueue)?;
+        // A free lock has no waiters.
         if !taken.is_free {
             self.admit(std::slice::from_ref(name));
         }
         Some(taken.request)
     }
 
-    fn whoever_holds(&self, lock: &LockName) -> Option<(SessionId, Token)> {
+    fn first_holder(&self, lock: &LockName) -> Option<(SessionId, Token)> {
         self.locks.get(lock)?.holders.iter().next().map(|(token, session)| (session, token))
     }
 
-    /// The same, but nobody is let in yet.
+    /// Like `free_one`, without admitting waiters.
     pub(crate) fn take_from(
         &mut self,
         session: SessionId,
         name: &LockName,
         token: Token,
         why: Freed,
-        line: Line,
+        next: NextHolder,
     ) -> Option<Taken> {
         self.work.charge(LOCK_STEPS);
-        // Nearly always all of the grant goes: it is taken out, and put back if that was wrong.
+        // Nearly always this frees the whole grant: remove it, and put it back otherwise.
         let mut held = self.grants.remove(&(session, token))?;
         if !held.locks.as_slice().contains(name) {
             self.grants.insert((session, token), held);
@@ -120,7 +122,7 @@ impl LockTable {
                     self.timers.insert((reopens, Timer::Reopens(name.clone())));
                 }
             }
-            is_free = line == Line::Closed && lock.forget_if_free(self.free_next);
+            is_free = next == NextHolder::FromQueue && lock.forget_if_free(self.free_next);
         }
         if is_free {
             self.remember_free(name);

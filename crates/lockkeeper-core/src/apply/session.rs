@@ -1,4 +1,4 @@
-//! Open, close and expire a session.
+//! Opens, closes and expires sessions.
 
 use smol_str::SmolStr;
 
@@ -26,9 +26,9 @@ impl LockTable {
         }
         limits::check_range("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         limits::check_length("owner", owner.len(), limits::OWNER_BYTES_MAX)?;
-        // What is left of an ended session would be taken for the new one's.
+        // Remains of an ended session with this id would be attributed to the new one.
         if self.sessions.contains_key(&session) || self.has_remains(session) {
-            return Err(Refusal::invalid("there is a session with this id already: open another"));
+            return Err(Refusal::invalid("a session with this id already exists: open another"));
         }
         if self.sessions.len() >= bounds().sessions {
             return Err(Refusal::limit(format!(
@@ -38,7 +38,7 @@ impl LockTable {
         }
         let opened = Session { identity: identity.cloned(), ..Session::new(ttl_ms, owner.clone(), self.now) };
         self.check_state_bytes(RECORD + opened.weigh())?;
-        self.speaker = None;
+        self.last_active = None;
         let version = opened.version;
         self.sessions.insert(session, opened);
         if let Some(identity) = identity {
@@ -59,7 +59,7 @@ impl LockTable {
         match self.sessions.get(&session) {
             None => Err(Refusal::SessionLost),
             Some(alive) if alive.version != version && !mutation::is_on(Mutation::ExpiryIgnoresVersion) => {
-                // The client was heard of after the leader had decided: the expiry is stale (S3).
+                // The session was active after the leader decided: the expiry is stale (S3).
                 self.effects.push(Effect::ExpiryStale { session });
                 Ok(Reply::Done)
             }
@@ -70,8 +70,8 @@ impl LockTable {
         }
     }
 
-    /// From here on nothing can be asked in the session's name. What it holds is taken back in slices (see
-    /// `reap`); until then it stays held by nobody, which is late but never wrong.
+    /// Ends a session: from now on its commands are refused. What it holds is freed in slices (see `reap`); until then
+    /// the locks stay held without an owner, which delays the next grant but is safe.
     fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         let Some(ended) = self.sessions.remove(&session) else { return };
         if let Some(identity) = &ended.identity {
@@ -79,7 +79,7 @@ impl LockTable {
         }
         if self.has_remains(session) {
             if ended.grants > 0 {
-                self.history.session_leaves(session, ended.owner);
+                self.history.session_ended(session, ended.owner);
             }
             self.ending.insert(self.ending_next, (session, why));
             self.ending_next += 1;
@@ -87,12 +87,12 @@ impl LockTable {
         self.effects.push(Effect::SessionEnded { session, why });
     }
 
-    /// The session must be alive, and it is now known to have been heard of.
-    pub(crate) fn heard_of(&mut self, session: SessionId) -> Result<&mut Session, Refusal> {
+    /// Records activity of a live session by raising its version.
+    pub(crate) fn touch_session(&mut self, session: SessionId) -> Result<&mut Session, Refusal> {
         let alive = self.sessions.get_mut(&session).ok_or(Refusal::SessionLost)?;
         alive.version += 1;
-        if self.speaker.as_ref().is_none_or(|(last, _)| *last != session) {
-            self.speaker = Some((session, alive.owner.clone()));
+        if self.last_active.as_ref().is_none_or(|(last, _)| *last != session) {
+            self.last_active = Some((session, alive.owner.clone()));
         }
         Ok(alive)
     }

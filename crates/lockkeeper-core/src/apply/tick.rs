@@ -1,4 +1,4 @@
-//! What time alone brings: waits and lock-delays that end, and ended sessions that are cleared away.
+//! Work that is due by time alone: ends of waits and lock-delays, and cleanup after ended sessions.
 
 use crate::bounds::bounds;
 use crate::effect::{Freed, SessionEnd};
@@ -7,7 +7,7 @@ use crate::refusal::Refusal;
 use crate::table::{LockTable, Timer};
 
 impl LockTable {
-    /// Ends the waits and lock-delays that are due, as far as the budget of the entry goes.
+    /// Ends the waits and lock-delays that are due, within the budget of the entry.
     pub(crate) fn run_timers(&mut self) {
         while !self.work.is_exhausted() {
             let Some((due, timer)) = self.timers.get_min().cloned() else { return };
@@ -32,15 +32,15 @@ impl LockTable {
         }
     }
 
-    /// Takes back what ended sessions held, as far as the budget of the entry goes. The locks of all ended sessions
-    /// come first, then what is remembered of them, which nobody waits for.
+    /// Frees what ended sessions held, within the budget of the entry: first the locks of all of them, then their
+    /// remembered answers and scopes, for which no caller waits.
     pub(crate) fn reap(&mut self) {
         while let Some(&(number, (session, why))) = self.ending.get_min() {
             if !self.free_all_of(session, why) {
                 break;
             }
             self.ending.remove(&number);
-            self.history.left.push(session);
+            self.history.cleared.push(session);
             if self.has_remains(session) {
                 self.forgetting.insert(number, session);
             }
@@ -55,7 +55,7 @@ impl LockTable {
         }
     }
 
-    /// Whether anything of the session is left to be taken back or forgotten.
+    /// Whether anything of the session is left to free or forget.
     pub(crate) fn has_remains(&self, session: SessionId) -> bool {
         self.first_wait_of(session).is_some()
             || self.first_grant_of(session).is_some()
@@ -64,8 +64,7 @@ impl LockTable {
             || self.first_scope_of(session).is_some()
     }
 
-    /// Ends the waits of an ended session, so that nothing is granted to the dead, and then its grants. True if none is
-    /// left.
+    /// Ends the waits of an ended session, so that nothing is granted to it, and then its grants. True if none is left.
     fn free_all_of(&mut self, session: SessionId, why: SessionEnd) -> bool {
         let freed = match why {
             SessionEnd::Closed => Freed::SessionClosed,

@@ -1,4 +1,4 @@
-//! Write and remove values. The cell's values are a gate: a stale token is refused here.
+//! Writes and deletes values. The cell's values are a gate: a stale token is refused here.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl LockTable {
         limits::check_length("value", value.len(), limits::VALUE_BYTES_MAX)?;
         let highest = self.check_write(key, fence, if_version)?;
         let version = match self.values.get(key) {
-            // A value that does not grow can be written also in a full table.
+            // A value that does not grow can be written even to a full table.
             Some(old) => {
                 if value.len() > old.bytes.len() {
                     self.check_state_bytes((value.len() - old.bytes.len()) as u64)?;
@@ -77,8 +77,8 @@ impl LockTable {
         let old = self.values.get(key);
         let mut highest = old.map_or(Token::default(), |old| old.token);
         if let Some(fence) = fence.filter(|_| !mutation::is_on(Mutation::StaleWrite)) {
-            // Both are needed: the lock's last token refuses a stale holder even before the new one has
-            // written, the value's highest refuses it also when the key is written under several locks.
+            // Both checks are needed: the lock's last token refuses a stale holder even before the new one
+            // has written; the value's highest token refuses it when the key is written under several locks.
             let last_token = self.last_token_of(&fence.lock);
             let never_granted = fence.token == Token::default();
             if never_granted || fence.token != last_token || fence.token < highest {

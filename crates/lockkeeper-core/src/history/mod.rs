@@ -1,14 +1,14 @@
-//! What happened lately: the last events of each lock, what operators did, and who led the cell.
+//! Recent history: the last events of each lock, the actions of operators, and the leaders of the cell.
 //!
-//! It is part of the replicated table, so it survives restarts and fail-overs and is the same on every node. It is
-//! fed from the answers and effects of each entry (`record.rs`) and decides nothing.
+//! The history is part of the replicated table, so it survives restarts and fail-overs and is the same on every node. It
+//! is derived from the answers and effects of each entry (`record.rs`). No decision depends on it.
 //!
-//! It must cost next to nothing at a hundred thousand grants a second, and still know tomorrow what became of a lock
-//! that is used once a day. So there are two parts. Everything goes into `recent`, which keeps the last
-//! [`RECENT_MAX`] events of all locks in one row: writing one there is all that a busy cell pays. What falls out of it
-//! goes into the ring of its lock, which keeps [`EVENTS_PER_LOCK_MAX`]: always if a grant was lost, and up to
-//! [`KEPT_PER_SECOND_MAX`] of the rest. All rings together keep [`EVENTS_MAX`]; beyond that, the lock whose last event
-//! is the oldest loses its ring.
+//! It must cost next to nothing at a hundred thousand grants a second, and still remember for days what happened to a
+//! lock that is used once a day. So it has two parts. Every event is appended to `recent`, which keeps the last
+//! [`RECENT_MAX`] events of all locks together: this append is the whole cost on a busy cell. Events evicted from it go to
+//! the ring buffer of their lock, which keeps [`EVENTS_PER_LOCK_MAX`]: all events of lost grants, and up to
+//! [`KEPT_PER_SECOND_MAX`] others. All rings together keep [`EVENTS_MAX`]; beyond that, the lock with the oldest last
+//! event loses its ring.
 
 mod recent;
 mod record;
@@ -27,68 +27,68 @@ use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
 use crate::reads;
-use crate::weighed::{Weigh, Weighed};
+use crate::weighed::{Weigh, WeighedMap};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;
 pub(crate) use self::snapshot::HistoryRecord;
 
-/// Events shown of one lock, and kept of it in its ring.
+/// Maximum number of events shown of one lock, and kept in its ring.
 pub const EVENTS_PER_LOCK_MAX: usize = 32;
-/// The last events of all locks that are kept in full: about 2 MB.
+/// Maximum number of recent events of all locks together: about 2 MB.
 pub const RECENT_MAX: usize = 16 * recent::PAGE;
-/// Events in all rings together: about 7 MB.
+/// Maximum number of events in all rings together: about 7 MB.
 pub const EVENTS_MAX: usize = 65_536;
-/// So many ordinary events of a second of cell time find their way into a ring.
+/// Maximum number of ordinary events kept in rings per second of cell time.
 pub const KEPT_PER_SECOND_MAX: u64 = 4_096;
-/// Acts of operators that are kept.
+/// Maximum number of operator actions that are kept.
 pub const ACTS_MAX: usize = 1_000;
-/// Changes of the leader that are kept.
+/// Maximum number of leader changes that are kept.
 pub const LEADERS_MAX: usize = 256;
 
-/// One thing that happened to a lock.
+/// An event of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockEvent {
     /// When, in cell time.
     pub at: CellTime,
-    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people: nothing is decided by it.
+    /// The leader's wall clock at that moment, in milliseconds since 1970 UTC. For people; never used for decisions.
     pub utc_ms: u64,
-    /// What.
-    pub what: What,
+    /// The kind of event.
+    pub kind: LockEventKind,
     /// The token of the grant.
     pub token: Token,
-    /// Alone or shared, if it is a grant.
+    /// The mode, if it is a grant.
     pub mode: Option<Mode>,
-    /// Who holds it, or held it.
+    /// The owner of the holder's session.
     pub owner: SmolStr,
-    /// The beginning of the session's id: enough to tell sessions apart, and not enough to act in its name.
+    /// The first digits of the session's id: enough to tell sessions apart, not enough to use one.
     pub session: ShortSession,
-    /// How long it waited for the grant, or held it until the end, in cell time.
+    /// The time waited for the grant, or the time held until its end, in cell time.
     pub took_ms: u64,
-    /// Why, in the operator's words, if it was taken away by force.
+    /// The operator's reason for a force-release; empty otherwise.
     pub reason: SmolStr,
 }
 
-/// What can happen to a lock.
+/// The kind of a lock event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
-    /// A holder was let in.
+pub enum LockEventKind {
+    /// The lock was granted.
     Granted,
     /// A grant ended.
     Ended(Freed),
 }
 
-impl What {
-    /// The word used in the API.
+impl LockEventKind {
+    /// The name used in the API.
     pub fn as_str(self) -> &'static str {
         match self {
-            What::Granted => "granted",
-            What::Ended(Freed::Released) => "released",
-            What::Ended(Freed::SessionClosed) => "session_closed",
-            What::Ended(Freed::SessionExpired) => "session_expired",
-            What::Ended(Freed::Forced) => "forced",
-            What::Ended(Freed::Cancelled) => "cancelled",
-            What::Ended(Freed::Wounded) => "wounded",
+            LockEventKind::Granted => "granted",
+            LockEventKind::Ended(Freed::Released) => "released",
+            LockEventKind::Ended(Freed::SessionClosed) => "session_closed",
+            LockEventKind::Ended(Freed::SessionExpired) => "session_expired",
+            LockEventKind::Ended(Freed::Forced) => "forced",
+            LockEventKind::Ended(Freed::Cancelled) => "cancelled",
+            LockEventKind::Ended(Freed::Wounded) => "wounded",
         }
     }
 }
@@ -109,25 +109,25 @@ impl std::fmt::Display for ShortSession {
     }
 }
 
-/// Something that an operator did.
+/// An action of an operator, in the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Act {
-    /// Counts all acts of the cell.
+pub struct OperatorAction {
+    /// Its number among all actions of the cell.
     pub number: u64,
     /// When, in cell time.
     pub at: CellTime,
     /// The leader's wall clock at that moment; `None` until an entry that has it follows.
     pub utc_ms: Option<u64>,
-    /// What.
-    pub deed: Deed,
+    /// The kind of action.
+    pub kind: ActionKind,
 }
 
-/// What operators do.
+/// The kind of an operator's action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Deed {
+pub enum ActionKind {
     /// A lock was freed by force.
     ForceRelease {
-        /// Who did it; empty if nobody is known.
+        /// The authenticated caller; empty if unknown.
         by: SmolStr,
         /// The lock.
         lock: LockName,
@@ -140,47 +140,47 @@ pub enum Deed {
     },
     /// The members of the cell were changed.
     Members {
-        /// The members since then, for people.
+        /// The new members, for people.
         members: SmolStr,
     },
-    /// The cell was made from a backup.
+    /// The cell was restored from a backup.
     Restored {
-        /// The last token since then.
+        /// The last token after the restore.
         last_token: Token,
     },
     /// Rules, tokens or quotas were changed.
     Access {
-        /// Who did it; empty if nobody is known.
+        /// The authenticated caller; empty if unknown.
         by: SmolStr,
-        /// How, in a line.
+        /// The change, in one line.
         change: SmolStr,
     },
-    /// Something that was done outside the table.
+    /// An action outside the table.
     Note {
-        /// Who did it; empty if nobody is known.
+        /// The authenticated caller; empty if unknown.
         by: SmolStr,
-        /// What, in a line.
+        /// The action, in one line.
         text: SmolStr,
     },
 }
 
-impl Deed {
-    /// The word used in the API.
+impl ActionKind {
+    /// The name used in the API.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Deed::ForceRelease { .. } => "force_release",
-            Deed::Members { .. } => "members",
-            Deed::Restored { .. } => "restored",
-            Deed::Access { .. } => "access",
-            Deed::Note { .. } => "note",
+            ActionKind::ForceRelease { .. } => "force_release",
+            ActionKind::Members { .. } => "members",
+            ActionKind::Restored { .. } => "restored",
+            ActionKind::Access { .. } => "access",
+            ActionKind::Note { .. } => "note",
         }
     }
 }
 
-/// A node that came to lead the cell.
+/// A node that became leader of the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
-    /// When, in cell time, which stands still while nobody leads.
+    /// When, in cell time, which does not advance without a leader.
     pub at: CellTime,
     /// The leader's wall clock at that moment; `None` until an entry that has it follows.
     pub utc_ms: Option<u64>,
@@ -190,24 +190,24 @@ pub struct Leader {
     pub node: u64,
 }
 
-/// All that is remembered.
+/// The history of the cell.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct History {
     pub(crate) recent: Recent,
     pub(crate) rings: Rings,
-    /// Ordinary events that may still go into a ring.
+    /// Number of ordinary events that may still go into rings.
     budget: u64,
-    /// When the budget was last filled up.
+    /// When the budget was last refilled.
     filled: CellTime,
-    pub(crate) acts: Vector<Act>,
-    // Invariant: the logical bytes of all acts.
+    pub(crate) acts: Vector<OperatorAction>,
+    // Invariant: the logical bytes of all actions.
     pub(crate) acts_bytes: u64,
     acts_next: u64,
     pub(crate) leaders: Vector<Leader>,
-    /// The owners of sessions that have ended and still have something to be taken back.
-    pub(crate) leaving: Weighed<SessionId, SmolStr>,
-    /// Those whose last grant was taken back in this entry; empty between entries.
-    pub(crate) left: Vec<SessionId>,
+    /// The owners of ended sessions whose grants are not all freed yet.
+    pub(crate) leaving: WeighedMap<SessionId, SmolStr>,
+    /// Ended sessions whose last grant was freed in this entry; empty between entries.
+    pub(crate) cleared: Vec<SessionId>,
 }
 
 impl History {
@@ -217,7 +217,7 @@ impl History {
         }
     }
 
-    /// Puts what is no longer recent into the rings, as far as the budget goes.
+    /// Moves events that are no longer recent into the rings, within the budget.
     #[cold]
     fn retire(&mut self, page: Arc<Page>) {
         let page = Arc::unwrap_or_clone(page);
@@ -228,8 +228,10 @@ impl History {
             self.filled = now;
         }
         for (lock, event) in page.into_events() {
-            let lost =
-                matches!(event.what, What::Ended(Freed::SessionExpired | Freed::Forced | Freed::Wounded));
+            let lost = matches!(
+                event.kind,
+                LockEventKind::Ended(Freed::SessionExpired | Freed::Forced | Freed::Wounded)
+            );
             if lost || self.budget > 0 {
                 self.budget = self.budget.saturating_sub(u64::from(!lost));
                 self.rings.push(lock, event);
@@ -237,13 +239,13 @@ impl History {
         }
     }
 
-    /// A session has ended, and what it held is still to be taken back.
-    pub(crate) fn session_leaves(&mut self, session: SessionId, owner: SmolStr) {
+    /// Keeps the owner of an ended session until its grants are freed.
+    pub(crate) fn session_ended(&mut self, session: SessionId, owner: SmolStr) {
         self.leaving.insert(session, owner);
     }
 
-    fn act(&mut self, at: CellTime, utc_ms: Option<u64>, deed: Deed) {
-        self.add_act(Act { number: self.acts_next, at, utc_ms, deed });
+    fn act(&mut self, at: CellTime, utc_ms: Option<u64>, kind: ActionKind) {
+        self.add_act(OperatorAction { number: self.acts_next, at, utc_ms, kind });
         self.acts_next += 1;
         if self.acts.len() > ACTS_MAX
             && let Some(oldest) = self.acts.pop_front()
@@ -252,7 +254,7 @@ impl History {
         }
     }
 
-    fn add_act(&mut self, act: Act) {
+    fn add_act(&mut self, act: OperatorAction) {
         self.acts_bytes += act.weigh();
         self.acts.push_back(act);
     }
@@ -264,15 +266,15 @@ impl History {
         }
     }
 
-    /// Whether an act or a change of the leader came with an entry that has no UTC, and none that has it followed.
+    /// Whether an action or a leader change of an entry without UTC still waits for the UTC of a later entry.
     pub(crate) fn awaits_utc(&self) -> bool {
         self.acts.last().is_some_and(|act| act.utc_ms.is_none())
             || self.leaders.last().is_some_and(|leader| leader.utc_ms.is_none())
     }
 
-    /// Gives them the UTC of the entry that followed.
+    /// Sets the UTC of actions and leader changes that have none to that of this later entry.
     pub(crate) fn set_utc(&mut self, utc_ms: u64) {
-        // Invariant: those without UTC are the last.
+        // Invariant: the ones without UTC are the last ones.
         for act in self.acts.iter_mut().rev().take_while(|act| act.utc_ms.is_none()) {
             act.utc_ms = Some(utc_ms);
         }
@@ -281,29 +283,29 @@ impl History {
         }
     }
 
-    /// The last events of a lock, the newest first.
+    /// The last events of a lock, newest first.
     fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
         self.recent.of(lock).chain(self.rings.of(lock)).take(EVENTS_PER_LOCK_MAX).inspect(|_| reads::count(1))
     }
 }
 
 impl crate::table::LockTable {
-    /// The last events of a lock, the newest first.
+    /// The last events of a lock, newest first.
     pub fn history<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
         self.history.of(lock)
     }
 
-    /// What operators did, the newest first.
-    pub fn acts(&self) -> impl Iterator<Item = &Act> {
+    /// The actions of operators, newest first.
+    pub fn acts(&self) -> impl Iterator<Item = &OperatorAction> {
         self.history.acts.iter().rev()
     }
 
-    /// Who came to lead the cell, the newest first.
+    /// The leaders of the cell, newest first.
     pub fn leaders(&self) -> impl Iterator<Item = Leader> + '_ {
         self.history.leaders.iter().rev().copied()
     }
 
-    /// How many events are remembered.
+    /// The number of events in the history.
     pub fn history_len(&self) -> usize {
         self.history.recent.len() + self.history.rings.len()
     }

@@ -1,4 +1,4 @@
-//! The last events of all locks in one row. Writing one is all that a busy cell pays; reading looks through the row.
+//! The last events of all locks together. Appending is cheap; reading the events of one lock scans all of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use crate::id::LockName;
 use crate::reads;
 use crate::weighed::Weigh;
 
-/// Events of a page: what is copied when an event comes after a snapshot was begun.
+/// Events per page: what is copied when an event is appended while a snapshot shares the page.
 pub(super) const PAGE: usize = 1_024;
 
-/// A part of the row.
+/// A page of events.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Page {
-    /// What is looked through first: a name costs more to compare.
+    /// Hashes of the names, scanned first: comparing names costs more.
     hashes: Vec<u32>,
     events: Vec<(LockName, LockEvent)>,
 }
@@ -33,17 +33,17 @@ impl Page {
     }
 }
 
-/// The row.
+/// The recent events, in pages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Recent {
-    // Invariant: all but the last are full. Shared with copies of the table until changed.
+    // Invariant: all pages but the last are full. Shared with copies of the table until changed.
     pages: VecDeque<Arc<Page>>,
     // Invariant: the logical bytes of all events.
     bytes: u64,
 }
 
 impl Recent {
-    /// Adds an event. A page that is no longer recent comes back.
+    /// Appends an event. Returns the page that is evicted, if any.
     pub(super) fn push(&mut self, lock: &LockName, event: LockEvent) -> Option<Arc<Page>> {
         let mut retired = None;
         self.bytes += lock.weigh() + event.weigh();
@@ -62,7 +62,7 @@ impl Recent {
         retired
     }
 
-    /// The events of a lock, the newest first.
+    /// The events of a lock, newest first.
     pub(super) fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
         let (wanted, lock) = (hash(lock), lock.clone());
         self.pages.iter().rev().flat_map(move |page| {
@@ -81,7 +81,7 @@ impl Recent {
         self.bytes
     }
 
-    /// All of them, the oldest first.
+    /// All events, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(LockName, LockEvent)> {
         self.pages.iter().flat_map(|page| &page.events)
     }
@@ -92,7 +92,7 @@ impl Recent {
     }
 }
 
-/// Spreads names; it need not withstand anybody, because equal hashes are told apart by the names themselves.
+/// Hash of a name. It need not resist attacks: names with equal hashes are compared.
 fn hash(name: &str) -> u32 {
     let mut sum = name.len() as u64;
     for part in name.as_bytes().chunks(8) {

@@ -1,27 +1,27 @@
-//! From what an entry did to what is remembered of it. The commands themselves know nothing of this: it looks at
-//! their answers and effects, so that whatever grants and frees locks is in the history.
+//! Records the history of an entry from its answers and effects, so that every grant and release is recorded without
+//! help of the commands.
 
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{Deed, Leader, LockEvent, ShortSession, What};
+use super::{ActionKind, Leader, LockEvent, LockEventKind, ShortSession};
 use crate::command::Command;
 use crate::effect::{Answer, Effect, Freed, Grant, Reply};
 use crate::id::{SessionId, Token};
 use crate::table::LockTable;
 
-/// What has to be known before a command is carried out.
+/// The state of the table before a command, needed to record what it changed.
 pub(crate) struct Before {
     token: Token,
     effects: usize,
 }
 
 impl LockTable {
-    /// Looks at the table before a command, or before time alone does something.
+    /// Captures the state before a command, or before time-driven work.
     pub(crate) fn before(&self) -> Before {
         Before { token: self.last_token, effects: self.effects.len() }
     }
 
-    /// Remembers what a command has brought about.
+    /// Records what a command changed.
     pub(crate) fn after(&mut self, before: Before, command: &Command, answer: &Answer) {
         let no_reason = SmolStr::default();
         let reason = match command {
@@ -30,42 +30,50 @@ impl LockTable {
         };
         self.remember_effects(before.effects, reason);
         match (command, answer) {
-            // A repeated request is answered with the grant that it has: nothing happened.
+            // A retry is answered with the grant that it already has: nothing changed.
             (Command::Acquire(request), Ok(Reply::Granted(grant))) if grant.token > before.token => {
                 self.remember_grant(request.session, grant, 0);
             }
             (Command::ForceRelease { lock, reason, by }, Ok(Reply::Forced { released, last_token })) => {
                 let (by, lock, reason) = (by.clone(), lock.clone(), reason.clone());
-                let deed =
-                    Deed::ForceRelease { by, lock, reason, released: *released, last_token: *last_token };
-                self.history.act(self.now, Some(self.utc_ms), deed);
+                let kind = ActionKind::ForceRelease {
+                    by,
+                    lock,
+                    reason,
+                    released: *released,
+                    last_token: *last_token,
+                };
+                self.history.act(self.now, Some(self.utc_ms), kind);
             }
             (Command::ChangeAccess { by, change }, Ok(_)) => {
                 self.history.act(
                     self.now,
                     Some(self.utc_ms),
-                    Deed::Access { by: by.clone(), change: change.in_words() },
+                    ActionKind::Access { by: by.clone(), change: change.describe() },
                 );
             }
             (Command::AuditNote { by, text }, Ok(_)) => {
                 let text = self.note_text(text);
-                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by: by.clone(), text });
+                self.history.act(self.now, Some(self.utc_ms), ActionKind::Note { by: by.clone(), text });
             }
             (Command::RaiseCellVersion { to }, Ok(_)) => {
                 let text = format_smolstr!("the cell version is now {to}");
-                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by: SmolStr::default(), text });
+                self.history.act(
+                    self.now,
+                    Some(self.utc_ms),
+                    ActionKind::Note { by: SmolStr::default(), text },
+                );
             }
             #[cfg(feature = "next-version")]
             (Command::NextVersionNote { text }, Ok(_)) => {
                 let (by, text) = (SmolStr::default(), self.note_text(text));
-                self.history.act(self.now, Some(self.utc_ms), Deed::Note { by, text });
+                self.history.act(self.now, Some(self.utc_ms), ActionKind::Note { by, text });
             }
             _ => {}
         }
     }
 
-    /// A rule that differs between versions, in test builds: from the next version on, notes say in which version they were
-    /// made.
+    /// In test builds, a rule that differs between versions: from the next version on, notes name the version.
     fn note_text(&self, text: &SmolStr) -> SmolStr {
         #[cfg(feature = "next-version")]
         if self.cell_version() >= crate::version::CellVersion::NEXT {
@@ -74,10 +82,10 @@ impl LockTable {
         text.clone()
     }
 
-    /// Remembers what time alone has brought about, or a task that was deferred; `reason` is that of a force-release.
+    /// Records what time-driven work or a deferred task changed; `reason` is that of a force-release.
     pub(crate) fn after_time(&mut self, before: Before, reason: &SmolStr) {
         self.remember_effects(before.effects, reason);
-        for session in std::mem::take(&mut self.history.left) {
+        for session in std::mem::take(&mut self.history.cleared) {
             self.history.leaving.remove(&session);
         }
     }
@@ -96,7 +104,7 @@ impl LockTable {
                     let event = LockEvent {
                         at: self.now,
                         utc_ms: self.utc_ms,
-                        what: What::Ended(*why),
+                        kind: LockEventKind::Ended(*why),
                         token: *token,
                         mode: None,
                         owner: self.owner(*session),
@@ -118,7 +126,7 @@ impl LockTable {
             let event = LockEvent {
                 at: self.now,
                 utc_ms: self.utc_ms,
-                what: What::Granted,
+                kind: LockEventKind::Granted,
                 token: grant.token,
                 mode: Some(grant.mode),
                 owner: owner.clone(),
@@ -131,7 +139,7 @@ impl LockTable {
     }
 
     fn owner(&self, session: SessionId) -> SmolStr {
-        if let Some((last, owner)) = &self.speaker
+        if let Some((last, owner)) = &self.last_active
             && *last == session
         {
             return owner.clone();
@@ -142,18 +150,18 @@ impl LockTable {
         }
     }
 
-    /// A node has come to lead the cell. Called for an entry of the log, so that every node remembers the same.
+    /// Records a new leader. Called for an entry of the log, so that every node records the same.
     pub fn note_leader(&mut self, term: u64, node: u64) {
         self.history.lead(Leader { at: self.now, utc_ms: None, term, node });
     }
 
-    /// The members have changed. Called for an entry of the log.
+    /// Records a change of members. Called for an entry of the log.
     pub fn note_members(&mut self, members: impl Into<SmolStr>) {
-        self.history.act(self.now, None, Deed::Members { members: members.into() });
+        self.history.act(self.now, None, ActionKind::Members { members: members.into() });
     }
 
-    /// The table was restored from a backup.
+    /// Records that the table was restored from a backup.
     pub fn note_restored(&mut self) {
-        self.history.act(self.now, None, Deed::Restored { last_token: self.last_token });
+        self.history.act(self.now, None, ActionKind::Restored { last_token: self.last_token });
     }
 }

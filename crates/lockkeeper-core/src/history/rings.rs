@@ -1,4 +1,4 @@
-//! What is no longer recent: the last events of each lock, for as many locks as there is room for.
+//! Events that are no longer recent: the last ones of each lock, in a ring buffer per lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::weighed::Weigh;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ring {
     events: VecDeque<LockEvent>,
-    /// The number of its last event.
+    /// Number of its last event.
     last: u64,
     // Invariant: its key in `Rings::order`, not above `last`.
     listed: u64,
@@ -29,16 +29,15 @@ impl Weigh for Ring {
 /// The rings of all locks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Rings {
-    // Shared until changed, so that a copy of the table for a snapshot does not copy the events.
+    // Shared until changed, so that a copy of the table does not copy the events.
     rings: OrdMap<LockName, Arc<Ring>>,
-    /// The locks by an event that was once their last: the next to be forgotten is found without touching this at
-    /// every event.
+    /// Locks by the number of an event that was once their last. Updated lazily on eviction, not at every event.
     order: OrdMap<u64, LockName>,
     // Invariant: the number of events in all rings.
     count: usize,
     // Invariant: the logical bytes of all rings.
     bytes: u64,
-    /// Counts all events that came here.
+    /// Number of the next event.
     pub(super) next: u64,
 }
 
@@ -71,8 +70,8 @@ impl Rings {
         }
     }
 
-    /// Forgets the lock whose last event is the oldest. One that had an event since it was listed is listed anew: that
-    /// costs as much as the event saved.
+    /// Evicts the lock whose last event is the oldest. A lock that had events since it was listed is listed again, which
+    /// costs what was saved at those events.
     fn forget_oldest(&mut self) {
         let Some((listed, lock)) = self.order.get_min().cloned() else { return };
         self.order.remove(&listed);
@@ -87,12 +86,12 @@ impl Rings {
         }
     }
 
-    /// The events of a lock, the newest first.
+    /// The events of a lock, newest first.
     pub(super) fn of<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = &'a LockEvent> + use<'a> {
         self.rings.get(lock).into_iter().flat_map(|ring| ring.events.iter().rev())
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -102,12 +101,12 @@ impl Rings {
         self.bytes
     }
 
-    /// The same, counted anew.
+    /// The same, recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
         self.rings.iter().map(|(lock, ring)| lock.weigh() + ring.weigh()).sum()
     }
 
-    /// How many locks have a ring.
+    /// The number of locks with a ring.
     pub(super) fn locks(&self) -> usize {
         self.rings.len()
     }
@@ -116,7 +115,7 @@ impl Rings {
         self.rings.iter().map(|(lock, ring)| (lock, &**ring))
     }
 
-    /// Takes back what a snapshot has kept; true if the lock, or its place in the order, was taken already.
+    /// Restores a ring from a snapshot; true if the lock or its number is a duplicate.
     pub(super) fn restore(&mut self, lock: LockName, ring: Ring) -> bool {
         self.count += ring.events.len();
         self.bytes += lock.weigh() + ring.weigh();

@@ -1,36 +1,36 @@
-//! The history as records of a snapshot, and back.
+//! The history as records of a snapshot.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::rings::Ring;
-use super::{Act, History, Leader, LockEvent};
+use super::{History, Leader, LockEvent, OperatorAction};
 use crate::id::{CellTime, LockName, SessionId};
 
-/// One record.
+/// A record of the history in a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HistoryRecord {
-    /// What is counted.
+    /// The counters.
     Counters { rings_next: u64, acts_next: u64, budget: u64, filled: CellTime },
-    /// An event that is recent, the oldest first.
+    /// A recent event, oldest first.
     Recent(LockName, LockEvent),
     /// The earlier events of a lock.
     Ring(LockName, Ring),
-    /// Something that an operator did.
-    Act(Act),
-    /// A change of the leader.
+    /// An action of an operator.
+    Action(OperatorAction),
+    /// A leader change.
     Leader(Leader),
-    /// The owner of a session that is being cleared away.
+    /// The owner of an ended session whose grants are not all freed yet.
     Leaving(SessionId, SmolStr),
 }
 
 impl History {
-    /// How many records there are.
+    /// The number of records.
     pub(crate) fn records_len(&self) -> usize {
         1 + self.recent.len() + self.rings.locks() + self.acts.len() + self.leaders.len() + self.leaving.len()
     }
 
-    /// All of it.
+    /// All records.
     pub(crate) fn records(&self) -> impl Iterator<Item = HistoryRecord> + '_ {
         let counters = HistoryRecord::Counters {
             rings_next: self.rings.next,
@@ -41,14 +41,14 @@ impl History {
         let recent =
             self.recent.iter().map(|(lock, event)| HistoryRecord::Recent(lock.clone(), event.clone()));
         let rings = self.rings.iter().map(|(lock, ring)| HistoryRecord::Ring(lock.clone(), ring.clone()));
-        let acts = self.acts.iter().cloned().map(HistoryRecord::Act);
+        let acts = self.acts.iter().cloned().map(HistoryRecord::Action);
         let leaders = self.leaders.iter().copied().map(HistoryRecord::Leader);
         let leaving =
             self.leaving.iter().map(|(session, owner)| HistoryRecord::Leaving(*session, owner.clone()));
         std::iter::once(counters).chain(recent).chain(rings).chain(acts).chain(leaders).chain(leaving)
     }
 
-    /// Takes one record back in; true if it came twice.
+    /// Restores one record; true if it is a duplicate.
     pub(crate) fn take(&mut self, record: HistoryRecord) -> bool {
         match record {
             HistoryRecord::Counters { rings_next, acts_next, budget, filled } => {
@@ -56,11 +56,11 @@ impl History {
                 (self.acts_next, self.budget, self.filled) = (acts_next, budget, filled);
             }
             HistoryRecord::Recent(lock, event) => {
-                // There are never more of them than are recent, so that no page comes back.
+                // There are never more than fit, so no page is evicted.
                 drop(self.recent.push(&lock, event));
             }
             HistoryRecord::Ring(lock, ring) => return self.rings.restore(lock, ring),
-            HistoryRecord::Act(act) => self.add_act(act),
+            HistoryRecord::Action(act) => self.add_act(act),
             HistoryRecord::Leader(leader) => self.leaders.push_back(leader),
             HistoryRecord::Leaving(session, owner) => {
                 return self.leaving.insert(session, owner).is_some();

@@ -1,4 +1,4 @@
-//! What is remembered, what is forgotten, and that a snapshot carries it.
+//! What the history keeps, what it forgets, and that snapshots include it.
 
 use super::*;
 use crate::{Acquire, Batch, Command, LockTable, Locks, Restore, Wait};
@@ -19,7 +19,7 @@ fn table() -> LockTable {
     table
 }
 
-/// Each entry is a second later.
+/// Applies an entry one second after the previous one.
 fn apply(table: &mut LockTable, commands: Vec<Command>) {
     let now = CellTime(table.applied() * 1_000_000);
     table.apply(table.applied() + 1, &Batch { now, utc_ms: UTC_MS, commands }).expect("the next entry");
@@ -33,10 +33,10 @@ fn release(session: SessionId, lock: &str, token: u64) -> Command {
     Command::Release { session, lock: lock.into(), token: Token(token), forget: false }
 }
 
-fn told(table: &LockTable, lock: &str) -> Vec<String> {
+fn story_of(table: &LockTable, lock: &str) -> Vec<String> {
     let tell = |event: &LockEvent| {
         let reason = if event.reason.is_empty() { String::new() } else { format!(" ({})", event.reason) };
-        let (word, owner) = (event.what.as_str(), &event.owner);
+        let (word, owner) = (event.kind.as_str(), &event.owner);
         format!(
             "{} {word} {owner} {} after {} ms{reason}",
             event.at.0 / 1_000_000,
@@ -44,13 +44,13 @@ fn told(table: &LockTable, lock: &str) -> Vec<String> {
             event.took_ms
         )
     };
-    let mut told: Vec<String> = table.history(&lock.into()).map(tell).collect();
-    told.reverse();
-    told
+    let mut story: Vec<String> = table.history(&lock.into()).map(tell).collect();
+    story.reverse();
+    story
 }
 
 #[test]
-fn within_one_entry_each_event_has_the_owner_of_its_time() {
+fn events_of_one_entry_have_the_owner_at_their_time() {
     let mut table = table();
     let open = |owner: &str| Command::OpenSession {
         session: ANNA,
@@ -58,7 +58,7 @@ fn within_one_entry_each_event_has_the_owner_of_its_time() {
         owner: owner.into(),
         identity: None,
     };
-    // Whoever takes the id over within the entry is another one. (Nothing of the first is left, or it would be refused.)
+    // A session that reuses the id within the entry has another owner. (The first has no remains, or the id would be refused.)
     let commands = vec![
         acquire(ANNA, "job", Wait::No),
         release(ANNA, "job", 1),
@@ -71,11 +71,11 @@ fn within_one_entry_each_event_has_the_owner_of_its_time() {
     apply(&mut table, commands);
     let story =
         ["1 granted anna 1 after 0 ms", "1 released anna 1 after 0 ms", "1 granted anna's heir 2 after 0 ms"];
-    assert_eq!(told(&table, "job"), story);
+    assert_eq!(story_of(&table, "job"), story);
     assert_eq!(
-        told(&table, "other"),
+        story_of(&table, "other"),
         ["1 granted bert 3 after 0 ms", "1 session_closed bert 3 after 0 ms"],
-        "what is taken back later in the entry is still its owner's"
+        "what is freed later in the entry still has its owner"
     );
 }
 
@@ -86,7 +86,7 @@ fn restored(table: &LockTable) -> LockTable {
 }
 
 #[test]
-fn grants_and_their_ends_are_remembered_in_order() {
+fn grants_and_their_ends_are_recorded_in_order() {
     let mut table = table();
     apply(&mut table, vec![acquire(ANNA, "job", Wait::No), acquire(BERT, "job", Wait::Forever)]);
     apply(&mut table, vec![release(ANNA, "job", 1)]);
@@ -98,14 +98,14 @@ fn grants_and_their_ends_are_remembered_in_order() {
         "2 granted bert 2 after 1000 ms",
         "3 session_expired bert 2 after 1000 ms",
     ];
-    assert_eq!(told(&table, "job"), story);
+    assert_eq!(story_of(&table, "job"), story);
     assert_eq!(restored(&table), table);
-    assert_eq!(told(&restored(&table), "job"), story);
+    assert_eq!(story_of(&restored(&table), "job"), story);
     assert!(table.history.leaving.is_empty());
 }
 
 #[test]
-fn a_repeated_request_is_no_second_grant() {
+fn retry_is_not_recorded_as_a_second_grant() {
     let mut table = table();
     let request = Command::Acquire(Acquire {
         request: Some("r".into()),
@@ -113,51 +113,54 @@ fn a_repeated_request_is_no_second_grant() {
     });
     apply(&mut table, vec![request.clone(), request.clone()]);
     apply(&mut table, vec![request]);
-    assert_eq!(told(&table, "a"), ["1 granted anna 1 after 0 ms"]);
-    assert_eq!(told(&table, "b"), ["1 granted anna 1 after 0 ms"]);
+    assert_eq!(story_of(&table, "a"), ["1 granted anna 1 after 0 ms"]);
+    assert_eq!(story_of(&table, "b"), ["1 granted anna 1 after 0 ms"]);
 }
 
 #[test]
-fn force_is_remembered_with_its_reason_twice() {
+fn force_release_is_recorded_as_event_and_as_action() {
     let mut table = table();
     let force =
         |reason: &str| Command::ForceRelease { lock: "job".into(), reason: reason.into(), by: "".into() };
     apply(&mut table, vec![acquire(ANNA, "job", Wait::No), force("it hangs"), force("again")]);
-    assert_eq!(told(&table, "job"), ["1 granted anna 1 after 0 ms", "1 forced anna 1 after 0 ms (it hangs)"]);
-    let acts: Vec<(u64, &Deed)> = table.acts().map(|act| (act.number, &act.deed)).collect();
-    let deed = |reason: &str, released, token| Deed::ForceRelease {
+    assert_eq!(
+        story_of(&table, "job"),
+        ["1 granted anna 1 after 0 ms", "1 forced anna 1 after 0 ms (it hangs)"]
+    );
+    let acts: Vec<(u64, &ActionKind)> = table.acts().map(|act| (act.number, &act.kind)).collect();
+    let kind = |reason: &str, released, token| ActionKind::ForceRelease {
         by: "".into(),
         lock: "job".into(),
         reason: reason.into(),
         released,
         last_token: Token(token),
     };
-    assert_eq!(acts, [(1, &deed("again", 0, 3)), (0, &deed("it hangs", 1, 2))]);
+    assert_eq!(acts, [(1, &kind("again", 0, 3)), (0, &kind("it hangs", 1, 2))]);
 }
 
 #[test]
-fn leaders_members_and_restores_are_remembered() {
+fn leaders_members_and_restores_are_recorded() {
     let mut table = table();
     table.note_leader(3, 2);
     table.note_members("1 and 2");
     table.raise_to_floor(Token(1_000)).expect("there are more");
     table.note_restored();
-    assert!(table.next_entry_due().is_some(), "their UTC is still to be recorded");
+    assert!(table.next_entry_due().is_some(), "an entry with UTC is needed");
     apply(&mut table, vec![Command::CloseSession { session: ANNA }, Command::CloseSession { session: BERT }]);
-    assert!(table.acts().all(|act| act.utc_ms == Some(UTC_MS)), "the entry that follows has it");
+    assert!(table.acts().all(|act| act.utc_ms == Some(UTC_MS)), "set by the next entry");
     assert!(table.leaders().all(|leader| leader.utc_ms == Some(UTC_MS)));
     assert_eq!(table.next_entry_due(), None);
-    let words: Vec<&str> = table.acts().map(|act| act.deed.as_str()).collect();
+    let words: Vec<&str> = table.acts().map(|act| act.kind.as_str()).collect();
     assert_eq!(words, ["restored", "members"]);
     assert_eq!(table.leaders().map(|leader| (leader.term, leader.node)).collect::<Vec<_>>(), [(3, 2)]);
     assert_eq!(restored(&table), table);
 }
 
-fn event(number: u64, what: What) -> LockEvent {
+fn event(number: u64, kind: LockEventKind) -> LockEvent {
     LockEvent {
         at: CellTime(number),
         utc_ms: 0,
-        what,
+        kind,
         token: Token(number),
         mode: None,
         owner: SmolStr::default(),
@@ -171,58 +174,58 @@ fn event(number: u64, what: What) -> LockEvent {
 fn everything_is_bounded() {
     let mut history = History::default();
     for number in 0..(2 * (RECENT_MAX + EVENTS_MAX)) as u64 {
-        // A millisecond from one to the next: all of them find their way into the rings.
-        history.push(&format!("other/{number}").into(), event(number * 1_000, What::Granted));
+        // One event per millisecond: all of them go to the rings.
+        history.push(&format!("other/{number}").into(), event(number * 1_000, LockEventKind::Granted));
     }
     assert!(history.recent.len() <= RECENT_MAX && history.recent.len() > RECENT_MAX - recent::PAGE);
     assert_eq!((history.rings.len(), history.rings.locks()), (EVENTS_MAX, EVENTS_MAX));
     for number in 0..2 * ACTS_MAX as u64 {
-        history.act(CellTime(number), None, Deed::Restored { last_token: Token(0) });
+        history.act(CellTime(number), None, ActionKind::Restored { last_token: Token(0) });
         history.lead(Leader { at: CellTime(number), utc_ms: None, term: number, node: 1 });
     }
     assert_eq!((history.acts.len(), history.leaders.len()), (ACTS_MAX, LEADERS_MAX));
 }
 
 #[test]
-fn of_each_lock_the_last_events_stay_and_the_quiet_go_first() {
+fn last_events_of_each_lock_stay_and_quiet_locks_are_evicted_first() {
     let mut rings = Rings::default();
     let (quiet, busy) = (LockName::from("quiet"), LockName::from("busy"));
     for number in 0..100 {
-        rings.push(busy.clone(), event(number, What::Granted));
+        rings.push(busy.clone(), event(number, LockEventKind::Granted));
     }
-    rings.push(quiet.clone(), event(0, What::Granted));
+    rings.push(quiet.clone(), event(0, LockEventKind::Granted));
     assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX);
     assert_eq!(rings.of(&busy).next().map(|event| event.token), Some(Token(99)));
     for number in 0..2 * EVENTS_MAX as u64 {
-        rings.push(format!("other/{number}").into(), event(number, What::Granted));
+        rings.push(format!("other/{number}").into(), event(number, LockEventKind::Granted));
         if number % 1_000 == 0 {
-            rings.push(busy.clone(), event(number, What::Granted));
+            rings.push(busy.clone(), event(number, LockEventKind::Granted));
         }
     }
     assert_eq!(rings.iter().map(|(lock, _)| rings.of(lock).count()).sum::<usize>(), rings.len());
-    assert_eq!(rings.of(&quiet).count(), 0, "the quiet one was forgotten");
-    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX, "the busy one was not");
+    assert_eq!(rings.of(&quiet).count(), 0, "the quiet lock was evicted");
+    assert_eq!(rings.of(&busy).count(), EVENTS_PER_LOCK_MAX, "the busy lock was not");
 }
 
 #[test]
-fn a_quiet_lock_is_remembered_beside_a_busy_one_and_losses_always_are() {
+fn busy_locks_do_not_evict_quiet_ones_and_losses_are_always_kept() {
     let mut history = History::default();
     let (quiet, lost, busy) = (LockName::from("quiet"), LockName::from("lost"), LockName::from("busy"));
-    history.push(&quiet, event(2_000_000, What::Granted));
+    history.push(&quiet, event(2_000_000, LockEventKind::Granted));
     for number in 0..10 * RECENT_MAX as u64 {
-        // A microsecond from one to the next: far more than there is a budget for.
-        history.push(&busy, event(2_000_000 + number, What::Granted));
+        // One event per microsecond: far more than the budget allows.
+        history.push(&busy, event(2_000_000 + number, LockEventKind::Granted));
         if number == 5 * RECENT_MAX as u64 {
-            history.push(&lost, event(2_000_000 + number, What::Ended(Freed::SessionExpired)));
+            history.push(&lost, event(2_000_000 + number, LockEventKind::Ended(Freed::SessionExpired)));
         }
     }
     assert_eq!((history.of(&quiet).count(), history.of(&lost).count()), (1, 1));
     assert_eq!(history.of(&busy).count(), EVENTS_PER_LOCK_MAX);
-    assert!(history.rings.next < 10_000, "most of it was left out: {}", history.rings.next);
+    assert!(history.rings.next < 10_000, "most events were dropped: {}", history.rings.next);
 }
 
 #[test]
-fn the_graph_shows_rings_and_chains() {
+fn wait_graph_shows_rings_and_chains() {
     let mut table = table();
     let more: Vec<SessionId> = (1..5).map(|number| SessionId(number << 96)).collect();
     apply(
@@ -258,7 +261,7 @@ fn the_graph_shows_rings_and_chains() {
 }
 
 #[test]
-fn the_top_is_found_without_looking_at_all() {
+fn top_lists_are_found_without_visiting_all_locks() {
     let mut table = table();
     apply(&mut table, (0..50).map(|n| acquire(ANNA, &format!("l/{n:02}"), Wait::No)).collect());
     apply(&mut table, vec![acquire(BERT, "late", Wait::No)]);

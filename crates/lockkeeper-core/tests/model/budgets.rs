@@ -1,4 +1,4 @@
-//! The rules hold also when every entry defers nearly all its work to the next ones.
+//! The properties also hold when every entry defers nearly all its work to the next ones.
 
 use lockkeeper_core::bounds::{self, Bounds};
 use lockkeeper_core::mutation::{self, Mutation};
@@ -7,7 +7,7 @@ use proptest::sample::Index;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::history::{happen, histories};
+use crate::history::{histories, run_history};
 use crate::properties;
 
 const TINY: Bounds = Bounds {
@@ -16,22 +16,22 @@ const TINY: Bounds = Bounds {
     steps_per_command: 1,
     steps_for_reaping: 6,
     steps_for_forgetting: 2,
-    // A request for three locks leaves its queues, is granted, and lets others look.
+    // A request for three locks leaves its queues, is granted, and others are checked for admission.
     steps_per_piece: 30,
     ..Bounds::REAL
 };
 
-/// Tiny budgets on this thread, as long as it lives.
-struct Tiny;
+/// Guard that sets tiny budgets on this thread.
+struct TinyBudgets;
 
-impl Tiny {
-    fn budgets() -> Tiny {
+impl TinyBudgets {
+    fn set() -> TinyBudgets {
         bounds::set(TINY);
-        Tiny
+        TinyBudgets
     }
 }
 
-impl Drop for Tiny {
+impl Drop for TinyBudgets {
     fn drop(&mut self) {
         bounds::set(Bounds::REAL);
     }
@@ -39,30 +39,30 @@ impl Drop for Tiny {
 
 proptest! {
     #[test]
-    fn rules_hold_with_tiny_budgets(wishes in histories(), at in any::<Index>()) {
-        let _tiny = Tiny::budgets();
-        let steps = happen(&wishes);
+    fn rules_hold_with_tiny_budgets(plans in histories(), at in any::<Index>()) {
+        let _tiny = TinyBudgets::set();
+        let steps = run_history(&plans);
         properties::one_holder(&steps)?;
         properties::capacity_holds(&steps)?;
         properties::tokens_rise(&steps)?;
         properties::first_come_first_served(&steps)?;
-        properties::a_snapshot_is_the_table(&steps)?;
-        properties::a_snapshot_and_the_rest_are_the_whole(&steps, at.index(steps.len()))?;
+        properties::snapshot_restores_the_table(&steps)?;
+        properties::snapshot_and_later_entries_give_the_same_table(&steps, at.index(steps.len()))?;
         properties::invariants_hold(&steps)?;
         properties::entries_stay_within_their_budgets(&steps)?;
     }
 }
 
-/// The proof that a history sees it: without budgets some entry does too much.
+/// Mutation test: without budgets some entry of a history does too much.
 #[test]
-fn work_beyond_the_budget_is_noticed() {
-    let _tiny = Tiny::budgets();
+fn work_beyond_the_budget_is_detected() {
+    let _tiny = TinyBudgets::set();
     let mut runner = TestRunner::deterministic();
     let strategy = histories();
     mutation::put_back(Some(Mutation::IgnoreBudget));
     let found = (1..=2_000).find(|_| {
-        let wishes = strategy.new_tree(&mut runner).expect("a history").current();
-        properties::entries_stay_within_their_budgets(&happen(&wishes)).is_err()
+        let plans = strategy.new_tree(&mut runner).expect("a history").current();
+        properties::entries_stay_within_their_budgets(&run_history(&plans)).is_err()
     });
     mutation::put_back(None);
     println!("{:?}: history {:?}", Mutation::IgnoreBudget, found.expect("some entry takes too many steps"));

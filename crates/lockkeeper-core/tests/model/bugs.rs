@@ -1,37 +1,37 @@
-//! The proof that these tests see: bugs of the table are put back, and some random history must show each.
+//! Mutation test: each bug of the table that is put back must be found by some random history.
 
 use lockkeeper_core::mutation::{self, Mutation};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{TestCaseError, TestRunner};
 
-use crate::history::{Wish, happen, histories};
-use crate::{as_naive, properties};
+use crate::history::{EntryPlan, histories, run_history};
+use crate::{check_against_naive_model, properties};
 
 const HISTORIES_MAX: usize = 1_000;
 
-/// Everything that is asked of a history, and its name.
-fn first_broken(wishes: &[Wish]) -> Option<(&'static str, TestCaseError)> {
-    let steps = happen(wishes);
+/// The first violated property of a history, with its name.
+fn first_broken(plans: &[EntryPlan]) -> Option<(&'static str, TestCaseError)> {
+    let steps = run_history(plans);
     let checks = [
         ("one_holder", properties::one_holder(&steps)),
         ("tokens_rise", properties::tokens_rise(&steps)),
         ("first_come_first_served", properties::first_come_first_served(&steps)),
-        ("a_retry_changes_nothing", properties::a_retry_changes_nothing(&steps)),
-        ("a_snapshot_is_the_table", properties::a_snapshot_is_the_table(&steps)),
-        ("the_table_does_what_the_naive_model_does", as_naive(&steps)),
+        ("retry_changes_nothing", properties::retry_changes_nothing(&steps)),
+        ("snapshot_restores_the_table", properties::snapshot_restores_the_table(&steps)),
+        ("table_agrees_with_the_naive_model", check_against_naive_model(&steps)),
     ];
     checks.into_iter().find_map(|(name, checked)| Some((name, checked.err()?)))
 }
 
-/// How many histories it takes, and what sees it.
+/// Finds a bug. Returns the number of histories that it took, and the violated property.
 fn found(bug: Option<Mutation>) -> Option<(usize, &'static str, TestCaseError)> {
     // The same histories every time.
     let mut runner = TestRunner::deterministic();
     let strategy = histories();
     mutation::put_back(bug);
     let found = (1..=HISTORIES_MAX).find_map(|count| {
-        let wishes = strategy.new_tree(&mut runner).expect("a history").current();
-        first_broken(&wishes).map(|(name, why)| (count, name, why))
+        let plans = strategy.new_tree(&mut runner).expect("a history").current();
+        first_broken(&plans).map(|(name, why)| (count, name, why))
     });
     mutation::put_back(None);
     found
@@ -55,7 +55,7 @@ fn bugs_of_the_table_are_caught() {
 }
 
 #[test]
-fn without_a_bug_there_is_nothing_to_catch() {
+fn without_a_bug_all_properties_hold() {
     let found = found(None);
     assert!(found.is_none(), "{found:?}");
 }

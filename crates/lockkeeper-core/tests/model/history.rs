@@ -1,4 +1,4 @@
-//! Random histories: a few sessions, a few locks, a few request ids, so that they meet all the time.
+//! Random histories over few sessions, locks and request ids, so that they often conflict.
 
 use lockkeeper_core::{
     Acquire, Applied, Batch, CellTime, Command, Fence, LockName, LockTable, Locks, Mode, SessionId, Ticket,
@@ -12,16 +12,16 @@ pub(crate) const SESSIONS: u128 = 4;
 pub(crate) const LOCKS: [&str; 4] = ["a", "b", "c", "d"];
 pub(crate) const KEYS: [&str; 2] = ["k", "l"];
 
-/// A wish for an entry. What a token, ticket or version is follows only when the table stands there.
+/// The plan of an entry. Tokens, tickets and versions are resolved against the table when it is applied.
 #[derive(Debug, Clone)]
-pub(crate) struct Wish {
-    /// Half-seconds that pass before it. Below zero the stamp goes back.
+pub(crate) struct EntryPlan {
+    /// Half-seconds that pass before the entry. If negative, its stamp goes back.
     step: i64,
-    commands: Vec<CommandWish>,
+    commands: Vec<CommandPlan>,
 }
 
 #[derive(Debug, Clone)]
-enum CommandWish {
+enum CommandPlan {
     Open(u128),
     Close(u128),
     Expire {
@@ -29,8 +29,8 @@ enum CommandWish {
         stale: bool,
     },
     Acquire(Acquire),
-    /// An acquire of the past once more.
-    Again(Index),
+    /// A retry of an earlier acquire.
+    Retry(Index),
     CancelRequest {
         session: u128,
         request: u8,
@@ -39,12 +39,12 @@ enum CommandWish {
         session: u128,
         back: u64,
     },
-    /// One of the locks that are held.
+    /// Releases one of the held locks.
     Release {
         which: Index,
         forget: bool,
     },
-    /// A lock and a token that may or may not belong together.
+    /// Releases a lock with a token that may be wrong.
     ReleaseWrongly {
         session: u128,
         lock: usize,
@@ -64,34 +64,34 @@ enum CommandWish {
     Tick,
 }
 
-pub(crate) fn histories() -> impl Strategy<Value = Vec<Wish>> {
+pub(crate) fn histories() -> impl Strategy<Value = Vec<EntryPlan>> {
     let step = prop_oneof![4 => Just(0), 4 => 1..4i64, 1 => 10..100i64, 1 => -5..0i64];
-    let wish = (step, vec(command(), 1..5)).prop_map(|(step, commands)| Wish { step, commands });
-    vec(wish, 1..60)
+    let plan = (step, vec(command(), 1..5)).prop_map(|(step, commands)| EntryPlan { step, commands });
+    vec(plan, 1..60)
 }
 
-fn command() -> impl Strategy<Value = CommandWish> {
+fn command() -> impl Strategy<Value = CommandPlan> {
     let session = || 1..=SESSIONS;
     let fence = || proptest::option::of((0..LOCKS.len(), 0..3u64));
     let version = || proptest::option::weighted(0.3, 0..4u64);
     prop_oneof![
-        4 => session().prop_map(CommandWish::Open),
-        1 => session().prop_map(CommandWish::Close),
-        2 => (session(), any::<bool>()).prop_map(|(session, stale)| CommandWish::Expire { session, stale }),
-        14 => acquire().prop_map(CommandWish::Acquire),
-        3 => any::<Index>().prop_map(CommandWish::Again),
-        2 => (session(), 0..8u8).prop_map(|(session, request)| CommandWish::CancelRequest { session, request }),
-        1 => (session(), 0..4u64).prop_map(|(session, back)| CommandWish::CancelTicket { session, back }),
+        4 => session().prop_map(CommandPlan::Open),
+        1 => session().prop_map(CommandPlan::Close),
+        2 => (session(), any::<bool>()).prop_map(|(session, stale)| CommandPlan::Expire { session, stale }),
+        14 => acquire().prop_map(CommandPlan::Acquire),
+        3 => any::<Index>().prop_map(CommandPlan::Retry),
+        2 => (session(), 0..8u8).prop_map(|(session, request)| CommandPlan::CancelRequest { session, request }),
+        1 => (session(), 0..4u64).prop_map(|(session, back)| CommandPlan::CancelTicket { session, back }),
         9 => (any::<Index>(), any::<bool>())
-            .prop_map(|(which, forget)| CommandWish::Release { which, forget }),
+            .prop_map(|(which, forget)| CommandPlan::Release { which, forget }),
         1 => (session(), 0..LOCKS.len(), 0..4u64)
-            .prop_map(|(session, lock, back)| CommandWish::ReleaseWrongly { session, lock, back }),
-        1 => (0..LOCKS.len()).prop_map(CommandWish::ForceRelease),
+            .prop_map(|(session, lock, back)| CommandPlan::ReleaseWrongly { session, lock, back }),
+        1 => (0..LOCKS.len()).prop_map(CommandPlan::ForceRelease),
         2 => (0..KEYS.len(), fence(), version())
-            .prop_map(|(key, fence, version)| CommandWish::Put { key, fence, version }),
+            .prop_map(|(key, fence, version)| CommandPlan::Put { key, fence, version }),
         1 => (0..KEYS.len(), fence(), version())
-            .prop_map(|(key, fence, version)| CommandWish::Delete { key, fence, version }),
-        2 => Just(CommandWish::Tick),
+            .prop_map(|(key, fence, version)| CommandPlan::Delete { key, fence, version }),
+        2 => Just(CommandPlan::Tick),
     ]
 }
 
@@ -135,16 +135,16 @@ pub(crate) struct Step {
     pub(crate) after: LockTable,
 }
 
-/// Lets a history happen. All sessions are open at its beginning.
-pub(crate) fn happen(wishes: &[Wish]) -> Vec<Step> {
-    let opening = (1..=SESSIONS).map(CommandWish::Open).collect();
+/// Runs a history. All sessions are open at its start.
+pub(crate) fn run_history(plans: &[EntryPlan]) -> Vec<Step> {
+    let opening = (1..=SESSIONS).map(CommandPlan::Open).collect();
     let mut table = LockTable::new();
     let mut past: Vec<Acquire> = Vec::new();
     let mut steps = Vec::new();
-    for wish in std::iter::once(&Wish { step: 0, commands: opening }).chain(wishes) {
-        let now = CellTime(table.now().0.saturating_add_signed(wish.step * 500_000));
+    for plan in std::iter::once(&EntryPlan { step: 0, commands: opening }).chain(plans) {
+        let now = CellTime(table.now().0.saturating_add_signed(plan.step * 500_000));
         let commands: Vec<Command> =
-            wish.commands.iter().map(|command| command.meant(&table, &mut past)).collect();
+            plan.commands.iter().map(|command| command.resolve(&table, &mut past)).collect();
         let batch = Batch { now, utc_ms: 0, commands };
         let before = table.clone();
         let applied = table.apply(table.applied() + 1, &batch).expect("the next entry");
@@ -153,8 +153,8 @@ pub(crate) fn happen(wishes: &[Wish]) -> Vec<Step> {
     steps
 }
 
-impl CommandWish {
-    fn meant(&self, table: &LockTable, past: &mut Vec<Acquire>) -> Command {
+impl CommandPlan {
+    fn resolve(&self, table: &LockTable, past: &mut Vec<Acquire>) -> Command {
         let back_from_last = |back: u64| Token(table.last_token().0.saturating_sub(back));
         let fence_of = |fence: &Option<(usize, u64)>| {
             fence.map(|(lock, back)| {
@@ -162,38 +162,38 @@ impl CommandWish {
                 Fence { token: Token(table.last_token_of(&lock).0.saturating_sub(back)), lock }
             })
         };
-        // Versions near the present one, and sometimes 0 for "must not exist".
+        // Versions near the current one, and sometimes 0 for "must not exist".
         let version_of = |key: usize, back: Option<u64>| {
             back.map(|back| table.value(KEYS[key]).map_or(0, |value| value.version).saturating_sub(back))
         };
         match self {
-            CommandWish::Open(session) => Command::OpenSession {
+            CommandPlan::Open(session) => Command::OpenSession {
                 session: SessionId(*session),
                 ttl_ms: 10_000,
                 owner: format!("client-{session}").into(),
                 identity: None,
             },
-            CommandWish::Close(session) => Command::CloseSession { session: SessionId(*session) },
-            CommandWish::Expire { session, stale } => {
+            CommandPlan::Close(session) => Command::CloseSession { session: SessionId(*session) },
+            CommandPlan::Expire { session, stale } => {
                 let session = SessionId(*session);
                 let version = table.session(session).map_or(0, |alive| alive.version);
                 Command::ExpireSession { session, version: version.saturating_sub(u64::from(*stale)) }
             }
-            CommandWish::Acquire(request) => {
+            CommandPlan::Acquire(request) => {
                 past.push(request.clone());
                 Command::Acquire(request.clone())
             }
-            CommandWish::Again(_) if past.is_empty() => Command::Tick,
-            CommandWish::Again(which) => Command::Acquire(which.get(past).clone()),
-            CommandWish::CancelRequest { session, request } => Command::Cancel {
+            CommandPlan::Retry(_) if past.is_empty() => Command::Tick,
+            CommandPlan::Retry(which) => Command::Acquire(which.get(past).clone()),
+            CommandPlan::CancelRequest { session, request } => Command::Cancel {
                 session: SessionId(*session),
                 what: Waiting::Request(format!("r{request}").into()),
             },
-            CommandWish::CancelTicket { session, back } => {
+            CommandPlan::CancelTicket { session, back } => {
                 let ticket = Ticket(table.counts().waiting.saturating_sub(*back));
                 Command::Cancel { session: SessionId(*session), what: Waiting::Ticket(ticket) }
             }
-            CommandWish::Release { which, forget } => {
+            CommandPlan::Release { which, forget } => {
                 let held = held(table);
                 if held.is_empty() {
                     return Command::Tick;
@@ -201,32 +201,32 @@ impl CommandWish {
                 let (session, lock, token) = which.get(&held).clone();
                 Command::Release { session, lock, token, forget: *forget }
             }
-            CommandWish::ReleaseWrongly { session, lock, back } => Command::Release {
+            CommandPlan::ReleaseWrongly { session, lock, back } => Command::Release {
                 session: SessionId(*session),
                 lock: LOCKS[*lock].into(),
                 token: back_from_last(*back),
                 forget: false,
             },
-            CommandWish::ForceRelease(lock) => {
-                Command::ForceRelease { lock: LOCKS[*lock].into(), reason: "by chance".into(), by: "".into() }
+            CommandPlan::ForceRelease(lock) => {
+                Command::ForceRelease { lock: LOCKS[*lock].into(), reason: "random".into(), by: "".into() }
             }
-            CommandWish::Put { key, fence, version } => Command::PutValue {
+            CommandPlan::Put { key, fence, version } => Command::PutValue {
                 key: KEYS[*key].into(),
                 value: table.applied().to_string().as_bytes().into(),
                 fence: fence_of(fence),
                 if_version: version_of(*key, *version),
             },
-            CommandWish::Delete { key, fence, version } => Command::DeleteValue {
+            CommandPlan::Delete { key, fence, version } => Command::DeleteValue {
                 key: KEYS[*key].into(),
                 fence: fence_of(fence),
                 if_version: version_of(*key, *version),
             },
-            CommandWish::Tick => Command::Tick,
+            CommandPlan::Tick => Command::Tick,
         }
     }
 }
 
-/// All that is held: each lock of each grant.
+/// All held locks: each lock of each grant.
 pub(crate) fn held(table: &LockTable) -> Vec<(SessionId, LockName, Token)> {
     let mut held = Vec::new();
     for session in (1..=SESSIONS).map(SessionId) {

@@ -1,6 +1,6 @@
-//! Random histories: the lock table against a naive model of it, and against what must always be true.
+//! Random histories: checks the lock table against a naive model and against its properties.
 //!
-//! 256 histories for each test; more with `PROPTEST_CASES=100000 cargo test -p lockkeeper-core --test model`.
+//! Each test runs 256 histories; more with `PROPTEST_CASES=100000 cargo test -p lockkeeper-core --test model`.
 
 #[cfg(feature = "mutations")]
 mod budgets;
@@ -10,7 +10,7 @@ mod history;
 mod naive;
 mod properties;
 
-use history::{KEYS, LOCKS, Step, happen, histories};
+use history::{KEYS, LOCKS, Step, histories, run_history};
 use lockkeeper_core::{Applied, LockName, Refusal};
 use naive::Naive;
 use proptest::prelude::*;
@@ -18,83 +18,83 @@ use proptest::sample::Index;
 
 proptest! {
     #[test]
-    fn the_table_does_what_the_naive_model_does(wishes in histories()) {
-        as_naive(&happen(&wishes))?;
+    fn table_agrees_with_the_naive_model(plans in histories()) {
+        check_against_naive_model(&run_history(&plans))?;
     }
 
     #[test]
-    fn one_holder(wishes in histories()) {
-        properties::one_holder(&happen(&wishes))?;
+    fn one_holder(plans in histories()) {
+        properties::one_holder(&run_history(&plans))?;
     }
 
     #[test]
-    fn capacity_holds(wishes in histories()) {
-        properties::capacity_holds(&happen(&wishes))?;
+    fn capacity_holds(plans in histories()) {
+        properties::capacity_holds(&run_history(&plans))?;
     }
 
     #[test]
-    fn tokens_rise(wishes in histories()) {
-        properties::tokens_rise(&happen(&wishes))?;
+    fn tokens_rise(plans in histories()) {
+        properties::tokens_rise(&run_history(&plans))?;
     }
 
     #[test]
-    fn first_come_first_served(wishes in histories()) {
-        properties::first_come_first_served(&happen(&wishes))?;
+    fn first_come_first_served(plans in histories()) {
+        properties::first_come_first_served(&run_history(&plans))?;
     }
 
     #[test]
-    fn every_line_drains(wishes in histories()) {
-        properties::every_line_drains(&happen(&wishes))?;
+    fn every_queue_drains(plans in histories()) {
+        properties::every_queue_drains(&run_history(&plans))?;
     }
 
     #[test]
-    fn a_retry_changes_nothing(wishes in histories()) {
-        properties::a_retry_changes_nothing(&happen(&wishes))?;
+    fn retry_changes_nothing(plans in histories()) {
+        properties::retry_changes_nothing(&run_history(&plans))?;
     }
 
     #[test]
-    fn a_snapshot_is_the_table(wishes in histories()) {
-        properties::a_snapshot_is_the_table(&happen(&wishes))?;
+    fn snapshot_restores_the_table(plans in histories()) {
+        properties::snapshot_restores_the_table(&run_history(&plans))?;
     }
 
     #[test]
-    fn a_snapshot_and_the_rest_are_the_whole(wishes in histories(), at in any::<Index>()) {
-        let steps = happen(&wishes);
-        properties::a_snapshot_and_the_rest_are_the_whole(&steps, at.index(steps.len()))?;
+    fn snapshot_and_later_entries_give_the_same_table(plans in histories(), at in any::<Index>()) {
+        let steps = run_history(&plans);
+        properties::snapshot_and_later_entries_give_the_same_table(&steps, at.index(steps.len()))?;
     }
 
     #[test]
-    fn invariants_hold(wishes in histories()) {
-        properties::invariants_hold(&happen(&wishes))?;
+    fn invariants_hold(plans in histories()) {
+        properties::invariants_hold(&run_history(&plans))?;
     }
 
     #[test]
-    fn entries_stay_within_their_budgets(wishes in histories()) {
-        properties::entries_stay_within_their_budgets(&happen(&wishes))?;
+    fn entries_stay_within_their_budgets(plans in histories()) {
+        properties::entries_stay_within_their_budgets(&run_history(&plans))?;
     }
 
     #[test]
-    fn time_never_goes_back(wishes in histories()) {
-        properties::time_never_goes_back(&happen(&wishes))?;
+    fn time_never_goes_back(plans in histories()) {
+        properties::time_never_goes_back(&run_history(&plans))?;
     }
 
     #[test]
-    fn versions_never_come_back(wishes in histories()) {
-        properties::versions_never_come_back(&happen(&wishes))?;
+    fn versions_are_never_reused(plans in histories()) {
+        properties::versions_are_never_reused(&run_history(&plans))?;
     }
 }
 
-fn as_naive(steps: &[Step]) -> Result<(), TestCaseError> {
+fn check_against_naive_model(steps: &[Step]) -> Result<(), TestCaseError> {
     let mut naive = Naive::default();
     for step in steps {
         let expected = naive.apply(&step.batch);
         prop_assert_eq!(without_texts(&step.applied), without_texts(&expected), "{:?}", step.batch);
-        the_same_is_seen(step, &naive)?;
+        check_views(step, &naive)?;
     }
     Ok(())
 }
 
-/// The texts of refusals are for people; the model has none.
+/// Removes the texts of refusals, which the model does not have.
 fn without_texts(applied: &Applied) -> Applied {
     let mut applied = applied.clone();
     for answer in &mut applied.answers {
@@ -105,7 +105,7 @@ fn without_texts(applied: &Applied) -> Applied {
     applied
 }
 
-fn the_same_is_seen(step: &Step, naive: &Naive) -> Result<(), TestCaseError> {
+fn check_views(step: &Step, naive: &Naive) -> Result<(), TestCaseError> {
     let table = &step.after;
     for name in LOCKS.map(LockName::from) {
         prop_assert_eq!(table.lock_view(&name, table.now(), usize::MAX), naive.view(&name));

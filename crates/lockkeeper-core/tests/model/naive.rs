@@ -1,6 +1,6 @@
-//! The lock table once more, as naive as can be: lists, linear scans, no indexes, and the rule of admission
-//! written out. It shares the words of the contract with the real one (commands, answers, effects, views),
-//! and no line of its code. It knows no bounds: histories here stay far below them.
+//! A naive model of the lock table: lists, linear scans, no indexes, and an explicit rule of admission. It shares the types
+//! of the contract with the real table (commands, answers, effects, views), but none of its code. It has no bounds:
+//! histories stay far below them.
 
 #[path = "naive_view.rs"]
 mod view;
@@ -16,19 +16,19 @@ pub(crate) struct Naive {
     now: u64,
     last_token: u64,
     last_ticket: u64,
-    sessions: Vec<Alive>,
+    sessions: Vec<LiveSession>,
     ended: Vec<(SessionId, SessionEnd)>,
     holds: Vec<Hold>,
-    line: Vec<Place>,
+    queue: Vec<Waiter>,
     closed: Vec<Closed>,
     last_tokens: Vec<(LockName, u64)>,
-    remembered: Vec<(SessionId, RequestId, Memory)>,
+    remembered: Vec<(SessionId, RequestId, Remembered)>,
     values: Vec<Value>,
     removed_version: u64,
     effects: Vec<Effect>,
 }
 
-struct Alive {
+struct LiveSession {
     id: SessionId,
     owner: String,
     version: u64,
@@ -38,18 +38,18 @@ struct Hold {
     session: SessionId,
     token: u64,
     left: Vec<LockName>,
-    take: Take,
+    demand: Demand,
     mode: Mode,
     since: u64,
     delay_ms: u64,
     request: Option<RequestId>,
 }
 
-struct Place {
+struct Waiter {
     ticket: u64,
     session: SessionId,
     locks: Vec<LockName>,
-    take: Take,
+    demand: Demand,
     mode: Mode,
     since: u64,
     until: Option<u64>,
@@ -57,22 +57,22 @@ struct Place {
     request: Option<RequestId>,
 }
 
-/// What a request takes of a lock: a plain one alone or together with others, or permits of a counted one.
+/// What a request takes of a lock: an uncounted one exclusively or shared, or permits of a counted one.
 #[derive(Clone, Copy, PartialEq)]
-enum Take {
-    Alone,
-    Together,
+enum Demand {
+    Exclusive,
+    Shared,
     Permits { taken: u32, capacity: u32 },
 }
 
-/// A lock-delay, which keeps the lock's capacity as well.
+/// A lock-delay, which also keeps the capacity of the lock.
 struct Closed {
     lock: LockName,
     until: u64,
     capacity: Option<u32>,
 }
 
-enum Memory {
+enum Remembered {
     Waits(u64, Vec<LockName>),
     Granted(Vec<LockName>, u64, Mode),
     Refused(Refusal),
@@ -85,7 +85,7 @@ struct Value {
     token: u64,
 }
 
-/// Something that is due: the moment, then waits before lock-delays.
+/// An action that is due. At the same time, waits come before lock-delays.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Wait(u64),
@@ -98,7 +98,7 @@ impl Naive {
         while let Some((_, due)) = self.next_due().filter(|(when, _)| *when <= self.now) {
             match due {
                 Due::Wait(ticket) => {
-                    let lock = self.place(ticket).locks[0].clone();
+                    let lock = self.waiter(ticket).locks[0].clone();
                     self.end_wait(ticket, Refusal::Timeout { lock });
                 }
                 Due::Reopen(name) => {
@@ -109,7 +109,7 @@ impl Naive {
         }
         let answers = batch.commands.iter().map(|command| self.run(command)).collect();
         for (session, why) in std::mem::take(&mut self.ended) {
-            self.clear_away(session, why);
+            self.free_remains(session, why);
         }
         Applied { answers, effects: std::mem::take(&mut self.effects) }
     }
@@ -152,7 +152,7 @@ impl Naive {
                 }
                 Ok(Reply::Done)
             }
-            // Scopes, hand-overs, rates and access rules have models of their own.
+            // Scopes, hand-overs, rates and access rules have their own tests.
             Command::HandOver { .. }
             | Command::TakeRate(_)
             | Command::ChangeAccess { .. }
@@ -169,7 +169,7 @@ impl Naive {
         self.sessions.iter().any(|alive| alive.id == session)
     }
 
-    fn heard_of(&mut self, session: SessionId) -> Result<(), Refusal> {
+    fn touch_session(&mut self, session: SessionId) -> Result<(), Refusal> {
         let alive = self.sessions.iter_mut().find(|alive| alive.id == session);
         alive.ok_or(Refusal::SessionLost)?.version += 1;
         Ok(())
@@ -179,13 +179,13 @@ impl Naive {
         if self.alive(session) || self.has_remains(session) {
             return Err(Refusal::invalid(""));
         }
-        self.sessions.push(Alive { id: session, owner: owner.to_owned(), version: 1 });
+        self.sessions.push(LiveSession { id: session, owner: owner.to_owned(), version: 1 });
         Ok(Reply::SessionOpened { ttl_ms, version: 1 })
     }
 
     fn has_remains(&self, session: SessionId) -> bool {
         self.holds.iter().any(|hold| hold.session == session)
-            || self.line.iter().any(|place| place.session == session)
+            || self.queue.iter().any(|waiter| waiter.session == session)
             || self.remembered.iter().any(|(owner, _, _)| *owner == session)
     }
 
@@ -197,13 +197,17 @@ impl Naive {
         self.effects.push(Effect::SessionEnded { session, why });
     }
 
-    fn clear_away(&mut self, session: SessionId, why: SessionEnd) {
+    fn free_remains(&mut self, session: SessionId, why: SessionEnd) {
         let freed = match why {
             SessionEnd::Closed => Freed::SessionClosed,
             SessionEnd::Expired => Freed::SessionExpired,
         };
-        let waits: Vec<u64> =
-            self.line.iter().filter(|place| place.session == session).map(|place| place.ticket).collect();
+        let waits: Vec<u64> = self
+            .queue
+            .iter()
+            .filter(|waiter| waiter.session == session)
+            .map(|waiter| waiter.ticket)
+            .collect();
         for ticket in waits {
             self.end_wait(ticket, Refusal::SessionLost);
         }
@@ -221,48 +225,49 @@ impl Naive {
     // Locks.
 
     fn acquire(&mut self, request: &Acquire) -> Answer {
-        self.heard_of(request.session)?;
-        if let Some(answer) = self.answer_again(request) {
+        self.touch_session(request.session)?;
+        if let Some(answer) = self.remembered_answer(request) {
             return answer;
         }
         let answer = self.acquire_new(request);
         if let Err(refusal) = &answer {
-            self.remember(request.session, request.request.as_ref(), Memory::Refused(refusal.clone()));
+            self.remember(request.session, request.request.as_ref(), Remembered::Refused(refusal.clone()));
         }
         answer
     }
 
-    fn answer_again(&self, request: &Acquire) -> Option<Answer> {
+    fn remembered_answer(&self, request: &Acquire) -> Option<Answer> {
         let locks = request.locks.as_slice().to_vec();
         let again = |same: bool, answer: Answer| if same { answer } else { Err(Refusal::invalid("")) };
-        match self.memory_of(request.session, request.request.as_ref()) {
-            Some(Memory::Waits(ticket, asked)) => {
-                Some(again(*asked == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) })))
+        match self.remembered_outcome(request.session, request.request.as_ref()) {
+            Some(Remembered::Waits(ticket, requested)) => {
+                Some(again(*requested == locks, Ok(Reply::Queued { ticket: Ticket(*ticket) })))
             }
-            Some(Memory::Granted(asked, token, mode)) => {
+            Some(Remembered::Granted(requested, token, mode)) => {
                 let hold = self.holds.iter().find(|hold| hold.token == *token);
-                let gone = asked.iter().find(|name| hold.is_some_and(|hold| !hold.left.contains(name)));
+                let gone = requested.iter().find(|name| hold.is_some_and(|hold| !hold.left.contains(name)));
                 let answer = match gone {
                     Some(name) => Err(Refusal::NotHeld { lock: name.clone(), token: Token(*token) }),
-                    None => Ok(Reply::Granted(grant(asked, *token, *mode))),
+                    None => Ok(Reply::Granted(grant(requested, *token, *mode))),
                 };
-                Some(again(*asked == locks, answer))
+                Some(again(*requested == locks, answer))
             }
-            Some(Memory::Refused(refusal)) => Some(Err(refusal.clone())),
+            Some(Remembered::Refused(refusal)) => Some(Err(refusal.clone())),
             None => None,
         }
     }
 
     fn acquire_new(&mut self, request: &Acquire) -> Answer {
         let locks = request.locks.as_slice().to_vec();
-        let takes: Result<Vec<Take>, Refusal> = locks.iter().map(|name| self.take(name, request)).collect();
-        let takes = takes?;
-        let take = takes[0];
-        if takes.iter().any(|other| *other != take) {
+        let demands: Result<Vec<Demand>, Refusal> =
+            locks.iter().map(|name| self.demand(name, request)).collect();
+        let demands = demands?;
+        let demand = demands[0];
+        if demands.iter().any(|other| *other != demand) {
             return Err(Refusal::invalid(""));
         }
         let blocked = locks.iter().find(|name| {
-            self.line.iter().any(|place| place.locks.contains(name)) || !self.has_room(name, take)
+            self.queue.iter().any(|waiter| waiter.locks.contains(name)) || !self.has_room(name, demand)
         });
         let Some(blocked) = blocked.cloned() else {
             self.last_token += 1;
@@ -270,25 +275,25 @@ impl Naive {
                 session: request.session,
                 token: self.last_token,
                 left: locks,
-                take,
+                demand,
                 mode: request.mode,
                 since: self.now,
                 delay_ms: request.lock_delay_ms,
                 request: request.request.clone(),
             };
-            return Ok(Reply::Granted(self.let_in(hold)));
+            return Ok(Reply::Granted(self.add_grant(hold)));
         };
         if matches!(request.wait, Wait::No | Wait::ForMs(0)) {
             return Err(Refusal::Busy { lock: blocked });
         }
         self.last_ticket += 1;
         let ticket = self.last_ticket;
-        self.remember(request.session, request.request.as_ref(), Memory::Waits(ticket, locks.clone()));
-        self.line.push(Place {
+        self.remember(request.session, request.request.as_ref(), Remembered::Waits(ticket, locks.clone()));
+        self.queue.push(Waiter {
             ticket,
             session: request.session,
             locks,
-            take,
+            demand,
             mode: request.mode,
             since: self.now,
             until: match request.wait {
@@ -301,17 +306,18 @@ impl Naive {
         Ok(Reply::Queued { ticket: Ticket(ticket) })
     }
 
-    /// The capacity of a counted lock in use; none if it is plain or nobody has anything to do with it.
+    /// The capacity of a counted lock in use; `None` if it is uncounted or free.
     fn capacity(&self, name: &LockName) -> Option<u32> {
-        let of_holds = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.take);
-        let of_line = self.line.iter().filter(|place| place.locks.contains(name)).map(|place| place.take);
+        let of_holds = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.demand);
+        let of_queue =
+            self.queue.iter().filter(|waiter| waiter.locks.contains(name)).map(|waiter| waiter.demand);
         let closed = self.closed.iter().find(|closed| closed.lock == *name);
-        of_holds.chain(of_line).find_map(Take::capacity).or(closed.and_then(|closed| closed.capacity))
+        of_holds.chain(of_queue).find_map(Demand::capacity).or(closed.and_then(|closed| closed.capacity))
     }
 
     fn in_use(&self, name: &LockName) -> bool {
         self.holds.iter().any(|hold| hold.left.contains(name))
-            || self.line.iter().any(|place| place.locks.contains(name))
+            || self.queue.iter().any(|waiter| waiter.locks.contains(name))
             || self.is_closed(name)
     }
 
@@ -319,37 +325,37 @@ impl Naive {
         self.closed.iter().any(|closed| closed.lock == *name)
     }
 
-    fn take(&self, name: &LockName, request: &Acquire) -> Result<Take, Refusal> {
-        let asked = request.capacity.map(|capacity| (capacity > 1).then_some(capacity));
-        let capacity = match asked {
-            Some(asked) if self.in_use(name) && asked != self.capacity(name) => {
+    fn demand(&self, name: &LockName, request: &Acquire) -> Result<Demand, Refusal> {
+        let requested = request.capacity.map(|capacity| (capacity > 1).then_some(capacity));
+        let capacity = match requested {
+            Some(requested) if self.in_use(name) && requested != self.capacity(name) => {
                 return Err(Refusal::invalid(""));
             }
-            Some(asked) => asked,
+            Some(requested) => requested,
             None => self.capacity(name),
         };
         match (capacity, request.permits, request.mode) {
             (_, Some(0), _) => Err(Refusal::invalid("")),
             (None, Some(2..), _) => Err(Refusal::invalid("")),
-            (None, _, Mode::Exclusive) => Ok(Take::Alone),
-            (None, _, Mode::Shared) => Ok(Take::Together),
+            (None, _, Mode::Exclusive) => Ok(Demand::Exclusive),
+            (None, _, Mode::Shared) => Ok(Demand::Shared),
             (Some(capacity), Some(taken), _) if taken > capacity => Err(Refusal::invalid("")),
-            (Some(capacity), Some(taken), _) => Ok(Take::Permits { taken, capacity }),
-            (Some(capacity), None, Mode::Exclusive) => Ok(Take::Permits { taken: capacity, capacity }),
-            (Some(capacity), None, Mode::Shared) => Ok(Take::Permits { taken: 1, capacity }),
+            (Some(capacity), Some(taken), _) => Ok(Demand::Permits { taken, capacity }),
+            (Some(capacity), None, Mode::Exclusive) => Ok(Demand::Permits { taken: capacity, capacity }),
+            (Some(capacity), None, Mode::Shared) => Ok(Demand::Permits { taken: 1, capacity }),
         }
     }
 
-    fn has_room(&self, name: &LockName, take: Take) -> bool {
-        let mut holders = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.take);
-        let room = match take {
-            Take::Alone => holders.next().is_none(),
-            Take::Together => holders.all(|holder| holder == Take::Together),
-            Take::Permits { taken, capacity } => {
+    fn has_room(&self, name: &LockName, demand: Demand) -> bool {
+        let mut holders = self.holds.iter().filter(|hold| hold.left.contains(name)).map(|hold| hold.demand);
+        let room = match demand {
+            Demand::Exclusive => holders.next().is_none(),
+            Demand::Shared => holders.all(|holder| holder == Demand::Shared),
+            Demand::Permits { taken, capacity } => {
                 let used: u32 = holders
                     .map(|holder| match holder {
-                        Take::Permits { taken, .. } => taken,
-                        Take::Alone | Take::Together => capacity,
+                        Demand::Permits { taken, .. } => taken,
+                        Demand::Exclusive | Demand::Shared => capacity,
                     })
                     .sum();
                 used + taken <= capacity
@@ -358,56 +364,56 @@ impl Naive {
         room && !self.is_closed(name)
     }
 
-    /// The rule of admission: of all who wait, whoever came first among those who can go.
+    /// Grants the first waiting request that can be granted, until there is none.
     fn admit(&mut self) {
-        while let Some(at) = self.line.iter().position(|place| self.can_go(place)) {
-            let place = self.line.remove(at);
+        while let Some(at) = self.queue.iter().position(|waiter| self.can_grant(waiter)) {
+            let waiter = self.queue.remove(at);
             self.last_token += 1;
-            let granted = self.let_in(Hold {
-                session: place.session,
+            let granted = self.add_grant(Hold {
+                session: waiter.session,
                 token: self.last_token,
-                left: place.locks,
-                take: place.take,
-                mode: place.mode,
+                left: waiter.locks,
+                demand: waiter.demand,
+                mode: waiter.mode,
                 since: self.now,
-                delay_ms: place.delay_ms,
-                request: place.request.clone(),
+                delay_ms: waiter.delay_ms,
+                request: waiter.request.clone(),
             });
             self.effects.push(Effect::Granted {
-                session: place.session,
-                ticket: Ticket(place.ticket),
-                request: place.request,
+                session: waiter.session,
+                ticket: Ticket(waiter.ticket),
+                request: waiter.request,
                 grant: granted,
-                waited_ms: (self.now - place.since) / 1_000,
+                waited_ms: (self.now - waiter.since) / 1_000,
             });
         }
     }
 
-    fn can_go(&self, place: &Place) -> bool {
-        let nobody_before = |name: &LockName| {
-            !self.line.iter().any(|other| other.ticket < place.ticket && other.locks.contains(name))
+    fn can_grant(&self, waiter: &Waiter) -> bool {
+        let is_first = |name: &LockName| {
+            !self.queue.iter().any(|other| other.ticket < waiter.ticket && other.locks.contains(name))
         };
-        self.alive(place.session)
-            && place.locks.iter().all(|name| nobody_before(name) && self.has_room(name, place.take))
+        self.alive(waiter.session)
+            && waiter.locks.iter().all(|name| is_first(name) && self.has_room(name, waiter.demand))
     }
 
-    fn let_in(&mut self, hold: Hold) -> Grant {
+    fn add_grant(&mut self, hold: Hold) -> Grant {
         for name in &hold.left {
             self.set_last_token(name, hold.token);
         }
-        let granted = Memory::Granted(hold.left.clone(), hold.token, hold.mode);
+        let granted = Remembered::Granted(hold.left.clone(), hold.token, hold.mode);
         self.remember(hold.session, hold.request.as_ref(), granted);
         let grant = grant(&hold.left, hold.token, hold.mode);
         self.holds.push(hold);
         grant
     }
 
-    /// Takes one lock out of a hold, and the hold away with its last lock.
+    /// Takes one lock out of a hold, and removes the hold with its last lock.
     fn free(&mut self, token: u64, name: &LockName, why: Freed) {
         let hold = self.holds.iter_mut().find(|hold| hold.token == token).expect("it is held");
         hold.left.retain(|lock| lock != name);
         let (session, held_ms, delay_ms) = (hold.session, (self.now - hold.since) / 1_000, hold.delay_ms);
-        let capacity = hold.take.capacity();
+        let capacity = hold.demand.capacity();
         self.holds.retain(|hold| !hold.left.is_empty());
         if why == Freed::SessionExpired && delay_ms > 0 {
             let before =
@@ -427,7 +433,7 @@ impl Naive {
     }
 
     fn release(&mut self, session: SessionId, lock: &LockName, token: u64, forget: bool) -> Answer {
-        self.heard_of(session)?;
+        self.touch_session(session)?;
         let Some(hold) = self.holder(session, token, lock) else {
             return Err(Refusal::NotHeld { lock: lock.clone(), token: Token(token) });
         };
@@ -452,7 +458,7 @@ impl Naive {
             self.free(*token, name, Freed::Forced);
             if last {
                 let refusal = Refusal::NotHeld { lock: name.clone(), token: Token(*token) };
-                self.remember(session, request.as_ref(), Memory::Refused(refusal));
+                self.remember(session, request.as_ref(), Remembered::Refused(refusal));
             }
         }
         self.admit();
@@ -460,19 +466,19 @@ impl Naive {
     }
 
     fn cancel(&mut self, session: SessionId, what: &Waiting) -> Answer {
-        self.heard_of(session)?;
+        self.touch_session(session)?;
         match what {
             Waiting::Ticket(ticket) => {
-                if self.line.iter().any(|place| place.ticket == ticket.0 && place.session == session) {
+                if self.queue.iter().any(|waiter| waiter.ticket == ticket.0 && waiter.session == session) {
                     self.end_wait(ticket.0, Refusal::Cancelled);
                 }
             }
-            Waiting::Request(id) => match self.memory_of(session, Some(id)) {
-                Some(Memory::Waits(ticket, _)) => {
+            Waiting::Request(id) => match self.remembered_outcome(session, Some(id)) {
+                Some(Remembered::Waits(ticket, _)) => {
                     let ticket = *ticket;
                     self.end_wait(ticket, Refusal::Cancelled);
                 }
-                Some(Memory::Granted(_, token, _)) => {
+                Some(Remembered::Granted(_, token, _)) => {
                     let token = *token;
                     let left =
                         self.holds.iter().find(|hold| hold.token == token).map(|hold| hold.left.clone());
@@ -480,24 +486,24 @@ impl Naive {
                     for name in left {
                         self.free(token, &name, Freed::Cancelled);
                     }
-                    self.remember(session, Some(id), Memory::Refused(Refusal::Cancelled));
+                    self.remember(session, Some(id), Remembered::Refused(Refusal::Cancelled));
                 }
-                Some(Memory::Refused(_)) => {}
-                None => self.remember(session, Some(id), Memory::Refused(Refusal::Cancelled)),
+                Some(Remembered::Refused(_)) => {}
+                None => self.remember(session, Some(id), Remembered::Refused(Refusal::Cancelled)),
             },
         }
         Ok(Reply::Done)
     }
 
-    fn place(&self, ticket: u64) -> &Place {
-        self.line.iter().find(|place| place.ticket == ticket).expect("it waits")
+    fn waiter(&self, ticket: u64) -> &Waiter {
+        self.queue.iter().find(|waiter| waiter.ticket == ticket).expect("it waits")
     }
 
     fn end_wait(&mut self, ticket: u64, refusal: Refusal) {
-        let at = self.line.iter().position(|place| place.ticket == ticket).expect("it waits");
-        let Place { session, request, mode, since, .. } = self.line.remove(at);
+        let at = self.queue.iter().position(|waiter| waiter.ticket == ticket).expect("it waits");
+        let Waiter { session, request, mode, since, .. } = self.queue.remove(at);
         let waited_ms = (self.now - since) / 1_000;
-        self.remember(session, request.as_ref(), Memory::Refused(refusal.clone()));
+        self.remember(session, request.as_ref(), Remembered::Refused(refusal.clone()));
         self.effects.push(Effect::Ended {
             session,
             ticket: Ticket(ticket),
@@ -510,23 +516,23 @@ impl Naive {
     }
 
     fn next_due(&self) -> Option<(u64, Due)> {
-        let waits = self.line.iter().filter_map(|place| Some((place.until?, Due::Wait(place.ticket))));
+        let waits = self.queue.iter().filter_map(|waiter| Some((waiter.until?, Due::Wait(waiter.ticket))));
         let closed = self.closed.iter().map(|closed| (closed.until, Due::Reopen(closed.lock.clone())));
         waits.chain(closed).min()
     }
 
-    // What is remembered.
+    // Remembered outcomes.
 
-    fn memory_of(&self, session: SessionId, request: Option<&RequestId>) -> Option<&Memory> {
+    fn remembered_outcome(&self, session: SessionId, request: Option<&RequestId>) -> Option<&Remembered> {
         let request = request?;
         let found = self.remembered.iter().find(|(owner, id, _)| *owner == session && id == request);
-        found.map(|(_, _, memory)| memory)
+        found.map(|(_, _, outcome)| outcome)
     }
 
-    fn remember(&mut self, session: SessionId, request: Option<&RequestId>, memory: Memory) {
+    fn remember(&mut self, session: SessionId, request: Option<&RequestId>, outcome: Remembered) {
         let Some(request) = request else { return };
         self.remembered.retain(|(owner, id, _)| *owner != session || id != request);
-        self.remembered.push((session, request.clone(), memory));
+        self.remembered.push((session, request.clone(), outcome));
     }
 
     fn last_token_of(&self, name: &LockName) -> u64 {
@@ -556,19 +562,19 @@ impl Naive {
     }
 }
 
-impl Take {
+impl Demand {
     fn capacity(self) -> Option<u32> {
         match self {
-            Take::Permits { capacity, .. } => Some(capacity),
-            Take::Alone | Take::Together => None,
+            Demand::Permits { capacity, .. } => Some(capacity),
+            Demand::Exclusive | Demand::Shared => None,
         }
     }
 }
 
-impl Alive {
+impl LiveSession {
     fn seen(&self, table: &Naive) -> (SessionId, u64, u32, u32) {
         let grants = table.holds.iter().filter(|hold| hold.session == self.id).count();
-        let waits = table.line.iter().filter(|place| place.session == self.id).count();
+        let waits = table.queue.iter().filter(|waiter| waiter.session == self.id).count();
         (self.id, self.version, grants as u32, waits as u32)
     }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of the naive model, worked out from scratch each time.
+//! Views of the naive model, computed from scratch each time.
 
 use super::*;
 
@@ -14,9 +14,9 @@ impl Naive {
                 session: hold.session,
                 token: Token(hold.token),
                 mode: hold.mode,
-                permits: match hold.take {
-                    Take::Permits { taken, .. } => taken,
-                    Take::Alone | Take::Together => 1,
+                permits: match hold.demand {
+                    Demand::Permits { taken, .. } => taken,
+                    Demand::Exclusive | Demand::Shared => 1,
                 },
                 owner: owner(hold.session),
                 held_ms: (self.now - hold.since) / 1_000,
@@ -25,15 +25,15 @@ impl Naive {
             });
         }
         holders.sort_by_key(|holder| holder.token);
-        let line = self.line.iter().filter(|place| place.locks.contains(name));
-        let queue: Vec<WaiterView> = line
+        let queue = self.queue.iter().filter(|waiter| waiter.locks.contains(name));
+        let queue: Vec<WaiterView> = queue
             .zip(1..)
-            .map(|(place, position)| WaiterView {
-                session: place.session,
+            .map(|(waiter, position)| WaiterView {
+                session: waiter.session,
                 position,
-                mode: place.mode,
-                owner: owner(place.session),
-                waited_ms: (self.now - place.since) / 1_000,
+                mode: waiter.mode,
+                owner: owner(waiter.session),
+                waited_ms: (self.now - waiter.since) / 1_000,
                 scope: Default::default(),
                 value: Default::default(),
             })
@@ -50,7 +50,7 @@ impl Naive {
         }
     }
 
-    /// Version, grants and waits of each session that is alive, in order of id.
+    /// Version, grants and waits of each live session, in order of id.
     pub(crate) fn sessions(&self) -> Vec<(SessionId, u64, u32, u32)> {
         let mut seen: Vec<_> = self.sessions.iter().map(|alive| alive.seen(self)).collect();
         seen.sort();
@@ -69,7 +69,7 @@ impl Naive {
 
     pub(crate) fn counts(&self) -> Counts {
         let names = self.last_tokens.iter().map(|(name, _)| name);
-        let waited_for = self.line.iter().flat_map(|place| &place.locks);
+        let waited_for = self.queue.iter().flat_map(|waiter| &waiter.locks);
         let mut in_use: Vec<&LockName> = names.chain(waited_for).filter(|name| self.in_use(name)).collect();
         in_use.sort();
         in_use.dedup();
@@ -77,7 +77,7 @@ impl Naive {
             sessions: self.sessions.len() as u64,
             grants: self.holds.len() as u64,
             locks: in_use.len() as u64,
-            waiting: self.line.len() as u64,
+            waiting: self.queue.len() as u64,
             values: self.values.len() as u64,
         }
     }

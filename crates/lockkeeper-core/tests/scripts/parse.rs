@@ -1,4 +1,4 @@
-//! A line of a story as a command.
+//! Parses a line of a script into a command.
 
 use lockkeeper_core::{
     Acquire, CellTime, Command, Fence, LockName, Locks, Mode, Policy, SessionId, TakeRate, Ticket, Token,
@@ -16,7 +16,7 @@ impl Words {
         let mut words = Words { plain: Vec::new(), named: Vec::new() };
         let mut rest = line.trim();
         while !rest.is_empty() {
-            let end = end_of_word(rest).ok_or("a quotation does not end")?;
+            let end = end_of_word(rest).ok_or("missing closing quote")?;
             let word = expand(&rest[..end].replace('"', ""));
             match word
                 .split_once('=')
@@ -42,12 +42,14 @@ impl Words {
         self.named.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    fn says(&self, word: &str) -> bool {
+    fn has_word(&self, word: &str) -> bool {
         self.plain.iter().any(|plain| plain == word)
     }
 
     pub(crate) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, String> {
-        self.named(key).map(|text| text.parse().map_err(|_| format!("{key}={text} is no number"))).transpose()
+        self.named(key)
+            .map(|text| text.parse().map_err(|_| format!("{key}={text} is not a number")))
+            .transpose()
     }
 
     fn needed<T: std::str::FromStr>(&self, key: &str) -> Result<T, String> {
@@ -89,7 +91,7 @@ impl Words {
             session: self.session()?,
             request: self.named("request").map(Into::into),
             locks,
-            mode: if self.says("shared") { Mode::Shared } else { Mode::Exclusive },
+            mode: if self.has_word("shared") { Mode::Shared } else { Mode::Exclusive },
             permits: self.number("permits")?,
             capacity: self.number("capacity")?,
             wait: self.wait()?,
@@ -99,13 +101,13 @@ impl Words {
                 None | Some("detect") => Policy::Detect,
                 Some("wait_die") => Policy::WaitDie,
                 Some("wound_wait") => Policy::WoundWait,
-                Some(other) => return Err(format!("nobody knows the policy \"{other}\"")),
+                Some(other) => return Err(format!("unknown policy \"{other}\"")),
             },
             value: self.named("value").map(Into::into),
         }))
     }
 
-    /// The command for the log, if the line is one. An expiry without a version means the present one.
+    /// The command of the line. An expiry without a version uses the current one.
     pub(crate) fn command(&self, version_of: impl Fn(SessionId) -> u64) -> Result<Command, String> {
         Ok(match self.verb() {
             "open" => Command::OpenSession {
@@ -136,7 +138,7 @@ impl Words {
                 session: self.session()?,
                 lock: self.lock(2)?,
                 token: self.token()?,
-                forget: self.says("forget"),
+                forget: self.has_word("forget"),
             },
             "force-release" => Command::ForceRelease {
                 lock: self.lock(1)?,
@@ -167,7 +169,7 @@ impl Words {
                 burst: self.needed("burst")?,
             }),
             "tick" => Command::Tick,
-            other => return Err(format!("nobody knows the command \"{other}\"")),
+            other => return Err(format!("unknown command \"{other}\"")),
         })
     }
 }
@@ -175,7 +177,7 @@ impl Words {
 /// `s1` is the session with id 1.
 fn session(word: &str) -> Result<SessionId, String> {
     let number = word.strip_prefix('s').and_then(|digits| u128::from_str_radix(digits, 16).ok());
-    number.map(SessionId).ok_or(format!("\"{word}\" is no session"))
+    number.map(SessionId).ok_or(format!("\"{word}\" is not a session"))
 }
 
 /// `1.5s` or `250ms`.
@@ -184,14 +186,14 @@ pub(crate) fn moment(text: &str) -> Result<CellTime, String> {
         Some(digits) => (digits, 1_000.0),
         None => (text.strip_suffix('s').ok_or(format!("\"{text}\" has no unit"))?, 1_000_000.0),
     };
-    let number: f64 = digits.parse().map_err(|_| format!("\"{text}\" is no time"))?;
+    let number: f64 = digits.parse().map_err(|_| format!("\"{text}\" is not a time"))?;
     Ok(CellTime((number * scale).round() as u64))
 }
 
 fn end_of_word(rest: &str) -> Option<usize> {
     let mut quoted = false;
-    for (at, sign) in rest.char_indices() {
-        match sign {
+    for (at, character) in rest.char_indices() {
+        match character {
             '"' => quoted = !quoted,
             ' ' if !quoted => return Some(at),
             _ => {}
@@ -200,12 +202,12 @@ fn end_of_word(rest: &str) -> Option<usize> {
     (!quoted).then_some(rest.len())
 }
 
-/// `{x*513}` is 513 times x, `{tab}` a tabulator.
+/// Expands `{x*513}` to 513 times x, and `{tab}` to a tab character.
 fn expand(word: &str) -> String {
     let Some((before, rest)) = word.split_once('{') else { return word.to_owned() };
     let Some((inner, after)) = rest.split_once('}') else { return word.to_owned() };
     let inner = match inner.split_once('*') {
-        Some((sign, times)) => sign.repeat(times.parse().unwrap_or(1)),
+        Some((character, times)) => character.repeat(times.parse().unwrap_or(1)),
         None if inner == "tab" => "\t".to_owned(),
         None => format!("{{{inner}}}"),
     };

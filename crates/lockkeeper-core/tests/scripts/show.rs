@@ -1,4 +1,4 @@
-//! Answers, effects and views as lines of a story.
+//! Formats answers, effects and views as lines of a script.
 
 use lockkeeper_core::value::StoredValue;
 use lockkeeper_core::{Answer, CellTime, Effect, Freed, Grant, LockView, Mode, Refusal, Reply, SessionEnd};
@@ -44,7 +44,7 @@ pub(crate) fn effect(effect: &Effect) -> String {
     }
 }
 
-/// What an answer or effect is, without its details: for counting many of them.
+/// The kind of an answer or effect without its details, for counting.
 pub(crate) fn kind(line: &str) -> &str {
     let words =
         line.strip_prefix("-> ").map_or(line, |rest| rest.split_once(' ').map_or(rest, |(_, what)| what));
@@ -138,7 +138,7 @@ fn freed(why: Freed) -> &'static str {
     }
 }
 
-/// A name, or the beginning of a long one.
+/// A name, truncated if it is long.
 fn name(name: &str) -> String {
     match name.char_indices().nth(60) {
         Some((end, _)) => format!("{}... ({} bytes)", &name[..end], name.len()),

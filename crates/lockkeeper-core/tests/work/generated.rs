@@ -1,5 +1,5 @@
-//! Generated crowds: long queues, many scopes, requests for many locks, and then bursts of commands that set all of it in
-//! motion. Every entry stays within its budgets (checked by [`Cell`]), and in the end everything comes to rest.
+//! Generated workloads: long queues, many scopes and requests for many locks, then bursts of commands that affect all of
+//! them. Every entry stays within its budgets (checked by [`Cell`]), and in the end nothing is held or waiting.
 
 use lockkeeper_core::Wait;
 use lockkeeper_core::mutation::{self, Mutation};
@@ -11,18 +11,18 @@ use proptest::test_runner::TestRunner;
 use super::*;
 
 const LOCKS: usize = 4;
-/// Locks of a request for many.
+/// Number of locks of a wide request.
 const WIDTH: usize = 100;
-/// Holds every lock of the crowd; nobody waits for anything of this session's.
+/// The session that holds every lock of the workload.
 const HOLDER: u128 = 1;
-/// Waits with requests that belong to no scope.
+/// The session of waiting requests without a scope.
 const WAITER: u128 = 2;
-/// Has all scopes.
+/// The session of all scopes.
 const SCOPED: u128 = 3;
-/// Waits with requests for many locks.
+/// The session of requests for many locks.
 const WIDE: u128 = 4;
 
-/// Those who come to one of the locks.
+/// A group of requests for one lock.
 #[derive(Debug, Clone, Copy)]
 enum Group {
     Holders,
@@ -33,7 +33,7 @@ enum Group {
     Wide,
 }
 
-/// What sets them in motion.
+/// A burst of commands.
 #[derive(Debug, Clone, Copy)]
 enum Burst {
     ScopesWait(usize, Policy),
@@ -77,9 +77,9 @@ fn burst() -> impl Strategy<Value = Burst> {
     ]
 }
 
-struct Crowd {
+struct Workload {
     cell: Cell,
-    /// Requests for many locks, by number.
+    /// Number of requests for many locks.
     wide: usize,
     scopes: usize,
 }
@@ -88,18 +88,18 @@ fn name(lock: usize) -> String {
     format!("lock-{lock}")
 }
 
-impl Crowd {
-    fn new() -> Crowd {
-        let mut crowd = Crowd { cell: Cell::default(), wide: 0, scopes: 0 };
-        crowd.cell.apply((HOLDER..=WIDE).map(open).collect());
-        crowd
+impl Workload {
+    fn new() -> Workload {
+        let mut workload = Workload { cell: Cell::default(), wide: 0, scopes: 0 };
+        workload.cell.apply((HOLDER..=WIDE).map(open).collect());
+        workload
     }
 
     fn run(&mut self, commands: Vec<Command>) {
         self.cell.apply_all(commands);
     }
 
-    fn come(&mut self, group: Group, lock: usize, count: usize) {
+    fn add_group(&mut self, group: Group, lock: usize, count: usize) {
         let name = name(lock);
         let commands = match group {
             Group::Holders => vec![Command::Acquire(acquire(HOLDER, &name)); count.min(2)],
@@ -118,7 +118,7 @@ impl Crowd {
             Group::Wide => {
                 let numbers = self.wide..self.wide + count / 10;
                 self.wide = numbers.end;
-                // Each waits for a lock of its own and holds up nobody, so that all can be granted in one entry.
+                // Each waits for a lock of its own and blocks no other, so that all can be granted in one entry.
                 let locks = |number| {
                     let own = (0..WIDTH).map(|lock| format!("wide-{number:05}-{lock:03}").into());
                     Locks::many(own)
@@ -146,7 +146,7 @@ impl Crowd {
         grants.flat_map(release).collect()
     }
 
-    fn set_in_motion(&mut self, burst: Burst) {
+    fn run_burst(&mut self, burst: Burst) {
         match burst {
             Burst::ScopesWait(lock, policy) => {
                 let request = |scope| Acquire { policy, ..scoped(waiting(SCOPED, &name(lock)), scope) };
@@ -195,52 +195,52 @@ impl Crowd {
     }
 }
 
-fn play(groups: &[(Group, usize, usize)], bursts: &[Burst]) -> Crowd {
-    let mut crowd = Crowd::new();
+fn run_workload(groups: &[(Group, usize, usize)], bursts: &[Burst]) -> Workload {
+    let mut workload = Workload::new();
     for lock in 0..LOCKS {
-        crowd.come(Group::Scopes(Policy::Detect), lock, 4 * 60);
+        workload.add_group(Group::Scopes(Policy::Detect), lock, 4 * 60);
     }
     for &(group, lock, count) in groups {
-        crowd.come(group, lock, count);
+        workload.add_group(group, lock, count);
     }
     for &burst in bursts {
-        crowd.set_in_motion(burst);
+        workload.run_burst(burst);
     }
-    crowd
+    workload
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_entry_of_a_generated_crowd_stays_within_its_budgets(
+    fn every_entry_of_a_generated_workload_stays_within_its_budgets(
         groups in vec(group(), 1..10),
         bursts in vec(burst(), 1..10),
     ) {
-        let mut crowd = play(&groups, &bursts);
-        crowd.cell.drain();
-        prop_assert!(!crowd.cell.table.has_backlog());
-        crowd.cell.print("a generated crowd");
-        // Locks of scopes are given back, and everybody else is let in or has gone.
+        let mut workload = run_workload(&groups, &bursts);
+        workload.cell.drain();
+        prop_assert!(!workload.cell.table.has_backlog());
+        workload.cell.print("a generated workload");
+        // End all sessions.
         for session in HOLDER..=WIDE {
-            crowd.set_in_motion(Burst::Expire(session));
+            workload.run_burst(Burst::Expire(session));
         }
-        crowd.cell.drain();
-        let counts = crowd.cell.table.counts();
+        workload.cell.drain();
+        let counts = workload.cell.table.counts();
         prop_assert_eq!((counts.waiting, counts.grants, counts.locks), (0, 0, 0));
     }
 }
 
-/// The proof that crowds are large enough: without budgets some entry does too much.
+/// Mutation test: without budgets some entry of a workload does too much.
 #[test]
-fn a_generated_crowd_shows_work_beyond_the_budget() {
+fn generated_workloads_detect_work_beyond_the_budget() {
     let mut runner = TestRunner::deterministic();
     let strategy = (vec(group(), 1..10), vec(burst(), 1..10));
     mutation::put_back(Some(Mutation::IgnoreBudget));
     let found = (1..=40).find(|_| {
-        let (groups, bursts) = strategy.new_tree(&mut runner).expect("a crowd").current();
-        std::panic::catch_unwind(|| drop(play(&groups, &bursts))).is_err()
+        let (groups, bursts) = strategy.new_tree(&mut runner).expect("a workload").current();
+        std::panic::catch_unwind(|| drop(run_workload(&groups, &bursts))).is_err()
     });
     mutation::put_back(None);
-    println!("found with crowd {:?}", found.expect("some entry takes too many steps"));
+    println!("found with workload {:?}", found.expect("some entry takes too many steps"));
 }

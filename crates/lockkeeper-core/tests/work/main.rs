@@ -1,5 +1,5 @@
-//! One entry does a bounded amount of work (S11), whatever the table holds: the known bad cases, by step counts. Times
-//! are printed for people (`cargo test --release -p lockkeeper-core --test work -- --nocapture`).
+//! One entry does a bounded amount of work (S11), whatever the table holds: the known worst cases, by step counts. Times are
+//! printed for people (`cargo test --release -p lockkeeper-core --test work -- --nocapture`).
 
 #![allow(clippy::unwrap_used)]
 #![allow(
@@ -8,15 +8,15 @@
     reason = "times are printed, nothing depends on them"
 )]
 
+mod cell;
 #[cfg(feature = "mutations")]
 mod generated;
-mod stage;
 
 use lockkeeper_core::{
     Acquire, Command, Effect, Locks, Policy, Refusal, Reply, Restore, SessionId, Ticket, Token, Waiting,
 };
 
-use self::stage::{Cell, acquire, open, scoped, shared, waiting};
+use self::cell::{Cell, acquire, open, scoped, shared, waiting};
 
 /// 250 scopes share one lock, two long queues, and all scopes want the other lock in the same entry.
 #[test]
@@ -31,18 +31,18 @@ fn many_deadlock_searches_in_one_entry() {
     let wanted = (0..250).map(|scope| Command::Acquire(scoped(waiting(1, "L2"), scope))).collect();
     let mut answers = cell.apply(wanted).answers;
     answers.retain(|answer| !matches!(answer, Err(Refusal::Limit(_)) | Ok(Reply::Queued { .. })));
-    assert_eq!(answers, [], "each is queued, or told that the search is too expensive");
+    assert_eq!(answers, [], "each is queued, or refused because the search is too expensive");
     cell.print("250 searches");
     cell.drain();
     cell.print("and what was deferred");
-    // Others are served as ever.
+    // Other requests are still served.
     let free = cell.apply(vec![Command::Acquire(acquire(1, "other"))]);
     assert!(matches!(free.answers[0], Ok(Reply::Granted(_))));
 }
 
-/// A search that did not fit into its entry is made up for, and finds the deadlock.
+/// A search that was deferred to a later entry finds the deadlock.
 #[test]
-fn a_deferred_search_finds_the_deadlock() {
+fn deferred_search_finds_the_deadlock() {
     let mut cell = Cell::default();
     cell.apply((1..=3).map(open).collect());
     // Two scopes hold a lock each, behind queues that are long enough to make searches expensive, not too expensive.
@@ -62,7 +62,7 @@ fn a_deferred_search_finds_the_deadlock() {
     let applied = cell.apply(commands);
     let Ok(Reply::Queued { ticket }) = applied.answers[10] else { panic!("{:?}", applied.answers[10]) };
     assert!(cell.table.has_backlog());
-    // A restored table goes on where the other one was.
+    // A snapshot keeps the deferred search.
     let mut restore = Restore::new();
     cell.table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
     assert_eq!(restore.finish().unwrap(), cell.table);
@@ -74,9 +74,9 @@ fn a_deferred_search_finds_the_deadlock() {
     assert!(matches!(ended, Some(Refusal::Deadlock { .. })), "{ended:?}");
 }
 
-/// One entry frees five locks for which 10,000 readers wait each.
+/// One entry frees five locks, each with 10,000 waiting readers.
 #[test]
-fn many_readers_are_let_in_over_several_entries_and_nobody_overtakes() {
+fn many_readers_are_granted_over_several_entries_without_overtaking() {
     const READERS: usize = 10_000;
     let mut cell = Cell::default();
     cell.apply((1..=3).map(open).collect());
@@ -102,7 +102,7 @@ fn many_readers_are_let_in_over_several_entries_and_nobody_overtakes() {
     });
     let mut all = vec![cell.apply(releases.collect())];
     assert!(cell.table.has_backlog());
-    // Whoever comes meanwhile stands behind those who wait.
+    // New requests queue behind the waiting ones.
     let late = cell.apply(vec![
         Command::Acquire(shared(acquire(3, &locks[4]))),
         Command::Acquire(shared(waiting(3, &locks[4]))),
@@ -129,7 +129,7 @@ fn many_readers_are_let_in_over_several_entries_and_nobody_overtakes() {
 }
 
 #[test]
-fn a_lock_with_many_holders_is_taken_from_them_over_several_entries() {
+fn lock_with_many_holders_is_force_released_over_several_entries() {
     const HOLDERS: u32 = 20_000;
     let mut cell = Cell::default();
     cell.apply((1..=2).map(open).collect());
@@ -144,12 +144,12 @@ fn a_lock_with_many_holders_is_taken_from_them_over_several_entries() {
     assert_eq!(last_token, Token(u64::from(HOLDERS) + 1), "all of them are stale at once");
     cell.drain();
     cell.print("20,000 holders");
-    assert_eq!(cell.table.counts().grants, 1, "whoever waited holds it");
+    assert_eq!(cell.table.counts().grants, 1, "the waiting request holds it");
     let events: Vec<_> = cell.table.history(&"L".into()).take(2).collect();
     assert_eq!(events[1].reason, "stuck", "{events:?}");
 }
 
-/// An older scope takes a lock from very many younger ones.
+/// An older scope takes a lock from many younger ones.
 #[test]
 fn wounding_is_bounded() {
     let mut cell = Cell::default();
@@ -169,7 +169,7 @@ fn wounding_is_bounded() {
         let answer = cell.apply(vec![Command::Acquire(wound(scoped(waiting(1, "L"), 0)))]).answers.remove(0);
         cell.drain();
         match answer {
-            Err(Refusal::Limit(_)) => assert!(tries < 100, "it never gets there"),
+            Err(Refusal::Limit(_)) => assert!(tries < 100, "no progress"),
             Ok(Reply::Granted(_)) => break,
             other => panic!("{other:?}"),
         }
@@ -178,8 +178,8 @@ fn wounding_is_bounded() {
     assert_eq!(cell.table.counts().grants, 2);
 }
 
-/// Entries and steps for the end of so many sessions with a lock and 20 refused requests each; entries until the last
-/// lock is free.
+/// Expires so many sessions with a lock and 20 refused requests each. Returns the entries and steps that it takes, and the
+/// entries until the last lock is free.
 fn mass_expiry(sessions: u128) -> (u64, u64, u64) {
     let mut cell = Cell::default();
     cell.apply_all((1..=sessions).map(open));
@@ -218,9 +218,9 @@ fn mass_expiry_is_linear_and_frees_locks_before_anything_else() {
     assert!(2 * until_free_10 < entries_10, "answers are forgotten after the locks are free");
 }
 
-/// The first quota of a cell counts what is in use, in slices; what happens meanwhile is counted too.
+/// The first quota of a cell counts usage in slices; changes meanwhile are counted too.
 #[test]
-fn the_first_quota_counts_in_slices() {
+fn first_quota_counts_usage_in_slices() {
     const LOCKS: u64 = 50_000;
     let mut cell = Cell::default();
     cell.apply((1..=2).map(open).collect());
@@ -232,7 +232,7 @@ fn the_first_quota_counts_in_slices() {
     cell.apply(vec![Command::ChangeAccess { by: "root".into(), change }]);
     let mut more = 0;
     while cell.table.has_backlog() {
-        // Before and behind the place where counting is.
+        // Before and after the current position of counting.
         cell.apply(
             ["a", "z"].map(|space| Command::Acquire(acquire(2, &format!("{space}/new-{more}")))).into(),
         );
@@ -247,7 +247,7 @@ fn the_first_quota_counts_in_slices() {
     assert_eq!(usage, LOCKS + 2 * more);
 }
 
-/// So many requests for a hundred locks each; each waits because the first of its locks is held by session 1.
+/// Queues `count` requests for a hundred locks each. Each waits because session 1 holds the first of its locks.
 fn wide_requests(cell: &mut Cell, count: usize) {
     cell.apply((1..=2).map(open).collect());
     let first = |number| format!("wide-{number:04}-000");
@@ -262,9 +262,9 @@ fn wide_requests(cell: &mut Cell, count: usize) {
     cell.reset();
 }
 
-/// Each release of one lock lets in a request for a hundred.
+/// Each release of one lock admits a request for a hundred.
 #[test]
-fn requests_for_many_locks_are_let_in_over_several_entries() {
+fn requests_for_many_locks_are_granted_over_several_entries() {
     const REQUESTS: usize = 600;
     let mut cell = Cell::default();
     wide_requests(&mut cell, REQUESTS);
@@ -284,7 +284,7 @@ fn requests_for_many_locks_are_let_in_over_several_entries() {
     assert_eq!(cell.table.counts().grants, REQUESTS as u64);
 }
 
-/// What cancels them is answered at once; those that wait for a hundred locks leave over several entries, and are not
+/// Cancels are answered at once. The requests for a hundred locks leave their queues over several entries, and are not
 /// granted meanwhile.
 #[test]
 fn requests_for_many_locks_are_cancelled_over_several_entries() {
@@ -300,7 +300,7 @@ fn requests_for_many_locks_are_cancelled_over_several_entries() {
     let mut restore = Restore::new();
     cell.table.snapshot().for_each(|chunk| restore.push(&chunk).unwrap());
     assert_eq!(restore.finish().unwrap(), cell.table);
-    // What they wait for becomes free.
+    // The locks that they wait for become free.
     let version = cell.table.session(SessionId(1)).unwrap().version;
     let mut all =
         vec![cancelled, cell.apply(vec![Command::ExpireSession { session: SessionId(1), version }])];
@@ -309,14 +309,14 @@ fn requests_for_many_locks_are_cancelled_over_several_entries() {
     let effects: Vec<_> = all.iter().flat_map(|applied| &applied.effects).collect();
     assert!(
         !effects.iter().any(|effect| matches!(effect, Effect::Granted { .. })),
-        "nobody is there to take it"
+        "cancelled requests are not granted"
     );
     let ended = |effect: &&&Effect| matches!(effect, Effect::Ended { refusal: Refusal::Cancelled, .. });
     assert_eq!(effects.iter().filter(ended).count(), REQUESTS);
     assert_eq!((cell.table.counts().waiting, cell.table.counts().locks), (0, 0));
 }
 
-/// The same for grants whose callers have gone.
+/// The same for cancelled grants.
 #[test]
 fn grants_of_many_locks_are_cancelled_over_several_entries() {
     const REQUESTS: usize = 600;
@@ -335,9 +335,9 @@ fn grants_of_many_locks_are_cancelled_over_several_entries() {
     assert_eq!((cell.table.counts().grants, cell.table.counts().locks), (0, 0));
 }
 
-/// A candidate that is not in a long queue is looked for once; then the budget of the entry is spent.
+/// One search for a missing candidate in a long queue spends the budget of the entry.
 #[test]
-fn looking_for_candidates_is_bounded() {
+fn search_for_candidates_is_bounded() {
     let mut cell = Cell::default();
     cell.apply((1..=2).map(open).collect());
     cell.apply(vec![Command::Acquire(acquire(1, "L"))]);

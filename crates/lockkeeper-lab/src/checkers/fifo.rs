@@ -1,14 +1,14 @@
-//! Whoever stands before another in a queue is let in before the other, if both are (S7).
+//! Requests of a queue are granted in order (S7).
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 use super::history::History;
 
-/// Looks at every queue that was seen.
+/// Checks every observed queue.
 pub fn check(history: &History) -> Vec<Violation> {
     let tokens: BTreeMap<&str, u64> =
-        history.answered.iter().map(|answered| (answered.request.as_str(), answered.token)).collect();
+        history.granted_requests.iter().map(|granted| (granted.request.as_str(), granted.token)).collect();
     let mut violations = Vec::new();
     for queue in &history.queues {
         let granted: Vec<(&str, u64)> = queue
@@ -20,7 +20,7 @@ pub fn check(history: &History) -> Vec<Violation> {
             let ((first, before), (second, after)) = (pair[0], pair[1]);
             if before > after {
                 violations.push(format!(
-                    "{}: {first} stood before {second} at {:?}, but got token {before} and the other one {after}",
+                    "{}: {first} was ahead of {second} at {:?}, but got token {before} after token {after}",
                     queue.lock, queue.seen
                 ));
             }
@@ -33,24 +33,25 @@ pub fn check(history: &History) -> Vec<Violation> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::history::{Answered, Queue};
+    use super::super::history::{GrantedRequest, Queue};
     use super::*;
 
     fn history(tokens: &[(&str, u64)], requests: &[&str]) -> History {
-        let answered =
-            tokens.iter().map(|(request, token)| Answered { request: (*request).to_owned(), token: *token });
+        let granted = tokens
+            .iter()
+            .map(|(request, token)| GrantedRequest { request: (*request).to_owned(), token: *token });
         let requests = requests.iter().map(|request| (*request).to_owned()).collect();
         let queue = Queue { lock: "a".to_owned(), seen: Duration::ZERO, requests };
-        History { answered: answered.collect(), queues: vec![queue], ..History::default() }
+        History { granted_requests: granted.collect(), queues: vec![queue], ..History::default() }
     }
 
     #[test]
-    fn in_turn_is_fine_and_whoever_leaves_does_not_count() {
+    fn grants_in_order_pass_and_withdrawn_requests_are_ignored() {
         assert_eq!(check(&history(&[("x", 1), ("z", 3)], &["x", "y", "z"])), [""; 0]);
     }
 
     #[test]
-    fn one_who_overtakes_is_caught() {
+    fn overtaking_is_detected() {
         assert_eq!(check(&history(&[("x", 2), ("z", 1)], &["x", "y", "z"])).len(), 1);
     }
 }

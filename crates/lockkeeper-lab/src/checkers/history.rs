@@ -1,150 +1,150 @@
-//! What clients have seen, with times of one monotonic clock.
+//! The observations of clients, timed by one monotonic clock.
 
 use std::time::Duration;
 
-/// Everything that all clients have seen.
+/// The observations of all clients.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Grants.
     pub grants: Vec<Grant>,
-    /// For how long clients have relied on them.
+    /// Intervals in which clients relied on a grant.
     pub holds: Vec<Hold>,
-    /// Values that were written, or may have been.
+    /// Writes, including those with an unknown outcome.
     pub writes: Vec<Write>,
-    /// Values that were read.
+    /// Reads.
     pub reads: Vec<Read>,
-    /// Which token answered which request.
-    pub answered: Vec<Answered>,
-    /// Queues that somebody has looked at.
+    /// Granted requests and their tokens.
+    pub granted_requests: Vec<GrantedRequest>,
+    /// Observed queues.
     pub queues: Vec<Queue>,
-    /// Locks that were given back.
+    /// Acknowledged releases.
     pub releases: Vec<Release>,
-    /// What clients were told about grants that they had lost.
+    /// Reported losses of grants.
     pub losses: Vec<Loss>,
-    /// Requests that were sent again after they had been refused.
+    /// Late copies of refused requests.
     pub repeats: Vec<Repeat>,
-    /// What was left in the end, when every client had given back everything and gone.
-    pub left: Vec<Left>,
+    /// Holders and waiters that remain after all clients are gone.
+    pub left: Vec<Leftover>,
 }
 
-/// An acquire that was answered with a token.
+/// A granted acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who got it.
+    /// The client.
     pub client: u32,
-    /// For which lock.
+    /// The lock.
     pub lock: String,
     /// The token.
     pub token: u64,
-    /// When it was asked for.
-    pub asked: Duration,
-    /// When the answer was there.
-    pub answered: Duration,
+    /// When the request was sent.
+    pub invoked: Duration,
+    /// When the answer arrived.
+    pub returned: Duration,
 }
 
-/// A time in which a client that honours its deadline was sure to hold a lock.
+/// An interval in which a client that honours its deadline was certain to hold a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Who.
+    /// The client.
     pub client: u32,
-    /// What.
+    /// The lock.
     pub lock: String,
-    /// By which token.
+    /// The token.
     pub token: u64,
-    /// The answer was there.
+    /// When the answer arrived.
     pub from: Duration,
-    /// The last moment at which its deadline had not passed and it had not begun to release it.
+    /// The last time before its deadline and before it began to release.
     pub until: Duration,
 }
 
-/// A write of a value.
+/// A write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Which value.
+    /// The key.
     pub key: String,
-    /// Its content, different for each write.
+    /// The content, unique for each write.
     pub value: String,
     /// The token under which it was written.
     pub token: u64,
-    /// The version it got; `None` if the answer was lost and it may have happened.
+    /// The new version; `None` if the outcome is unknown.
     pub version: Option<u64>,
-    /// When it was asked for.
-    pub asked: Duration,
-    /// When the answer was there.
-    pub answered: Duration,
+    /// When the request was sent.
+    pub invoked: Duration,
+    /// When the answer arrived.
+    pub returned: Duration,
 }
 
-/// A value that was read.
+/// A read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
-    /// Which value.
+    /// The key.
     pub key: String,
-    /// Its content; empty if there was none.
+    /// The content; empty if there was no value.
     pub value: String,
-    /// Its version; 0 if there was none.
+    /// The version; 0 if there was no value.
     pub version: u64,
-    /// When it was asked for.
-    pub asked: Duration,
-    /// When the answer was there.
-    pub answered: Duration,
+    /// When the request was sent.
+    pub invoked: Duration,
+    /// When the answer arrived.
+    pub returned: Duration,
 }
 
-/// A request, by a name that no other has, and the token that it got.
+/// A granted request with a unique name, and its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answered {
+pub struct GrantedRequest {
     /// The request.
     pub request: String,
     /// The token.
     pub token: u64,
 }
 
-/// The requests in the queue of a lock, in their order, as seen at one moment.
+/// The queue of a lock at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
     /// The lock.
     pub lock: String,
-    /// When it was seen.
+    /// When it was observed.
     pub seen: Duration,
-    /// The requests by name, the next one first.
+    /// The names of the requests, the next one first.
     pub requests: Vec<String>,
 }
 
-/// A lock that was given back, or was not held any more.
+/// An acknowledged release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     /// The lock.
     pub lock: String,
-    /// By which token it was held.
+    /// The token of the grant.
     pub token: u64,
-    /// When it was asked for.
-    pub asked: Duration,
-    /// When the answer was there.
-    pub answered: Duration,
+    /// When the request was sent.
+    pub invoked: Duration,
+    /// When the answer arrived.
+    pub returned: Duration,
 }
 
-/// A client was told that a grant is no longer its own.
+/// A reported loss of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Who.
+    /// The client.
     pub client: u32,
-    /// What.
+    /// The lock.
     pub lock: String,
-    /// By which token it was held.
+    /// The token of the grant.
     pub token: u64,
-    /// When it was told.
-    pub told: Duration,
-    /// Until when it had been promised.
+    /// When it was reported.
+    pub told_at: Duration,
+    /// The promised end of the lease.
     pub promised: Duration,
-    /// What it was told.
+    /// The reported reason.
     pub why: String,
 }
 
-/// A late copy of a request that the lock table had refused.
+/// A late copy of a refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repeat {
-    /// Who.
+    /// The client.
     pub client: u32,
-    /// Which lock was asked for.
+    /// The lock.
     pub lock: String,
     /// The answer to the first copy.
     pub refusal: String,
@@ -152,13 +152,13 @@ pub struct Repeat {
     pub token: Option<u64>,
 }
 
-/// Somebody who holds a lock or waits for it although all clients are gone.
+/// A holder or waiter that remains although all clients are gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct Leftover {
     /// The lock.
     pub lock: String,
-    /// Who.
+    /// The client.
     pub owner: String,
-    /// Waits, rather than holds.
+    /// Whether it waits instead of holding.
     pub waits: bool,
 }

@@ -1,5 +1,5 @@
-//! What must be true of every history of a cell, whatever happened to its nodes. One property, one file; each is
-//! proven by a history that breaks it.
+//! Properties of every history of a cell, whatever faults happened. Each property has its own file and a test with a history
+//! that violates it.
 
 pub mod fifo;
 pub mod history;
@@ -14,10 +14,10 @@ pub mod tokens_rise;
 
 pub use history::History;
 
-/// A property that was broken, in words.
+/// Description of a violated property.
 pub type Violation = String;
 
-/// A property: its name, and the search for what breaks it.
+/// A property: its name, and its check.
 pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
 
 /// Every property.
@@ -33,7 +33,7 @@ pub const ALL: [Checker; 9] = [
     ("refusals_are_final", refusals_are_final::check),
 ];
 
-/// What was broken, if anything was.
+/// Runs all checks.
 pub fn check_all(history: &History) -> Vec<Violation> {
     ALL.iter().flat_map(|(_, check)| check(history)).collect()
 }

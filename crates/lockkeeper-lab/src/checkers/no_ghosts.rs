@@ -1,9 +1,9 @@
-//! When every client has given back everything and gone, nobody holds a lock and nobody waits for one.
+//! After all clients are gone, no lock has a holder or waiter.
 
 use super::Violation;
 use super::history::History;
 
-/// Looks at what was left.
+/// Checks what is left.
 pub fn check(history: &History) -> Vec<Violation> {
     let left = history.left.iter();
     left.map(|left| {
@@ -15,14 +15,14 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::Left;
+    use super::super::history::Leftover;
     use super::*;
 
     #[test]
-    fn a_ghost_is_caught() {
+    fn remaining_holder_or_waiter_is_detected() {
         assert_eq!(check(&History::default()), [""; 0]);
         for waits in [false, true] {
-            let left = vec![Left { lock: "a".to_owned(), owner: "gone".to_owned(), waits }];
+            let left = vec![Leftover { lock: "a".to_owned(), owner: "gone".to_owned(), waits }];
             assert_eq!(check(&History { left, ..History::default() }).len(), 1);
         }
     }

@@ -1,11 +1,11 @@
-//! No two clients that honour their deadline are sure of the same lock at the same time.
+//! No two clients that honour their deadlines are certain to hold the same lock at the same time.
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 use super::history::{History, Hold};
 
-/// Looks for two holds of one lock that overlap.
+/// Checks for overlapping holds of one lock.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut locks: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
     for hold in &history.holds {
@@ -49,15 +49,15 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_is_fine() {
+    fn consecutive_holds_pass() {
         assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "a", 2, 10, 20)]), 0);
         assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "b", 2, 5, 20)]), 0);
     }
 
     #[test]
-    fn two_at_once_are_caught() {
+    fn overlapping_holds_are_detected() {
         assert_eq!(check_holds(vec![hold(2, "a", 2, 9, 20), hold(1, "a", 1, 0, 10)]), 1);
-        // Also within one that lasts longer than its next.
+        // Also within a long hold.
         let within = vec![hold(1, "a", 1, 0, 100), hold(2, "a", 2, 101, 102), hold(3, "a", 3, 50, 60)];
         assert_eq!(check_holds(within), 1);
         let behind = vec![hold(1, "a", 1, 0, 100), hold(2, "a", 2, 10, 20), hold(3, "a", 3, 50, 60)];

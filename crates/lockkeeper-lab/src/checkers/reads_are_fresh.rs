@@ -1,4 +1,4 @@
-//! A read shows at least what was acknowledged, and what had been read, before it was asked for.
+//! A read returns at least the newest version that was acknowledged or read before it was invoked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,37 +6,37 @@ use std::time::Duration;
 use super::Violation;
 use super::history::{History, Read};
 
-/// A version of a key that was known at some moment.
+/// A version of a key and the time from which it was known.
 type Known = (Duration, u64);
 
-/// Looks for reads of something older than what was already known.
+/// Checks for stale reads.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut known: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
     for write in &history.writes {
         if let Some(version) = write.version {
-            known.entry(&write.key).or_default().push((write.answered, version));
+            known.entry(&write.key).or_default().push((write.returned, version));
         }
     }
     let mut reads: BTreeMap<&str, Vec<&Read>> = BTreeMap::new();
     for read in &history.reads {
-        known.entry(&read.key).or_default().push((read.answered, read.version));
+        known.entry(&read.key).or_default().push((read.returned, read.version));
         reads.entry(&read.key).or_default().push(read);
     }
     let mut violations = Vec::new();
     for (key, mut reads) in reads {
-        reads.sort_by_key(|read| read.asked);
+        reads.sort_by_key(|read| read.invoked);
         let mut known = known.remove(key).unwrap_or_default();
         known.sort();
         let mut known = known.into_iter().peekable();
         let mut highest = 0;
         for read in reads {
-            while let Some((_, version)) = known.next_if(|(answered, _)| *answered < read.asked) {
+            while let Some((_, version)) = known.next_if(|(returned, _)| *returned < read.invoked) {
                 highest = highest.max(version);
             }
             if read.version < highest {
                 violations.push(format!(
-                    "{key} was read at version {} at {:?}, when version {highest} had been known",
-                    read.version, read.asked
+                    "{key} was read at version {} at {:?}, but version {highest} was already known",
+                    read.version, read.invoked
                 ));
             }
         }
@@ -49,9 +49,9 @@ mod tests {
     use super::super::history::Write;
     use super::*;
 
-    fn read(version: u64, asked: u64, answered: u64) -> Read {
-        let (asked, answered) = (Duration::from_millis(asked), Duration::from_millis(answered));
-        Read { key: "k".to_owned(), value: String::new(), version, asked, answered }
+    fn read(version: u64, invoked: u64, returned: u64) -> Read {
+        let (invoked, returned) = (Duration::from_millis(invoked), Duration::from_millis(returned));
+        Read { key: "k".to_owned(), value: String::new(), version, invoked, returned }
     }
 
     fn history(reads: Vec<Read>) -> History {
@@ -60,24 +60,24 @@ mod tests {
             value: "v".to_owned(),
             token: 1,
             version: Some(2),
-            asked: Duration::from_millis(10),
-            answered: Duration::from_millis(20),
+            invoked: Duration::from_millis(10),
+            returned: Duration::from_millis(20),
         };
         History { writes: vec![write], reads, ..History::default() }
     }
 
     #[test]
-    fn a_read_beside_a_write_may_show_either() {
+    fn read_concurrent_with_a_write_may_return_either() {
         assert_eq!(check(&history(vec![read(1, 15, 25), read(2, 15, 25), read(2, 30, 40)])), [""; 0]);
     }
 
     #[test]
-    fn a_read_of_what_was_overwritten_is_caught() {
+    fn read_of_an_overwritten_version_is_detected() {
         assert_eq!(check(&history(vec![read(1, 21, 25)])).len(), 1);
     }
 
     #[test]
-    fn a_read_older_than_another_read_is_caught() {
+    fn read_older_than_an_earlier_read_is_detected() {
         assert_eq!(check(&history(vec![read(2, 11, 12), read(1, 13, 14)])).len(), 1);
     }
 }

@@ -1,9 +1,9 @@
-//! A late copy of a refused request is never granted: its caller has gone on (S5).
+//! A late copy of a refused request is never granted (S5).
 
 use super::Violation;
 use super::history::History;
 
-/// Looks at every request that was sent again after its refusal.
+/// Checks every late copy of a refused request.
 pub fn check(history: &History) -> Vec<Violation> {
     let granted = history.repeats.iter().filter_map(|repeat| Some((repeat, repeat.token?)));
     granted
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_copy_that_is_granted_is_caught() {
+    fn granted_late_copy_is_detected() {
         for (token, violations) in [(None, 0), (Some(7), 1)] {
             let repeat = Repeat { client: 1, lock: "a".to_owned(), refusal: "busy".to_owned(), token };
             let history = History { repeats: vec![repeat], ..History::default() };

@@ -1,4 +1,4 @@
-//! One figure: a run of `lockkeeper bench`.
+//! Measures one figure with `lockkeeper bench`.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use super::report::{Figure, MachineLimits};
 use super::setup::Setup;
 use super::{CompareError, CompareOptions};
 
-/// What the clients do.
+/// The workload of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
     /// Every client has a lock of its own.

@@ -1,5 +1,5 @@
-//! The picture of a comparison: a line for each target over the number of clients, one panel for each workload. Rates lie
-//! far apart, so the scale is logarithmic.
+//! The chart of a comparison: a line for each target over the number of clients, one panel for each workload. The scale is
+//! logarithmic, because rates differ by orders of magnitude.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const LEFT: f64 = 60.0;
 const GAP: f64 = 80.0;
 const LEGEND_LINE: f64 = 20.0;
 const LEGEND_COLUMNS: usize = 4;
-/// Dark enough on white, and apart from each other also in grey by their dashes.
+/// Dark enough on white. The dashes distinguish lines in greyscale.
 const COLOURS: [&str; 6] = ["#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#475569"];
 const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 
@@ -23,7 +23,7 @@ pub fn chart(comparison: &Comparison) -> String {
     let height = TOP + PANEL_HEIGHT + 60.0 + LEGEND_LINE * rows.div_ceil(LEGEND_COLUMNS) as f64 + 10.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\" role=\"img\">\n<title>Pairs of acquire and release a second</title>\n\
+         font-size=\"12\" role=\"img\">\n<title>Pairs of acquire and release per second</title>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
     for (panel, (title, of)) in WORKLOADS.into_iter().enumerate() {

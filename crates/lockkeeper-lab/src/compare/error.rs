@@ -1,8 +1,8 @@
-//! Why a comparison failed.
+//! Errors of a comparison.
 
 use lockkeeper_testkit::ServerError;
 
-/// Why something could not be measured.
+/// Why a target could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// A server could not be started.
@@ -20,7 +20,7 @@ pub enum CompareError {
     /// The system refused something.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The error of the system.
         error: std::io::Error,

@@ -1,4 +1,4 @@
-//! How long locks cannot be acquired after the leader of three was killed.
+//! Fail-over time: how long no lock is granted after the leader of three is killed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,7 +12,7 @@ use super::setup::{Setup, runtime};
 use super::{CompareError, Target};
 use crate::servers::Servers;
 
-/// Time for the members to get quiet.
+/// Time for the members to settle.
 const SETTLE: Duration = Duration::from_secs(2);
 const GRANT_WITHIN: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ struct LastGrant {
     granted_at: Instant,
 }
 
-/// A client that acquires and releases a lock on a thread of its own, until it is dropped.
+/// A client that acquires and releases a lock in a loop on a separate thread, until it is dropped.
 struct Client {
     last: Arc<Mutex<LastGrant>>,
     stop: Option<oneshot::Sender<()>>,
@@ -102,8 +102,8 @@ impl Client {
         Ok(Client { last, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// When the first grant came that was requested after a moment. A grant that was requested before may have been
-    /// made by the leader that ended.
+    /// Time of the first grant that was requested after `moment`. An earlier request may have been granted by the killed
+    /// leader.
     fn grant_after(&self, moment: Instant) -> Result<Instant, CompareError> {
         loop {
             let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ const TTL_MS: u64 = 60_000;
 const ROUNDS: usize = 3;
 /// Sessions on one connection.
 const PER_CONNECTION: usize = 1_000;
-/// Each lease of etcd is a write to its log: one lease for so many sessions.
+/// Sessions per lease of etcd: each lease is a write to its log.
 const ETCD_SHARE: usize = 20;
 const ETCD_AT_ONCE: usize = 100;
 
@@ -27,7 +27,7 @@ pub struct KeepAliveCost {
     pub engine: &'static str,
     /// Number of open sessions.
     pub sessions: usize,
-    /// Processor time of all its processes for 1,000 keep-alives, in milliseconds.
+    /// CPU time of all its processes for 1,000 keep-alives, in milliseconds.
     pub cpu_ms_per_thousand: f64,
     /// Resident memory of all its processes that each session added, in bytes.
     pub bytes_per_session: f64,
@@ -56,7 +56,7 @@ pub(super) fn measure(setup: &Setup, sessions: usize) -> Result<Option<KeepAlive
     }))
 }
 
-/// Returns seconds of processor time, and the memory with all sessions open.
+/// Returns seconds of CPU time, and the memory with all sessions open.
 async fn on_cell(setup: &Setup, processes: &[u32], sessions: usize) -> Result<(f64, u64), CompareError> {
     let leader = leader_address(setup).await?;
     let mut links = Vec::new();
@@ -73,7 +73,7 @@ async fn on_cell(setup: &Setup, processes: &[u32], sessions: usize) -> Result<(f
         let ids: Vec<String> = opened.into_iter().map(session_of).collect::<Result<_, _>>()?;
         links.push((link, ids));
     }
-    let (memory, before) = (resident(processes)?, processor_time(processes)?);
+    let (memory, before) = (resident(processes)?, cpu_seconds(processes)?);
     for _ in 0..ROUNDS {
         for (link, ids) in &mut links {
             // One operation for each session, as if each belonged to another client.
@@ -89,7 +89,7 @@ async fn on_cell(setup: &Setup, processes: &[u32], sessions: usize) -> Result<(f
             }
         }
     }
-    Ok((processor_time(processes)? - before, memory))
+    Ok((cpu_seconds(processes)? - before, memory))
 }
 
 fn session_of(answer: answer::Kind) -> Result<String, CompareError> {
@@ -118,14 +118,14 @@ async fn on_etcd(setup: &Setup, processes: &[u32], sessions: usize) -> Result<(f
         let count = ETCD_AT_ONCE.min(sessions - leases.len());
         leases.extend(try_join_all((0..count).map(|_| etcd.open((TTL_MS / 1_000) as i64))).await?);
     }
-    let (memory, before) = (resident(processes)?, processor_time(processes)?);
+    let (memory, before) = (resident(processes)?, cpu_seconds(processes)?);
     for _ in 0..ROUNDS {
         let alive = etcd.keep_alive(&leases).await?;
         if alive != sessions {
             return Err(CompareError::Protocol(format!("only {alive} of {sessions} leases are alive")));
         }
     }
-    Ok((processor_time(processes)? - before, memory))
+    Ok((cpu_seconds(processes)? - before, memory))
 }
 
 fn unreadable(error: impl std::fmt::Display) -> CompareError {
@@ -144,8 +144,8 @@ fn resident(processes: &[u32]) -> Result<u64, CompareError> {
     Ok(sum)
 }
 
-/// Processor time of the processes, in seconds.
-fn processor_time(processes: &[u32]) -> Result<f64, CompareError> {
+/// CPU time of the processes, in seconds.
+fn cpu_seconds(processes: &[u32]) -> Result<f64, CompareError> {
     let mut ticks = 0;
     for process in processes {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).map_err(unreadable)?;

@@ -1,4 +1,4 @@
-//! A connection to a node straight on its frames, for what a keeper cannot request, such as many sessions at once.
+//! A raw frame connection to a node, for requests that a keeper cannot make, such as opening many sessions.
 
 use bytes::BytesMut;
 use lockkeeper_api::v1::{self, answer, operation};
@@ -37,7 +37,7 @@ impl Link {
         Ok(Link { stream, buffer: BytesMut::new() })
     }
 
-    /// Sends the operations in one frame and does not wait for answers: requests that are queued have none yet. The connection
+    /// Sends the operations in one frame without waiting for answers, which queued requests do not have yet. The connection
     /// cannot be used for other requests afterwards.
     ///
     /// # Errors

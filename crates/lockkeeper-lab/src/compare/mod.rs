@@ -46,11 +46,11 @@ pub struct CompareOptions {
     pub sessions: usize,
     /// Number of times a leader is killed; 0 skips it.
     pub fail_overs: usize,
-    /// The folder in which the servers keep their data: the disk that is measured.
+    /// Folder for the data of the servers. Its disk is measured.
     pub scratch_dir: PathBuf,
 }
 
-/// Compares the targets. `progress` is told what is being measured. What cannot be measured is named in the result.
+/// Compares the targets. `progress` receives status messages. The result lists what could not be measured.
 ///
 /// # Errors
 ///
@@ -118,6 +118,6 @@ fn measure_all(
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // A connection that the system refuses later is reported then.
+    // If this fails, connections beyond the limit fail later and are reported.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }

@@ -93,7 +93,7 @@ const RATIOS: [(&str, &str, &str); 6] = [
     ("cell3", "etcd-bare", "three nodes against etcd's bare recipe"),
     ("cell3", "zookeeper", "three nodes against three members of ZooKeeper"),
     ("cell", "redis-bare", "one node against Redis that syncs every write, bare recipe"),
-    ("cell", "redis-memory-bare", "one node against Redis that keeps nothing, bare recipe"),
+    ("cell", "redis-memory-bare", "one node against Redis without persistence, bare recipe"),
     ("cell", "postgres", "one node against PostgreSQL"),
 ];
 
@@ -169,26 +169,26 @@ impl Comparison {
         };
         line(format!(
             "Written by `lockkeeper-lab compare`: one run on one machine with {} cores that the clients and all servers \
-             share, {} s for each figure, a connection for each client. Read the ratios: the figures themselves are the \
-             machine's. In this run append + fdatasync took {:.0} us and a round trip over loopback {:.0} us (p50).\n",
+             share, {} s for each figure, a connection for each client. Compare the ratios: absolute figures depend on the \
+             machine. In this run append + fdatasync took {:.0} us and a round trip over loopback {:.0} us (p50).\n",
             self.cores,
             self.seconds,
             self.machine.append_fdatasync_p50_us,
             self.machine.loopback_round_trip_p50_us
         ));
         if let Some(chart) = chart {
-            line(format!("![pairs a second of all engines]({chart})\n"));
+            line(format!("![pairs per second of all engines]({chart})\n"));
         }
         line("| engine | |\n|---|---|".to_owned());
         for row in &self.rows {
             line(format!("| {} | {} |", row.engine, row.about));
         }
         for (title, of) in WORKLOADS {
-            line(format!("\n## {title}: pairs of acquire and release a second (p50 of acquire)\n"));
+            line(format!("\n## {title}: pairs of acquire and release per second (p50 of acquire)\n"));
             line(markdown_table("engine", &self.clients, &self.cells(of)));
             let ratios = self.ratios(of);
             if !ratios.is_empty() {
-                line(markdown_table("ratio of pairs a second", &self.clients, &ratios));
+                line(markdown_table("ratio of pairs per second", &self.clients, &ratios));
             }
         }
         if !self.fail_overs.is_empty() {
@@ -202,8 +202,8 @@ impl Comparison {
             }
         }
         if !self.keep_alives.is_empty() {
-            line("\n## What it costs to keep sessions alive\n".to_owned());
-            line("| engine | sessions | processor time for 1,000 keep-alives | memory for each session |\n|---|---|---|---|".to_owned());
+            line("\n## The cost of keep-alives\n".to_owned());
+            line("| engine | sessions | CPU time for 1,000 keep-alives | memory for each session |\n|---|---|---|---|".to_owned());
             for one in &self.keep_alives {
                 line(format!(
                     "| {} | {} | {:.2} ms | {} bytes |",

@@ -15,9 +15,9 @@ pub enum Target {
     Redis,
     /// The bare recipe on the same.
     RedisBare,
-    /// The bare recipe on Redis that keeps nothing.
+    /// The bare recipe on Redis without persistence.
     RedisMemoryBare,
-    /// Our engine on three Redis that keep nothing.
+    /// Our engine on three Redis without persistence.
     Redlock,
     /// Our engine on three members of etcd.
     Etcd,
@@ -84,13 +84,13 @@ impl Target {
             Target::Embedded => "the engine in the client's own process, on disk; all clients share it",
             Target::Redis => "our engine on one Redis, appendfsync always",
             Target::RedisBare => {
-                "control: SET NX PX and a script straight on the protocol, appendfsync always"
+                "control: SET NX PX and a script directly on the protocol, appendfsync always"
             }
             Target::RedisMemoryBare => "control: the same, Redis without persistence",
             Target::Redlock => "our engine on three Redis without persistence",
             Target::Etcd => "our engine on three members of etcd",
             Target::EtcdBare => {
-                "control: lease, transaction and watch straight on gRPC, three members of etcd"
+                "control: lease, transaction and watch directly on gRPC, three members of etcd"
             }
             Target::Zookeeper => "our engine on three members of ZooKeeper",
             Target::Consul => "our engine on one Consul server",
@@ -105,7 +105,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Target, String> {
         Target::ALL.into_iter().find(|target| target.name() == text).ok_or_else(|| {
             let names: Vec<_> = Target::ALL.iter().map(|target| target.name()).collect();
-            format!("there is no engine \"{text}\": choose of {}", names.join(", "))
+            format!("unknown engine \"{text}\" (use {})", names.join(", "))
         })
     }
 }

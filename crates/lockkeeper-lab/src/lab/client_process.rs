@@ -47,7 +47,7 @@ impl ClientProcess {
         command.args(["--lock", &settings.lock, "--resource", resource]);
         command.args(["--ttl-ms", &settings.ttl.as_millis().to_string()]);
         command.env("LOCKKEEPER_LOG", "error");
-        // A process group of its own: when the shell that started the lab exits, the kernel resumes stopped processes of
+        // A separate process group: when the shell that started the lab exits, the kernel resumes stopped processes of
         // its group, and a paused holder would renew its lease.
         command.process_group(0);
         let mut process =
@@ -69,7 +69,7 @@ impl ClientProcess {
     fn wait_until_ready(&mut self) -> Result<(), LabError> {
         match self.receive(STEP_WITHIN)? {
             Some(Event { what: EventKind::Ready, .. }) => Ok(()),
-            Some(event) => Err(self.failed(event.what.words())),
+            Some(event) => Err(self.failed(event.what.describe())),
             None => Err(self.failed("it did not get ready; check the load of this machine".to_owned())),
         }
     }
@@ -139,7 +139,7 @@ impl ClientProcess {
     pub(crate) fn acquire(&mut self, wait: Duration) -> Result<(), LabError> {
         match self.perform(&Step::Acquire { wait_ms: wait.as_millis() as u64 })? {
             EventKind::Granted { .. } => Ok(()),
-            other => Err(self.failed(format!("expected a grant, but it {}", other.words()))),
+            other => Err(self.failed(format!("expected a grant, but it {}", other.describe()))),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
-    /// Our own.
+    /// Our own cell.
     Cell,
     /// etcd.
     Etcd,
@@ -23,7 +23,7 @@ pub enum EngineName {
     Redis,
     /// Five Redis, through the library.
     Redlock,
-    /// One Redis with `SET NX PX` and `DEL`, as in countless blog posts: the control.
+    /// One Redis with `SET NX PX` and `DEL`, the naive recipe, as a control.
     Naive,
 }
 
@@ -70,7 +70,7 @@ impl EngineName {
         }
     }
 
-    /// The shortest supported time to live that is not below `wanted`.
+    /// The shortest supported TTL that is not below `wanted`.
     pub(crate) fn ttl(self, wanted: Duration) -> Duration {
         match self {
             // Consul accepts no shorter one, and may keep a session for twice as long.

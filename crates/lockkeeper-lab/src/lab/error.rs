@@ -1,8 +1,8 @@
-//! Why a scenario failed.
+//! Errors of a run.
 
 use lockkeeper_testkit::ServerError;
 
-/// Why a scenario did not run to its end.
+/// Why a scenario did not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A server could not be started or asked.
@@ -22,7 +22,7 @@ pub enum LabError {
     /// The system refused an operation.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: String,
         /// The error of the system.
         error: std::io::Error,

@@ -112,23 +112,23 @@ impl EventKind {
     }
 
     /// A description for people.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             EventKind::Ready => "is ready".to_owned(),
-            EventKind::Asks => "asks for the lock".to_owned(),
+            EventKind::Asks => "requests the lock".to_owned(),
             EventKind::Granted { token: Some(token) } => format!("holds, token {token}"),
             EventKind::Granted { token: None } => "holds, no token".to_owned(),
             EventKind::NotGranted { why } => format!("is not granted: {why}"),
-            EventKind::Lost { why, .. } => format!("its guard says: {why}"),
+            EventKind::Lost { why, .. } => format!("its guard reports: {why}"),
             EventKind::Released { .. } => "releases".to_owned(),
             EventKind::NotReleased { why, .. } => format!("release refused: {why}"),
             EventKind::Read { updates } => format!("reads {updates} updates"),
             EventKind::Wrote { wiped: 0 } => "writes: accepted".to_owned(),
-            EventKind::Wrote { wiped } => format!("writes: accepted, wipes out {wiped} of others"),
+            EventKind::Wrote { wiped } => format!("writes: accepted, overwrites {wiped} of others' updates"),
             EventKind::Refused { act, why } => format!("{act} refused by the gate: {why}"),
             EventKind::Fault { text, .. } => text.clone(),
             EventKind::Worked { rounds, took_ns } => {
-                format!("took it {rounds} times in {} ms", took_ns / 1_000_000)
+                format!("acquired it {rounds} times in {} ms", took_ns / 1_000_000)
             }
             EventKind::Failed { why } => format!("failed: {why}"),
         }

@@ -1,9 +1,9 @@
-//! The lab: real servers, real client processes, real faults, and an exact count of what was lost.
+//! The lab: real servers, real client processes, real faults, and an exact count of lost updates.
 //!
 //! ```text
 //! server_pool     the servers that run; kept from one scenario to the next
 //! scenario_run    one run of a scenario: its servers, clients and resource
-//! scenarios/      one file each: who does what, and which fault is made
+//! scenarios/      one file each: the steps of the clients, and the faults
 //! client/         the client process: runs the steps it is sent, reports events
 //! client_process  a client process as the lab controls it
 //! resource        what the lock protects, with a gate or without; counts lost updates

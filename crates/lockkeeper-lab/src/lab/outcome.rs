@@ -12,15 +12,15 @@ use super::scenario::Scenario;
 use crate::checkers::history::{Grant, History, Hold};
 use crate::checkers::{one_holder, tokens_rise};
 
-/// With a gate at the resource, or without.
+/// Whether the resource has a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The resource checks the token.
     Fenced,
-    /// The resource accepts everything.
+    /// The resource accepts every write.
     Unfenced,
-    /// The scenario has nothing to check.
+    /// The scenario has no fencing to check.
     Either,
 }
 
@@ -151,9 +151,9 @@ pub(crate) fn evaluate(
     let history = history(&timeline);
     let double_holders = one_holder::check(&history).len() as u64;
     let mut notes = findings.notes;
-    let fallen = tokens_rise::check(&history).len();
-    if fallen > 0 && case.engine != EngineName::Consul {
-        notes.push(format!("tokens that did not rise: {fallen}"));
+    let not_rising = tokens_rise::check(&history).len();
+    if not_rising > 0 && case.engine != EngineName::Consul {
+        notes.push(format!("tokens that did not rise: {not_rising}"));
     }
     let began = timeline.first().map_or(0, |event| event.at_ns);
     let ended = timeline.last().map_or(0, |event| event.at_ns);
@@ -182,20 +182,20 @@ fn broken(outcome: &Outcome) -> Option<String> {
     }
     if mode == Mode::Unfenced && lost == 0 && scenario.must_lose() {
         return Some(
-            "nothing was lost without a gate: the fault did not bite, so the run shows nothing".to_owned(),
+            "nothing was lost without a gate: the fault had no effect, so the run proves nothing".to_owned(),
         );
     }
     if scenario == Scenario::ClockJump && outcome.double_holders == 0 {
-        return Some("there were no two holders: the clock did not jump where it should".to_owned());
+        return Some("there were no double holders: the clock did not jump".to_owned());
     }
     None
 }
 
-/// What the clients saw, as the checkers want it. Tokens are made up where an engine has none.
+/// Converts the timeline to a history for the checkers. Engines without tokens get artificial ones.
 fn history(timeline: &[Event]) -> History {
     let mut history = History::default();
     let mut clients: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut asked: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut invoked: BTreeMap<&str, u64> = BTreeMap::new();
     let mut open: BTreeMap<&str, Hold> = BTreeMap::new();
     let at = Duration::from_nanos;
     for (number, event) in timeline.iter().enumerate() {
@@ -203,16 +203,16 @@ fn history(timeline: &[Event]) -> History {
         let client = *clients.entry(&event.who).or_insert(count);
         match &event.what {
             EventKind::Asks => {
-                asked.insert(&event.who, event.at_ns);
+                invoked.insert(&event.who, event.at_ns);
             }
             EventKind::Granted { token } => {
-                let (lock, answered) = (event.lock.clone(), at(event.at_ns));
+                let (lock, returned) = (event.lock.clone(), at(event.at_ns));
                 if let Some(token) = *token {
-                    let asked = at(asked.get(event.who.as_str()).copied().unwrap_or(event.at_ns));
-                    history.grants.push(Grant { client, lock: lock.clone(), token, asked, answered });
+                    let invoked = at(invoked.get(event.who.as_str()).copied().unwrap_or(event.at_ns));
+                    history.grants.push(Grant { client, lock: lock.clone(), token, invoked, returned });
                 }
                 let token = token.unwrap_or(number as u64 + 1);
-                open.insert(&event.who, Hold { client, lock, token, from: answered, until: answered });
+                open.insert(&event.who, Hold { client, lock, token, from: returned, until: returned });
             }
             EventKind::Lost { until_ns, .. }
             | EventKind::Released { until_ns }
@@ -229,7 +229,7 @@ fn history(timeline: &[Event]) -> History {
             _ => {}
         }
     }
-    // Whoever has neither lost it nor given it back is sure of it to the end.
+    // A lock that was neither lost nor released is held to the end.
     let end = at(timeline.last().map_or(0, |event| event.at_ns));
     history.holds.extend(open.into_values().map(|hold| Hold { until: end, ..hold }));
     history
@@ -243,13 +243,13 @@ mod tests {
         Event { at_ns: ms * 1_000_000, who: who.to_owned(), lock: "l".to_owned(), what }
     }
 
-    fn judged(mode: Mode, counts: WriteCounts, timeline: Vec<Event>) -> Outcome {
+    fn evaluate_pause(mode: Mode, counts: WriteCounts, timeline: Vec<Event>) -> Outcome {
         let case = Case { scenario: Scenario::Pause, engine: EngineName::Cell, mode };
         evaluate(case, 1, Findings::default(), counts, timeline)
     }
 
     #[test]
-    fn two_who_are_sure_at_once_are_counted() {
+    fn double_holders_are_counted() {
         let until_ns = 30_000_000;
         let timeline = vec![
             event(1, "A", EventKind::Granted { token: Some(1) }),
@@ -257,19 +257,19 @@ mod tests {
             event(40, "A", EventKind::Lost { until_ns, why: String::new() }),
             event(50, "B", EventKind::Released { until_ns: 50_000_000 }),
         ];
-        assert_eq!(judged(Mode::Fenced, WriteCounts::default(), timeline.clone()).double_holders, 1);
+        assert_eq!(evaluate_pause(Mode::Fenced, WriteCounts::default(), timeline.clone()).double_holders, 1);
         let mut in_time = timeline;
         in_time[2].what = EventKind::Lost { until_ns: 19_000_000, why: String::new() };
-        assert_eq!(judged(Mode::Fenced, WriteCounts::default(), in_time).double_holders, 0);
+        assert_eq!(evaluate_pause(Mode::Fenced, WriteCounts::default(), in_time).double_holders, 0);
     }
 
     #[test]
-    fn a_loss_behind_a_gate_breaks_the_claim_and_none_without_shows_nothing() {
+    fn loss_behind_a_gate_and_no_loss_without_one_are_broken_claims() {
         let lost = WriteCounts { acknowledged: 2, lost: 1, refused: 0 };
-        assert!(judged(Mode::Fenced, lost, Vec::new()).broken.is_some());
-        assert!(judged(Mode::Unfenced, lost, Vec::new()).broken.is_none());
+        assert!(evaluate_pause(Mode::Fenced, lost, Vec::new()).broken.is_some());
+        assert!(evaluate_pause(Mode::Unfenced, lost, Vec::new()).broken.is_none());
         let kept = WriteCounts { lost: 0, ..lost };
-        assert!(judged(Mode::Fenced, kept, Vec::new()).broken.is_none());
-        assert!(judged(Mode::Unfenced, kept, Vec::new()).broken.is_some());
+        assert!(evaluate_pause(Mode::Fenced, kept, Vec::new()).broken.is_none());
+        assert!(evaluate_pause(Mode::Unfenced, kept, Vec::new()).broken.is_some());
     }
 }

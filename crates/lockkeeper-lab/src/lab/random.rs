@@ -1,6 +1,6 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
-/// The same numbers for the same seed (splitmix64).
+/// A seeded random number generator (SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below a bound; 0 if there is no room.
+    /// A number below `bound`, or 0 if the bound is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next() % bound }
     }

@@ -1,5 +1,5 @@
-//! The resource that the lock protects: a set of updates that is read, changed and written back as a whole, as a row or a
-//! file is. Behind a gate it refuses a token below the highest that it has seen; without one it accepts everything. It
+//! The resource that the lock protects: a set of updates that is read, changed and written back as a whole, like a row or a
+//! file. Behind a gate it refuses a token below the highest that it has seen; without one it accepts everything. It
 //! counts lost updates exactly: updates that were acknowledged and are missing at the end.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,38 +6,38 @@ use serde::Serialize;
 
 use super::engine::EngineName;
 
-/// A scenario: what happens to the holders of a lock.
+/// A fault scenario for the holders of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
-    /// A holder is stopped for longer than its lease.
+    /// A holder is paused for longer than its lease.
     Pause,
     /// A holder cannot reach the lock service, but reaches the resource.
     Partition,
     /// The clock of one server is set forward.
     ClockJump,
-    /// The server is killed and started again.
+    /// The server is killed and restarted.
     ServerCrash,
     /// Another server takes over.
     Failover,
     /// A holder releases after its lease.
     WrongRelease,
-    /// A pooler hands the session to somebody else.
+    /// A pooler shares a session between clients.
     PooledSession,
-    /// A thousand wait for one lock.
+    /// A thousand clients wait for one lock.
     Herd,
     /// A waiter dies in the queue.
     DeadWaiter,
-    /// A set under a lock, with pauses.
+    /// A set under a lock, with pauses of the holder.
     EtcdSet,
-    /// Throughput against the time that a lock is held.
+    /// Throughput by hold time.
     LongHold,
-    /// One lock for all against one for each key.
+    /// One lock for all keys, compared to one for each key.
     Granularity,
 }
 
 impl Scenario {
-    /// All, in the order of the matrix.
+    /// All scenarios, in the order of the matrix.
     pub const ALL: [Scenario; 12] = [
         Scenario::Pause,
         Scenario::Partition,
@@ -80,51 +80,54 @@ impl Scenario {
     pub fn description(self) -> &'static str {
         match self {
             Scenario::Pause => {
-                "A takes the lock, reads, and is stopped by SIGSTOP. Its lease ends, B is let in, reads and writes. A goes on \
-                 and writes what follows from what it had read. Three such pairs at once."
+                "A acquires the lock, reads, and is paused by SIGSTOP. Its lease ends; B is granted the lock, reads and \
+                 writes. A resumes and writes what follows from its read. Three such pairs at once."
             }
             Scenario::Partition => {
-                "A takes the lock and reads. Its way to the lock service is cut, that to the resource is not. Its lease ends, B \
-                 is let in, reads and writes. A, which did not look at its guard, writes."
+                "A acquires the lock and reads. Its link to the lock service is cut, its link to the resource is not. Its \
+                 lease ends; B is granted the lock, reads and writes. A writes without checking its guard."
             }
             Scenario::ClockJump => {
-                "A holds a Redlock on three of five instances, the other two being cut off from it. The clock of one of the \
-                 three is set forward by an hour (libfaketime): it forgets A. B takes it on that one and the other two."
+                "A holds a Redlock on three of five instances and is cut off from the other two. The clock of one of the \
+                 three is set forward by an hour (libfaketime), so A's lock expires there. B acquires it on that one and \
+                 the other two."
             }
             Scenario::ServerCrash => {
-                "A takes the lock and reads. The server is killed and started again, Redis without anything on disk. B asks; if \
-                 it is let in, it reads and writes. Then A writes."
+                "A acquires the lock and reads. The server is killed and restarted, Redis without persistence. B requests \
+                 the lock; if it is granted, B reads and writes. Then A writes."
             }
             Scenario::Failover => {
-                "The same, but another server takes over: the leader of three is killed (cell, etcd, ZooKeeper); the primary \
-                 of a Redis is killed, and the replica, which had not yet copied the lock, is promoted."
+                "The same, but another server takes over: the leader of three is killed (cell, etcd, ZooKeeper); the \
+                 primary of a Redis is killed, and the replica, which has not copied the lock yet, is promoted."
             }
             Scenario::WrongRelease => {
-                "A is stopped for longer than its lease, B is let in and reads. A goes on and releases. C asks while B is still \
-                 at work. If A's release has ended B's lock, C is let in too."
+                "A is paused for longer than its lease; B is granted the lock and reads. A resumes and releases. C \
+                 requests the lock while B still works. If A's release has ended B's lock, C is granted it too."
             }
             Scenario::PooledSession => {
-                "PgBouncer in transaction mode. Control: two clients call pg_try_advisory_lock through it, and the pooler runs \
-                 both on one session of the server, for which the lock is re-entrant. Against it: our engine, which finds the \
-                 pooler out and refuses, and takes the lock at transaction level if told so."
+                "PgBouncer in transaction mode. Control: two clients call pg_try_advisory_lock through it, and the pooler \
+                 runs both on one session of the server, for which the lock is re-entrant. In comparison: our engine, \
+                 which detects the pooler and refuses, and uses transaction-level locks on request."
             }
             Scenario::Herd => {
-                "A thousand wait for one lock, on twenty connections. Counted by the server itself: what it has to do for each \
-                 release."
+                "A thousand clients wait for one lock, on twenty connections. The server's own counters show its work for \
+                 each release."
             }
             Scenario::DeadWaiter => {
-                "A holds, B waits and is killed in the queue, C waits behind it. A releases. How long until C is let in?"
+                "A holds, B waits and is killed in the queue, C waits behind it. A releases. How long until C is granted \
+                 the lock?"
             }
             Scenario::EtcdSet => {
-                "The test of Jepsen's report on etcd 3.4.3: a set that is read, changed and written back under a lock with leases \
-                 of 2 s, by five clients, with a pause of whoever holds every 5 s. How many acknowledged updates are lost? \
-                 Jepsen saw about 18 %."
+                "The test of Jepsen's report on etcd 3.4.3: a set that is read, changed and written back under a lock \
+                 with leases of 2 s, by five clients, with a pause of the holder every 5 s. How many acknowledged updates \
+                 are lost? Jepsen saw about 18 %."
             }
             Scenario::LongHold => {
-                "Eight clients and one lock, held for 0, 1, 10 and 100 ms: what the lock costs beside the work."
+                "Eight clients and one lock, held for 0, 1, 10 and 100 ms: the overhead of the lock in addition to the \
+                 work."
             }
             Scenario::Granularity => {
-                "Eight clients hold for 5 ms: one lock for all, then one for each key of eight."
+                "Eight clients hold for 5 ms: one lock for all, then one for each of eight keys."
             }
         }
     }
@@ -141,10 +144,12 @@ impl Scenario {
                 "one server or one leader decides: its clock can end a lease early, but there are no two quorums; see pause",
             ),
             (Scenario::Failover, Redlock) => Some("there is no leader and no replica; see server-crash"),
-            (Scenario::Failover, Consul | Postgres) => Some("not built: the lab starts one server of it"),
+            (Scenario::Failover, Consul | Postgres) => {
+                Some("not implemented: the lab starts only one server of it")
+            }
             (Scenario::PooledSession, Postgres) => None,
             (Scenario::PooledSession, _) => Some("there is no pooler between client and server"),
-            (Scenario::DeadWaiter, Naive) => Some("there is no queue: everybody polls"),
+            (Scenario::DeadWaiter, Naive) => Some("there is no queue: all clients poll"),
             _ => None,
         }
     }

@@ -69,7 +69,7 @@ impl<'a> ScenarioRun<'a> {
         })
     }
 
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn report_progress(&self, text: &str) {
         (self.progress)(text);
     }
 
@@ -109,8 +109,8 @@ impl<'a> ScenarioRun<'a> {
         ClientProcess::start(self.program, &settings, &self.resource.address.to_string(), &self.events)
     }
 
-    /// Starts pairs of a holder and a rival, each with a lock of its own. Holders and rivals have URLs of their own, so that
-    /// the holders alone can be cut off.
+    /// Starts pairs of a holder and a rival, each with its own lock. Holders and rivals have separate URLs, so that only the
+    /// holders can be cut off.
     pub(crate) fn pairs(
         &self,
         count: usize,

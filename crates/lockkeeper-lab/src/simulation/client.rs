@@ -10,34 +10,36 @@ use lockkeeper::{Error, Guard, Keeper, Token};
 use super::machine::{true_after, true_now};
 use super::random::Random;
 use super::recorder::Recorder;
-use crate::checkers::history::{Answered, Hold, Loss, Queue, Read, Release, Write};
+use crate::checkers::history::{GrantedRequest, Hold, Loss, Queue, Read, Release, Write};
 
-/// Few, so that there is something to wait for.
+/// Few, so that workers contend.
 pub(super) const LOCKS: [&str; 3] = ["red", "green", "blue"];
 
-/// Between two tries.
-pub(super) const AGAIN: Duration = Duration::from_millis(20);
+/// Pause before a retry.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often a holder looks at its guard.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Interval at which a holder checks its guard.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What all workers of a run know.
+/// State that all workers of a run share.
 #[derive(Clone)]
 pub(super) struct Work {
     pub(super) url: String,
     pub(super) ttl: Duration,
     pub(super) recorder: Recorder,
-    /// In true time: from then on nobody begins anything new.
+    /// End of the workload in true time: no new operations start afterwards.
     pub(super) until: Duration,
-    /// How many workers are at work.
+    /// Number of active workers.
     pub(super) busy: Arc<AtomicU32>,
-    /// Requests made so far, for their names.
+    /// Number of requests so far, for unique names.
     pub(super) requests: Arc<AtomicU64>,
-    /// When a session ends that its client does not renew in time, in true time.
-    pub(super) lapses: Arc<Mutex<Option<Duration>>>,
+    /// True time at which a session lapses that is deliberately not renewed in time.
+    pub(super) next_lapse: Arc<Mutex<Option<Duration>>>,
+    /// Plain clients let most sessions lapse, and renew them often afterwards.
+    pub(super) lapses_often: bool,
 }
 
-/// Counts a worker, also if it is killed.
+/// Counts an active worker until dropped, even if it is killed.
 pub(super) struct Busy(Arc<AtomicU32>);
 
 impl Busy {
@@ -53,13 +55,13 @@ impl Drop for Busy {
     }
 }
 
-/// A process with so many workers, which share a keeper.
+/// Runs a client process whose workers share a keeper.
 pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Random) {
     let busy = Busy::new(&work.busy);
     let Some(keeper) = connect(client, &work).await else { return };
     let keeper = Arc::new(Mutex::new(keeper));
     let mut tasks = Vec::new();
-    // As a leader does that was elected and has nothing else to ask.
+    // A quiet client, like an elected leader without other requests.
     let quiet = random.once_in(3);
     for number in 0..if quiet { 1 } else { workers } {
         let worker = Worker {
@@ -76,10 +78,10 @@ pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Rando
         if let Err(error) = task.await
             && error.is_panic()
         {
-            work.recorder.trouble(true_now(), format!("client {client} panicked: {error}"));
+            work.recorder.record_failure(true_now(), format!("client {client} panicked: {error}"));
         }
     }
-    // The session lives on, so that whatever a worker has left behind stays there for all to see.
+    // Keeps the session alive, so that anything a worker leaves behind remains visible.
     drop(busy);
     std::future::pending().await
 }
@@ -91,8 +93,8 @@ async fn connect(client: u32, work: &Work) -> Option<Keeper> {
             Ok(keeper) => return Some(keeper),
             Err(_) => work.recorder.count("connects failed"),
         }
-        // Whoever is refused at once must not try again in the same moment: time would stand still.
-        tokio::time::sleep(AGAIN).await;
+        // Without a pause, immediate refusals would loop without advancing the simulated time.
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
     None
 }
@@ -100,7 +102,7 @@ async fn connect(client: u32, work: &Work) -> Option<Keeper> {
 struct Worker {
     number: u32,
     client: u32,
-    /// It holds for long and asks for nothing else meanwhile: whoever it is connected to stays its node.
+    /// It holds for a long time without other requests, so that it stays connected to its node.
     quiet: bool,
     work: Work,
     random: Random,
@@ -115,8 +117,8 @@ impl Worker {
             match self.random.below(24) {
                 _ if self.quiet => self.acquire(&keeper, lock).await,
                 0 | 1 => self.read(&keeper, lock).await,
-                2..=4 => self.look(&keeper, lock).await,
-                // Somebody new takes its place; those who share the old keeper go on with it until they are done.
+                2..=4 => self.check(&keeper, lock).await,
+                // Replaces the keeper. Operations on the old keeper continue until they complete.
                 5 if self.number.is_multiple_of(10) => {
                     drop(keeper);
                     let Some(new) = connect(self.client, &self.work).await else { return };
@@ -130,30 +132,30 @@ impl Worker {
     }
 
     async fn read(&mut self, keeper: &Keeper, key: &str) {
-        let asked = true_now();
+        let invoked = true_now();
         let read = keeper.value(key).get().await;
         let (value, version) = match read {
             Ok(Some(value)) => (String::from_utf8_lossy(&value.bytes).into_owned(), value.version),
             Ok(None) => (String::new(), 0),
             Err(error) => return self.work.recorder.count(&format!("reads {}", error.code())),
         };
-        let answered = true_now();
+        let returned = true_now();
         self.work
             .recorder
-            .tell(answered, &format!("worker {} reads {key} at version {version}", self.number));
-        self.work.recorder.note(|history| {
-            history.reads.push(Read { key: key.to_owned(), value, version, asked, answered });
+            .record_event(returned, &format!("worker {} reads {key} at version {version}", self.number));
+        self.work.recorder.update(|history| {
+            history.reads.push(Read { key: key.to_owned(), value, version, invoked, returned });
         });
     }
 
-    async fn look(&mut self, keeper: &Keeper, lock: &str) {
+    async fn check(&mut self, keeper: &Keeper, lock: &str) {
         match keeper.who(lock).await {
             Ok(state) => {
                 let requests = state.queue.into_iter().map(|waiter| waiter.value).collect();
                 let queue = Queue { lock: lock.to_owned(), seen: true_now(), requests };
-                self.work.recorder.note(|history| history.queues.push(queue));
+                self.work.recorder.update(|history| history.queues.push(queue));
             }
-            Err(error) => self.work.recorder.count(&format!("looks {}", error.code())),
+            Err(error) => self.work.recorder.count(&format!("queue reads {}", error.code())),
         }
     }
 
@@ -165,8 +167,8 @@ impl Worker {
             _ => wanted.wait(self.random.between_ms(200, 4_000)),
         };
         let session = keeper.session_ids().await.ok();
-        let asked = true_now();
-        // Some change their mind: the future is dropped wherever it is.
+        let invoked = true_now();
+        // Some acquires are cancelled: the future is dropped at an arbitrary await.
         let limit = match self.random.below(6) {
             0 => self.random.between_ms(1, 1_000),
             _ => Duration::from_secs(3_600),
@@ -174,33 +176,38 @@ impl Worker {
         match tokio::time::timeout(limit, wanted.acquire()).await {
             Ok(Ok(guard)) => {
                 let token = guard.token().0;
-                let from = self.work.recorder.grant(self.number, lock, token, asked);
-                // A request whose session was lost goes on in a new one, at the end of the queue.
+                let from = self.work.recorder.grant(self.number, lock, token, invoked);
+                // A request whose session was lost continues in a new session at the end of the queue.
                 if keeper.session_ids().await.ok() == session {
-                    self.work.recorder.note(|history| history.answered.push(Answered { request, token }));
+                    self.work
+                        .recorder
+                        .update(|history| history.granted_requests.push(GrantedRequest { request, token }));
                 }
                 self.hold(keeper, guard, from).await;
             }
             Ok(Err(error)) => {
-                self.work
-                    .recorder
-                    .tell(true_now(), &format!("{request} of {} ends: {}", self.number, error.code()));
+                self.work.recorder.record_event(
+                    true_now(),
+                    &format!("{request} of {} ends: {}", self.number, error.code()),
+                );
                 self.work.recorder.count(&format!("acquires {}", error.code()));
             }
             Err(_) => {
-                self.work.recorder.tell(true_now(), &format!("{request} of {} is given up", self.number));
-                self.work.recorder.count("acquires given up");
+                self.work
+                    .recorder
+                    .record_event(true_now(), &format!("{request} of {} is cancelled", self.number));
+                self.work.recorder.count("acquires cancelled");
             }
         }
     }
 
-    /// Holds the lock for a while, and writes under its token. Some go on writing when they have it no longer.
+    /// Holds the lock for a while and writes under its token. Some also write after the hold.
     async fn hold(&mut self, keeper: &Keeper, guard: Guard, from: Duration) {
         let (lock, token) = (guard.lock_name().to_owned(), guard.token());
         self.work_under(keeper, guard, &lock, token, from).await;
         if self.random.once_in(4) {
             tokio::time::sleep(self.random.between_ms(0, 500)).await;
-            // That it is refused tells nobody of a loss: the lock was given back, or known to be lost.
+            // A refusal is not a loss: the lock was released, or already known to be lost.
             if let Err(error) = self.write(keeper, &lock, token).await {
                 self.work.recorder.count(&format!("late writes {}", error.code()));
             }
@@ -211,7 +218,7 @@ impl Worker {
         let mut hold = Holding::new(self, lock, token.0, from);
         let rounds = if self.quiet { 1 } else { self.random.below(6) };
         for _ in 0..rounds {
-            if !hold.look(&guard) {
+            if !hold.check(&guard) {
                 break;
             }
             if !self.quiet && self.random.once_in(2) {
@@ -220,8 +227,8 @@ impl Worker {
                     tokio::select! {
                         biased;
                         written = &mut write => break written,
-                        // A write may wait for a leader for long: what the guard promises meanwhile counts too.
-                        () = tokio::time::sleep(LOOK_AGAIN) => drop(hold.look(&guard)),
+                        // A write may wait long for a leader, so the guard's promise is recorded meanwhile.
+                        () = tokio::time::sleep(CHECK_INTERVAL) => drop(hold.check(&guard)),
                     }
                 };
                 if let Err(error) = written {
@@ -229,33 +236,33 @@ impl Worker {
                     hold.lost(&error);
                 }
             } else {
-                // Some hold for longer than an election takes, or than their time to live.
+                // Some holds last longer than an election or the TTL.
                 let longest = match self.quiet {
                     true => 8_000,
                     false if self.random.once_in(8) => 3_000,
                     false => 30,
                 };
                 let until = true_now() + self.random.between_ms(0, longest);
-                while true_now() < until && hold.look(&guard) {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                while true_now() < until && hold.check(&guard) {
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 }
             }
         }
         hold.end(&guard);
-        let asked = true_now();
+        let invoked = true_now();
         if self.random.once_in(4) {
             drop(guard);
             return;
         }
         let released = guard.release().await;
-        let answered = true_now();
+        let returned = true_now();
         match released {
             Ok(()) => {
                 self.work
                     .recorder
-                    .tell(answered, &format!("worker {} released {lock} ({})", self.number, token.0));
-                let release = Release { lock: lock.to_owned(), token: token.0, asked, answered };
-                self.work.recorder.note(|history| history.releases.push(release));
+                    .record_event(returned, &format!("worker {} released {lock} ({})", self.number, token.0));
+                let release = Release { lock: lock.to_owned(), token: token.0, invoked, returned };
+                self.work.recorder.update(|history| history.releases.push(release));
             }
             Err(error) => {
                 self.work.recorder.count(&format!("releases {}", error.code()));
@@ -265,31 +272,31 @@ impl Worker {
     }
 
     async fn write(&self, keeper: &Keeper, lock: &str, token: Token) -> Result<(), Error> {
-        let asked = true_now();
+        let invoked = true_now();
         let value = format!("v{}", self.work.requests.fetch_add(1, Ordering::Relaxed));
-        // In the history before it is made: whoever is killed in the middle may have written all the same.
+        // Recorded before it is sent: the write may happen even if the process is killed.
         let write = Write {
             key: lock.to_owned(),
             value,
             token: token.0,
             version: None,
-            asked,
-            answered: Duration::MAX,
+            invoked,
+            returned: Duration::MAX,
         };
-        let (place, value) = self.work.recorder.note(|history| {
+        let (place, value) = self.work.recorder.update(|history| {
             history.writes.push(write.clone());
             (history.writes.len() - 1, write.value)
         });
         let put = keeper.value(lock).fence_with(lock, token).put(value.clone().into_bytes()).await;
-        let answered = true_now();
+        let returned = true_now();
         match put {
             Ok(version) => {
                 self.work
                     .recorder
-                    .tell(answered, &format!("worker {} wrote {value} as {version}", self.number));
-                self.work.recorder.note(|history| {
+                    .record_event(returned, &format!("worker {} wrote {value} as {version}", self.number));
+                self.work.recorder.update(|history| {
                     let write = &mut history.writes[place];
-                    (write.version, write.answered) = (Some(version), answered);
+                    (write.version, write.returned) = (Some(version), returned);
                 });
                 Ok(())
             }
@@ -299,14 +306,14 @@ impl Worker {
     }
 }
 
-/// A hold in the making: in the history from its first moment on, so that it is there also if its process is killed.
+/// A hold in progress. It is recorded from its start, in case its process is killed.
 struct Holding {
     recorder: Recorder,
     client: u32,
     lock: String,
     token: u64,
     place: usize,
-    /// Until when it is surely held, as far as is known. In true time.
+    /// Last known end of the lease in true time.
     promised: Duration,
 }
 
@@ -315,34 +322,34 @@ impl Holding {
         let recorder = worker.work.recorder.clone();
         let client = worker.number;
         let hold = Hold { client, lock: lock.to_owned(), token, from, until: from };
-        let place = recorder.note(|history| {
+        let place = recorder.update(|history| {
             history.holds.push(hold);
             history.holds.len() - 1
         });
         Holding { recorder, client, lock: lock.to_owned(), token, place, promised: from }
     }
 
-    /// Whether it is still held; until when, is noted.
-    fn look(&mut self, guard: &Guard) -> bool {
+    /// Whether it is still held. Records until when.
+    fn check(&mut self, guard: &Guard) -> bool {
         let remaining = guard.remaining();
         if remaining.is_zero() {
             return false;
         }
         self.promised = true_after(remaining);
-        self.recorder.note(|history| history.holds[self.place].until = self.promised);
+        self.recorder.update(|history| history.holds[self.place].until = self.promised);
         true
     }
 
-    /// It is about to be given back: from now on nobody relies on it.
+    /// Ends the hold before the release.
     fn end(&mut self, guard: &Guard) {
-        if self.look(guard) {
-            self.recorder.note(|history| history.holds[self.place].until = true_now());
+        if self.check(guard) {
+            self.recorder.update(|history| history.holds[self.place].until = true_now());
         } else {
             self.recorder.count("holds ended by the deadline");
         }
     }
 
-    /// Whatever was asked in its name was answered like this.
+    /// Records a loss if the error reports one.
     fn lost(&self, error: &Error) {
         if !matches!(error, Error::NotHeld { .. } | Error::SessionLost | Error::StaleToken { .. }) {
             return;
@@ -351,10 +358,10 @@ impl Holding {
             client: self.client,
             lock: self.lock.clone(),
             token: self.token,
-            told: true_now(),
+            told_at: true_now(),
             promised: self.promised,
             why: error.code().to_owned(),
         };
-        self.recorder.note(|history| history.losses.push(loss));
+        self.recorder.update(|history| history.losses.push(loss));
     }
 }

@@ -1,4 +1,4 @@
-//! How far apart the nodes are, and which timing they have for it.
+//! Distances between nodes, and the matching timing.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use super::random::Random;
 /// The node that forms the cell, and is elected first.
 const FIRST_LEADER: MachineId = 1;
 
-/// How far apart the nodes of a run are.
+/// Distances between the nodes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Distance {
-    /// In one place.
+    /// All nodes in one place.
     Near,
-    /// As far as this timing is made for.
+    /// As far apart as this timing allows.
     Far(TimingPreset),
-    /// In one place, while people change the timing: each life of a node may have another one.
+    /// In one place, with mixed timings: each start of a node may use another one.
     Mixed,
-    /// The same, and the first leader begins with a longer promise than its followers. It is cut off from them: they are free to
-    /// elect another leader long before its own promise would end.
+    /// The same, and the first leader starts with a longer promise than its followers. When it is cut off, they can elect another
+    /// leader long before its own promise would end.
     LongerLeader,
 }
 
 impl Distance {
-    /// By a source of its own: the rest of a seed stays as it was.
+    /// Uses a separate generator, so that the rest of a seed does not change.
     pub(super) fn at_random(seed: u64) -> Distance {
         let mut random = Random::new(seed ^ 0x0064_6973_7461_6e63);
         match random.below(10) {
@@ -39,7 +39,7 @@ impl Distance {
         }
     }
 
-    /// The timing of a node that is started, for the first time or again.
+    /// The timing of a node at a start.
     pub(super) fn timing(self, node: MachineId, is_first: bool, random: &mut Random) -> Timing {
         let preset = match self {
             Distance::Near => TimingPreset::Lan,
@@ -53,7 +53,7 @@ impl Distance {
         preset.timing()
     }
 
-    /// The faults that belong to it.
+    /// Faults for this distance.
     pub(super) fn faults(self, seed: u64, clients: usize) -> Vec<(Duration, Fault)> {
         if self != Distance::LongerLeader {
             return Vec::new();
@@ -63,7 +63,7 @@ impl Distance {
         vec![(at, Fault::Split(random.below(1 << clients), random.between_ms(2_000, 7_000)))]
     }
 
-    /// The way from one node to another, beside what it takes in one place.
+    /// Additional one-way latency between nodes.
     pub(super) fn one_way(self) -> Duration {
         Duration::from_millis(match self {
             Distance::Near | Distance::Mixed | Distance::LongerLeader => 0,

@@ -1,63 +1,65 @@
-//! What goes wrong in a run, and when. All of it follows from the seed.
+//! The faults of a run and their times, derived from the seed.
 
 use std::time::Duration;
 
 use super::network::{Disturbance, MachineId, Network};
-use super::node::{End, Order};
+use super::node::{AdminAction, End};
 use super::random::Random;
 
-/// Something that happens at a moment.
+/// A fault at a point in time.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fault {
-    /// A node's process or machine is gone.
+    /// A node's process is killed, or its machine loses power.
     Kill(MachineId, End),
-    /// And comes back.
+    /// A node is started.
     Start(MachineId),
-    /// A machine stands still for so long.
+    /// A machine is paused for this duration.
     Stop(MachineId, Duration),
-    /// The way from one to another is cut.
+    /// The link from one machine to another is cut.
     Cut(MachineId, MachineId),
-    /// The way from one to another is slow.
+    /// The link from one machine to another is slow.
     Slow(MachineId, MachineId, Duration),
-    /// Both ways between two are whole again.
+    /// Both directions between two machines are healed.
     Heal(MachineId, MachineId),
-    /// The network falls apart for so long: the leader and the clients whose bits are set here, everybody else there.
-    /// Its clients hear of nobody else, and those on the other side soon have another leader.
+    /// The network is partitioned for this duration: the leader and the clients whose bits are set on one side, all others on
+    /// the other side, where a new leader is soon elected.
     Split(u64, Duration),
-    /// All streams between two are broken off.
+    /// All streams between two machines are reset.
     Reset(MachineId, MachineId),
-    /// Something happens to a single stream between two.
+    /// A single stream between two machines is disturbed.
     Disturb(MachineId, MachineId, Disturbance),
-    /// The leader loses its majority for so long: one other node stands still, the way to the rest is cut and healed
-    /// for new streams, while the old ones are in their retransmission back-off for the second time.
+    /// The leader loses its majority for the first duration: one other node is paused, and the links to the rest are cut. They
+    /// are then healed for new streams, while the old ones stay in retransmission backoff for the second duration.
     LoseMajority(Duration, Duration),
-    /// Both ways between two are whole again for new streams; the old ones stay as they are for so long.
+    /// The same, shortly before a session lapses.
+    LoseMajorityAtLapse(Duration, Duration),
+    /// Both directions between two machines are healed for new streams; old ones stay frozen for this duration.
     HealForNew(MachineId, MachineId, Duration),
-    /// People set a machine's clock by so many milliseconds.
+    /// A machine's wall clock is set by this many milliseconds.
     SetClock(MachineId, i64),
-    /// A client's process is gone, and another one takes its place.
+    /// A client's process is killed and replaced.
     Replace(MachineId),
     /// The members of the cell are changed.
-    Change(Order),
-    /// The lock table of a node becomes different from those of the others.
+    Change(AdminAction),
+    /// The lock table of a node diverges from the others.
     Damage(MachineId),
-    /// A node's disk becomes slow or full, or whole again.
+    /// A node's disk becomes slow, full or healthy.
     Disk(MachineId, DiskState),
 }
 
-/// What is wrong with a disk.
+/// The state of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskState {
-    Whole,
-    /// Each sync takes so long.
+    Healthy,
+    /// Each sync takes this long.
     Slow(Duration),
-    /// No segment can be made.
+    /// No segment can be created.
     Full,
 }
 
-/// How much goes wrong.
+/// The kinds of faults in a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kinds {
+pub(super) struct FaultKinds {
     pub(super) kills: bool,
     pub(super) power: bool,
     pub(super) stops: bool,
@@ -68,12 +70,12 @@ pub(super) struct Kinds {
     pub(super) disks: bool,
 }
 
-impl Kinds {
-    /// Most runs have a few kinds only, so that each gets its time.
-    pub(super) fn at_random(random: &mut Random) -> Kinds {
+impl FaultKinds {
+    /// Most runs have only a few kinds, so that each gets enough time.
+    pub(super) fn at_random(random: &mut Random) -> FaultKinds {
         let all = random.once_in(4);
         let mut some = || all || random.once_in(2);
-        let mut kinds = Kinds {
+        let mut kinds = FaultKinds {
             kills: some(),
             power: some(),
             stops: some(),
@@ -88,13 +90,13 @@ impl Kinds {
     }
 }
 
-/// A rare fault that some runs have several times. Chosen by a source of its own: the rest of a seed stays as it was.
+/// A rare fault that some runs repeat. Uses a separate generator, so that the rest of a seed does not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Emphasis {
     Nothing,
     /// The leader loses its majority and gets it back in the same term.
     LostMajorities,
-    /// Clients far away from a slow cell.
+    /// Clients with high latency to a slow cell.
     Lag,
 }
 
@@ -120,7 +122,10 @@ impl Emphasis {
         while now < until {
             match self {
                 Emphasis::Nothing => break,
-                Emphasis::LostMajorities => faults.push((now, lost_majority(&mut random))),
+                Emphasis::LostMajorities => {
+                    let (duration, back_off) = lost_majority(&mut random);
+                    faults.push((now, Fault::LoseMajorityAtLapse(duration, back_off)));
+                }
                 Emphasis::Lag => lag(&mut random, nodes, clients, now, &mut faults),
             }
             now += random.between_ms(2_500, 5_000);
@@ -129,14 +134,15 @@ impl Emphasis {
     }
 }
 
-fn lost_majority(random: &mut Random) -> Fault {
-    Fault::LoseMajority(random.between_ms(900, 2_200), random.between_ms(300, 3_000))
+/// Duration of a lost majority, and the retransmission back-off of its links.
+fn lost_majority(random: &mut Random) -> (Duration, Duration) {
+    (random.between_ms(900, 2_200), random.between_ms(300, 3_000))
 }
 
-/// The faults of a run.
+/// Plans the faults of a run.
 pub(super) fn plan(
     random: &mut Random,
-    kinds: Kinds,
+    kinds: FaultKinds,
     nodes: &[MachineId],
     clients: &[MachineId],
     until: Duration,
@@ -155,7 +161,7 @@ pub(super) fn plan(
                 };
                 faults.push((now, Fault::Kill(node, end)));
                 faults.push((now + random.between_ms(50, 4_000), Fault::Start(node)));
-                // Sometimes all of them, one shortly after the other.
+                // Sometimes all nodes, in short succession.
                 if random.once_in(6) {
                     for other in nodes.iter().filter(|other| **other != node) {
                         let at = now + random.between_ms(0, 40);
@@ -183,15 +189,15 @@ pub(super) fn plan(
         let fourth = nodes.len() as MachineId + 1;
         let begins = random.between_ms(2_000, 6_000);
         faults.push((begins, Fault::Start(fourth)));
-        // Asked again and again: only a leader that has its majority can do it.
+        // Repeated, because only a leader with a majority can do it.
         for round in 0..6 {
             let at = begins + Duration::from_millis(500 + 1_000 * round);
-            faults.push((at, Fault::Change(Order::Add(fourth))));
+            faults.push((at, Fault::Change(AdminAction::Add(fourth))));
         }
         let leaves = *random.one_of(nodes);
         for round in 0..6 {
             let at = begins + Duration::from_millis(7_000 + 1_000 * round);
-            faults.push((at, Fault::Change(Order::Remove(leaves))));
+            faults.push((at, Fault::Change(AdminAction::Remove(leaves))));
         }
     }
     if kinds.damage {
@@ -203,7 +209,7 @@ pub(super) fn plan(
     faults
 }
 
-/// A source of its own, so that a run without these faults is the same as ever.
+/// A separate generator, so that runs without disk faults do not change.
 fn for_disks(random: &Random) -> Random {
     Random::new(random.clone().next() ^ 0xd15c)
 }
@@ -218,7 +224,7 @@ fn disks(random: &mut Random, nodes: &[MachineId], until: Duration, faults: &mut
             false => DiskState::Slow(random.between_ms(2, 120)),
         };
         faults.push((now, Fault::Disk(node, state)));
-        faults.push((now + random.between_ms(200, 5_000), Fault::Disk(node, DiskState::Whole)));
+        faults.push((now + random.between_ms(200, 5_000), Fault::Disk(node, DiskState::Healthy)));
         now += random.between_ms(100, 3_000);
     }
 }
@@ -240,12 +246,13 @@ fn cut(
         return lag(random, nodes, clients, now, faults);
     }
     if random.once_in(4) {
-        return faults.push((now, lost_majority(random)));
+        let (duration, back_off) = lost_majority(random);
+        return faults.push((now, Fault::LoseMajority(duration, back_off)));
     }
     if random.once_in(4) {
         return disturb(random, nodes, clients, now, faults);
     }
-    // From everybody, from the other nodes, or from one machine.
+    // Links to all machines, to the other nodes, or to one machine.
     let others: Vec<MachineId> = match random.below(4) {
         0 => nodes.iter().chain(clients).copied().filter(|other| *other != node).collect(),
         1 => nodes.iter().copied().filter(|other| *other != node).collect(),
@@ -270,7 +277,7 @@ fn cut(
     }
 }
 
-/// Single streams suffer for a while, between nodes or to clients; new ones are fine.
+/// Disturbs single streams between nodes or to clients; new streams are not affected.
 fn disturb(
     random: &mut Random,
     nodes: &[MachineId],
@@ -290,8 +297,8 @@ fn disturb(
     }
 }
 
-/// A client far away, and a cell whose entries take their time: its renewals arrive about when its time is over, and meet
-/// the expiry that is on its way.
+/// A client with high latency and a slow cell: its renewals arrive when the session is about to expire, and race with the
+/// expiry in flight.
 fn lag(
     random: &mut Random,
     nodes: &[MachineId],
@@ -314,7 +321,7 @@ fn lag(
     }
 }
 
-/// Heals everything.
+/// Heals all links.
 pub(super) fn heal_all(network: &Network, machines: &[MachineId]) {
     for (place, one) in machines.iter().enumerate() {
         for other in &machines[place + 1..] {

@@ -1,5 +1,5 @@
-//! A simulated machine: a process with its own clock, which can run fast or slow, stand still for a while, and be
-//! killed at any await.
+//! A simulated machine: a process with its own clock, which can run fast or slow. The process can be paused, and killed at
+//! any await.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -15,51 +15,51 @@ use tokio::time::Instant;
 use super::network::{MachineId, Network};
 use super::random::Random;
 
-/// Clocks are counted from here, so that none begins at zero.
-const CLOCK_BEGINS: Duration = Duration::from_secs(1_000);
+/// Initial value of all clocks, so that none starts at zero.
+const CLOCK_START: Duration = Duration::from_secs(1_000);
 
 thread_local! {
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    static CURRENT: RefCell<Option<Rc<Inside>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<Environment>>> = const { RefCell::new(None) };
 }
 
 /// A machine.
 pub(super) struct Machine {
-    inside: Rc<Inside>,
+    environment: Rc<Environment>,
     runtime: Option<Runtime>,
-    /// It stands still until then.
-    stopped_until: Option<Duration>,
-    /// It woke up: its clock jumps.
-    woke: bool,
+    /// End of its pause.
+    paused_until: Option<Duration>,
+    /// Whether it was just resumed: its clock jumps.
+    resumed: bool,
 }
 
-/// What the code on a machine sees.
-struct Inside {
+/// The environment that the code on a machine sees.
+struct Environment {
     id: MachineId,
     network: Network,
     random: RefCell<Random>,
-    /// How fast its clock runs: 1.0 is right.
+    /// Speed of its clock; 1.0 is exact.
     rate: f64,
-    /// By how much people have set its other clock, in nanoseconds.
+    /// Offset of its wall clock, in nanoseconds.
     set_by: Cell<i64>,
-    /// The true time at which the process began, and its own clock then.
+    /// Start of the process in true time, and its clock at that time.
     began: Duration,
     clock_began: Instant,
 }
 
-impl Inside {
-    /// How long the process has lived by its own clock, at this true time.
-    fn lived(&self, now: Duration) -> Duration {
+impl Environment {
+    /// Age of the process by its own clock at this true time.
+    fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began).mul_f64(self.rate)
     }
 
-    /// The true time, as an outsider with a perfect clock sees it.
+    /// The true time, by a perfect outside clock.
     fn true_now(&self) -> Duration {
         self.began + self.clock_began.elapsed().div_f64(self.rate)
     }
 }
 
-impl Host for Inside {
+impl Host for Environment {
     fn connect(&self, address: &str) -> Connecting {
         self.network.connect(self.id, address)
     }
@@ -73,7 +73,7 @@ impl Host for Inside {
     }
 
     fn clock(&self) -> u64 {
-        (CLOCK_BEGINS + self.clock_began.elapsed()).as_nanos() as u64
+        (CLOCK_START + self.clock_began.elapsed()).as_nanos() as u64
     }
 
     fn wall_clock(&self) -> u64 {
@@ -81,13 +81,15 @@ impl Host for Inside {
     }
 }
 
-/// The true time, for whoever writes down what happened. Decides nothing.
+/// The true time, for recording only. No simulated code depends on it.
 pub(super) fn true_now() -> Duration {
-    CURRENT.with_borrow(|inside| inside.as_ref().map(|inside| inside.true_now()).unwrap_or_default())
+    CURRENT.with_borrow(|environment| {
+        environment.as_ref().map(|environment| environment.true_now()).unwrap_or_default()
+    })
 }
 
 impl Machine {
-    /// A process begins on this machine.
+    /// Starts a process on this machine.
     pub(super) fn new(
         id: MachineId,
         network: &Network,
@@ -101,7 +103,7 @@ impl Machine {
             Instant::now()
         };
         let random = RefCell::new(random);
-        let inside = Inside {
+        let environment = Environment {
             id,
             network: network.clone(),
             random,
@@ -110,34 +112,39 @@ impl Machine {
             began: now,
             clock_began,
         };
-        Ok(Machine { inside: Rc::new(inside), runtime: Some(runtime), stopped_until: None, woke: false })
+        Ok(Machine {
+            environment: Rc::new(environment),
+            runtime: Some(runtime),
+            paused_until: None,
+            resumed: false,
+        })
     }
 
-    fn inside<T>(&self, act: impl FnOnce(&Runtime) -> T) -> Option<T> {
+    fn environment<T>(&self, act: impl FnOnce(&Runtime) -> T) -> Option<T> {
         let runtime = self.runtime.as_ref()?;
-        let before = CURRENT.replace(Some(self.inside.clone()));
-        let result = simulation::on(self.inside.clone(), || act(runtime));
+        let before = CURRENT.replace(Some(self.environment.clone()));
+        let result = simulation::on(self.environment.clone(), || act(runtime));
         CURRENT.set(before);
         Some(result)
     }
 
-    /// Starts something on it.
+    /// Spawns a task on it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.inside(|runtime| drop(runtime.spawn(work)));
+        self.environment(|runtime| drop(runtime.spawn(work)));
     }
 
-    /// Lives until this true time, unless it stands still.
-    pub(super) fn live(&mut self, now: Duration) {
-        if self.stopped_until.is_some_and(|until| now < until) {
+    /// Runs until this true time, unless it is paused.
+    pub(super) fn run_until(&mut self, now: Duration) {
+        if self.paused_until.is_some_and(|until| now < until) {
             return;
         }
-        self.woke |= self.stopped_until.take().is_some();
-        let target = self.inside.clock_began + self.inside.lived(now);
-        let woke = std::mem::take(&mut self.woke);
-        self.inside(|runtime| {
+        self.resumed |= self.paused_until.take().is_some();
+        let target = self.environment.clock_began + self.environment.age(now);
+        let resumed = std::mem::take(&mut self.resumed);
+        self.environment(|runtime| {
             runtime.block_on(async {
-                if woke {
-                    // Everything that was due meanwhile is due at once.
+                if resumed {
+                    // All timers of the pause fire at once.
                     tokio::time::advance(target.saturating_duration_since(Instant::now())).await;
                 }
                 tokio::time::sleep_until(target).await;
@@ -145,34 +152,37 @@ impl Machine {
         });
     }
 
-    /// Stands still until then, as a process that was sent SIGSTOP.
-    pub(super) fn stop_until(&mut self, until: Duration) {
-        self.stopped_until = Some(self.stopped_until.map_or(until, |before| before.max(until)));
+    /// Pauses the process until then, like SIGSTOP.
+    pub(super) fn pause_until(&mut self, until: Duration) {
+        self.paused_until = Some(self.paused_until.map_or(until, |before| before.max(until)));
     }
 
-    /// People set the clock that nothing may depend on.
+    /// Sets the wall clock, which nothing may depend on.
     pub(super) fn set_clock(&self, by_ms: i64) {
-        self.inside.set_by.set(self.inside.set_by.get() + by_ms * 1_000_000);
+        self.environment.set_by.set(self.environment.set_by.get() + by_ms * 1_000_000);
     }
 
-    /// The process is gone, wherever it was.
+    /// Kills the process at its current await.
     pub(super) fn kill(&mut self) {
         let runtime = self.runtime.take();
-        let before = CURRENT.replace(Some(self.inside.clone()));
-        simulation::on(self.inside.clone(), || drop(runtime));
+        let before = CURRENT.replace(Some(self.environment.clone()));
+        simulation::on(self.environment.clone(), || drop(runtime));
         CURRENT.set(before);
     }
 }
 
-/// When a time that is counted by the clock of this machine will be over, in true time.
+/// The true time after a duration by the clock of this machine.
 pub(super) fn true_after(local: Duration) -> Duration {
-    CURRENT.with_borrow(|inside| {
-        inside.as_ref().map(|inside| inside.true_now() + local.div_f64(inside.rate)).unwrap_or_default()
+    CURRENT.with_borrow(|environment| {
+        environment
+            .as_ref()
+            .map(|environment| environment.true_now() + local.div_f64(environment.rate))
+            .unwrap_or_default()
     })
 }
 
-/// From now on a panic on a simulated machine is noted instead of printed: a task that dies of one dies quietly, and
-/// whoever runs it may go on without it.
+/// Installs a hook that records panics on simulated machines instead of printing them. Otherwise a panic in a task could go
+/// unnoticed.
 pub(super) fn watch_for_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -187,7 +197,7 @@ pub(super) fn watch_for_panics() {
     PANICS.take();
 }
 
-/// The panics since the last time.
+/// The panics since the last call.
 pub(super) fn panics() -> Vec<String> {
     PANICS.take()
 }

@@ -1,11 +1,11 @@
-//! A whole cell and its clients in one thread: the real code of the node and of the library, on machines, disks, clocks
-//! and a network that are made up, and that a seed decides to the last bit.
+//! Deterministic simulation of a whole cell and its clients in one thread: the real code of the node and of the library, on
+//! simulated machines, disks, clocks and a simulated network. A seed determines every event.
 //!
-//! Time goes by in small steps. In each step what is due on the network arrives, what is planned to go wrong does, and
-//! every machine lives on by its own clock, one after the other. Nothing else happens, so a seed can be repeated.
+//! Time advances in small steps. In each step, due packets arrive, planned faults happen, and every machine runs by its own
+//! clock, one after the other. Nothing else happens, so a seed can be replayed.
 //!
-//! turmoil has all of this but two things: clocks that run at different speeds, and processes that stand still. They
-//! are what leases are about, so the machines are our own (docs/adr/0013-simulation.md).
+//! turmoil lacks two things that leases depend on: clocks with different speeds, and paused processes. So the machines are
+//! our own (docs/adr/0013-simulation.md).
 
 mod client;
 mod distance;
@@ -29,74 +29,83 @@ use lockkeeper_core::mutation;
 pub use lockkeeper_core::mutation::Mutation;
 use tempfile::TempDir;
 
-use self::client::{AGAIN, LOCKS, Work};
+use self::client::{LOCKS, RETRY_PAUSE, Work};
 use self::distance::Distance;
-use self::faults::{DiskState, Emphasis, Fault, Kinds};
+use self::faults::{DiskState, Emphasis, Fault, FaultKinds};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, Quality, address_of};
-use self::node::{Digests, End, Node, Order};
+use self::node::{AdminAction, Digests, End, Node};
 use self::random::Random;
 use self::recorder::{Recorded, Recorder};
-use crate::checkers::history::{Left, Read};
+use crate::checkers::history::{Leftover, Read};
 use crate::checkers::{self, History};
 
 const NODES: [MachineId; 3] = [1, 2, 3];
-/// Machines from here on are clients.
+/// The first machine id of clients.
 const CLIENTS_FROM: MachineId = 11;
-/// One that comes when all is over.
+/// The client that checks the final state.
 const LAST: MachineId = 99;
-/// When everything is whole again, the cell must be empty and answer within this time.
-const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
+/// After all faults are healed, the cell must be empty and answer within this time.
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
-/// Before that, somebody must have looked at all that is there.
-const LOOKS_WITHIN: Duration = Duration::from_secs(10);
+/// How long a follower's disk stays slow after its link to the leader is healed.
+const SLOW_AFTER_HEAL: Duration = Duration::from_secs(2);
+/// Between two looks for a session that will lapse.
+const LAPSE_POLL: Duration = Duration::from_millis(50);
+/// Time reserved for reading the final state within that limit.
+const FINAL_READS_MAX: Duration = Duration::from_secs(10);
 
-/// How a run is made.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting {
-    /// Decides everything.
+pub struct RunOptions {
+    /// Determines the whole run.
     pub seed: u64,
-    /// For how long things go wrong.
-    pub lasts: Duration,
-    /// Whether everything that happens is kept as text.
-    pub tells: bool,
-    /// A bug that is put back for this run.
+    /// Duration of the faults.
+    pub duration: Duration,
+    /// Whether to keep a trace of all events.
+    pub trace: bool,
+    /// A bug to reintroduce.
     pub mutation: Option<Mutation>,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// What was broken: the name of the checker and the words.
+    /// Violations: the name of the checker, and a description.
     pub violations: Vec<(&'static str, String)>,
-    /// A hash over everything in its order.
+    /// Hash of the trace.
     pub hash: u64,
-    /// What the seed had chosen.
-    pub chosen: String,
-    /// Everything in its order, if it was asked for.
-    pub told: Vec<String>,
-    /// How often what happened.
+    /// The setup that the seed chose.
+    pub setup: String,
+    /// The trace, if requested.
+    pub trace: Vec<String>,
+    /// Event counts.
     pub counts: BTreeMap<String, u64>,
-    /// How many grants there were.
+    /// Number of grants.
     pub grants: usize,
 }
 
 /// Runs a seed.
-pub fn run(setting: Setting) -> io::Result<Outcome> {
+pub fn run(options: RunOptions) -> io::Result<Outcome> {
     machine::watch_for_panics();
-    mutation::put_back(setting.mutation);
-    let outcome = World::new(setting).and_then(|mut world| {
-        world.go_through()?;
-        Ok(world.judge())
+    mutation::put_back(options.mutation);
+    let outcome = World::new(options).and_then(|mut world| {
+        world.run_to_end()?;
+        Ok(world.evaluate())
     });
     mutation::put_back(None);
     outcome
 }
 
+/// The simulated time, for log lines.
+pub fn now() -> Duration {
+    true_now()
+}
+
 struct World {
-    setting: Setting,
+    options: RunOptions,
     random: Random,
     now: Duration,
     step: Duration,
@@ -106,13 +115,13 @@ struct World {
     faults: VecDeque<(Duration, Fault)>,
     recorder: Recorder,
     work: Work,
-    clocks_are_good: bool,
+    clocks_within_drift: bool,
     distance: Distance,
-    /// Decides the timing of each life of a node.
+    /// Chooses the timing of each start of a node.
     timings: Random,
-    /// Somebody could look at what was left.
-    was_looked_at: bool,
-    chosen: String,
+    /// Whether the final state could be read.
+    is_final_state_read: bool,
+    setup: String,
     _folder: TempDir,
 }
 
@@ -124,20 +133,20 @@ struct Client {
     workers: u32,
 }
 
-/// How a client speaks with the cell.
+/// The kind of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientKind {
     /// The library.
     Library,
-    /// The frames, without the library's care.
+    /// Raw frames, without the library.
     Plain,
 }
 
 impl World {
-    fn new(setting: Setting) -> io::Result<World> {
-        let mut random = Random::new(setting.seed);
+    fn new(options: RunOptions) -> io::Result<World> {
+        let mut random = Random::new(options.seed);
         let recorder = Recorder::default();
-        if setting.tells {
+        if options.trace {
             recorder.keep_trace();
         }
         let quality = Quality {
@@ -145,32 +154,32 @@ impl World {
             delay_max_ms: *random.one_of(&[1, 5, 20]),
             lost_once_in: *random.one_of(&[0, 0, 200, 50]),
         };
-        let distance = Distance::at_random(setting.seed);
+        let distance = Distance::at_random(options.seed);
         let network = Network::new(random.fork(), quality);
         network.set_distance(distance.one_way());
-        let kinds = Kinds::at_random(&mut random);
-        // Clocks differ by up to half a percent from the true time, so by up to one from each other, as promised.
-        // In some runs they do not keep to it: then tokens alone protect, and must.
-        let clocks_are_good = !random.once_in(8);
-        let off_by = if clocks_are_good { 0.004_9 } else { 0.08 };
+        let kinds = FaultKinds::at_random(&mut random);
+        // Clocks differ by up to half a percent from the true time, so by up to one percent from each other, as assumed.
+        // In some runs they drift further: then only tokens protect, and must.
+        let clocks_within_drift = !random.once_in(8);
+        let off_by = if clocks_within_drift { 0.004_9 } else { 0.08 };
         let rate = |random: &mut Random| 1.0 + off_by * (random.below(2_001) as f64 / 1_000.0 - 1.0);
         let plain = CLIENTS_FROM + 3 + random.below(3) as u32;
         let clients: Vec<MachineId> = (CLIENTS_FROM..=plain).collect();
         let ttl = Duration::from_millis(*random.one_of(&[800, 2_000, 4_000]));
-        let mut plan = faults::plan(&mut random, kinds, &NODES, &clients, setting.lasts);
-        let emphasis = Emphasis::at_random(setting.seed);
-        plan.extend(emphasis.faults(setting.seed, &NODES, &clients, setting.lasts));
-        plan.extend(distance.faults(setting.seed, clients.len()));
+        let mut plan = faults::plan(&mut random, kinds, &NODES, &clients, options.duration);
+        let emphasis = Emphasis::at_random(options.seed);
+        plan.extend(emphasis.faults(options.seed, &NODES, &clients, options.duration));
+        plan.extend(distance.faults(options.seed, clients.len()));
         plan.sort_by_key(|(at, _)| *at);
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
         let snapshot_every = *random.one_of(&[40, 200, 100_000]);
-        // A damaged table must not be handed on before it is noticed.
+        // A damaged table must not spread through a snapshot before it is detected.
         let snapshot_every = if kinds.damage { 100_000 } else { snapshot_every };
-        let chosen = format!(
-            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, time to live {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
+        let setup = format!(
+            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, TTL {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
              clocks {}",
             clients.len(),
-            if clocks_are_good { "as promised" } else { "beyond what is promised" }
+            if clocks_within_drift { "within the assumed drift" } else { "beyond the assumed drift" }
         );
 
         let folder = memory_folder()?;
@@ -186,13 +195,14 @@ impl World {
             url: format!("lockkeeper://{}", addresses[..if kinds.members { 4 } else { 3 }].join(",")),
             ttl,
             recorder: recorder.clone(),
-            until: setting.lasts,
+            until: options.duration,
             busy: Arc::default(),
             requests: Arc::default(),
-            lapses: Arc::default(),
+            next_lapse: Arc::default(),
+            lapses_often: emphasis == Emphasis::LostMajorities,
         };
         let mut world = World {
-            setting,
+            options,
             now: Duration::ZERO,
             step,
             network,
@@ -201,11 +211,11 @@ impl World {
             faults: plan.into(),
             recorder,
             work,
-            clocks_are_good,
+            clocks_within_drift,
             distance,
-            timings: Random::new(setting.seed ^ 0x0074_696d_696e_6773),
-            was_looked_at: false,
-            chosen,
+            timings: Random::new(options.seed ^ 0x0074_696d_696e_6773),
+            is_final_state_read: false,
+            setup,
             _folder: folder,
             random: random.fork(),
         };
@@ -250,32 +260,32 @@ impl World {
         node.start(&self.network, members, timing, random, &self.recorder, self.now)
     }
 
-    /// One step of time.
+    /// Advances the time by one step.
     fn step(&mut self) -> io::Result<()> {
         self.now += self.step;
         self.network.advance(self.now);
         while self.faults.front().is_some_and(|(at, _)| *at <= self.now) {
             if let Some((_, fault)) = self.faults.pop_front() {
-                self.bring_about(fault)?;
+                self.inject(fault)?;
             }
         }
         let mut machines: Vec<&mut Machine> =
             self.nodes.iter_mut().filter_map(|node| node.machine.as_mut()).collect();
         machines.extend(self.clients.iter_mut().map(|client| &mut client.machine));
-        // Nobody is always the first.
+        // Rotates the order of machines.
         let first = self.random.below(machines.len() as u64) as usize;
         machines.rotate_left(first);
         for machine in machines {
-            machine.live(self.now);
+            machine.run_until(self.now);
         }
         for panic in machine::panics() {
-            self.recorder.trouble(self.now, panic);
+            self.recorder.record_failure(self.now, panic);
         }
         Ok(())
     }
 
-    fn bring_about(&mut self, fault: Fault) -> io::Result<()> {
-        self.recorder.tell(self.now, &format!("{fault:?}"));
+    fn inject(&mut self, fault: Fault) -> io::Result<()> {
+        self.recorder.record_event(self.now, &format!("{fault:?}"));
         match fault {
             Fault::Kill(id, end) => {
                 self.nodes[id as usize - 1].kill(end, &self.network, &mut self.random);
@@ -290,14 +300,14 @@ impl World {
                 let node =
                     self.nodes.iter_mut().filter(|node| node.id == id).filter_map(|n| n.machine.as_mut());
                 let client = self.clients.iter_mut().filter(|client| client.id == id).map(|c| &mut c.machine);
-                node.chain(client).for_each(|machine| machine.stop_until(until));
+                node.chain(client).for_each(|machine| machine.pause_until(until));
                 self.recorder.count("stops");
             }
             Fault::Cut(from, to) => {
                 self.network.cut(from, to);
                 self.recorder.count("cuts");
             }
-            Fault::Split(with_leader, lasts) => self.split(with_leader, lasts),
+            Fault::Split(leader_side, duration) => self.split(leader_side, duration),
             Fault::Slow(from, to, delay) => self.network.slow(from, to, delay),
             Fault::Heal(one, other) => self.network.heal(one, other),
             Fault::Reset(one, other) => self.network.reset(one, other),
@@ -305,19 +315,20 @@ impl World {
                 self.network.disturb_one(one, other, how);
                 self.recorder.count("single streams disturbed");
             }
-            Fault::LoseMajority(lasts, back_off) => self.lose_majority(lasts, back_off),
+            Fault::LoseMajority(duration, back_off) => self.lose_majority(duration, back_off),
+            Fault::LoseMajorityAtLapse(duration, back_off) => self.lose_majority_at_lapse(duration, back_off),
             Fault::HealForNew(one, other, back_off) => self.network.heal_for_new(one, other, back_off),
             Fault::SetClock(id, by_ms) => {
                 let client = self.clients.iter().filter(|client| client.id == id);
                 client.for_each(|client| client.machine.set_clock(by_ms));
             }
             Fault::Replace(id) => self.replace(id)?,
-            Fault::Change(order) => self.nodes.iter().for_each(|node| node.order(order)),
-            Fault::Damage(id) => self.nodes[id as usize - 1].order(Order::Damage),
+            Fault::Change(action) => self.nodes.iter().for_each(|node| node.request(action)),
+            Fault::Damage(id) => self.nodes[id as usize - 1].request(AdminAction::Damage),
             Fault::Disk(id, state) => {
                 self.nodes.iter().filter(|node| node.id == id).for_each(|node| node.set_disk(state));
                 match state {
-                    DiskState::Whole => {}
+                    DiskState::Healthy => {}
                     DiskState::Slow(_) => self.recorder.count("slow disks"),
                     DiskState::Full => self.recorder.count("full disks"),
                 }
@@ -326,13 +337,17 @@ impl World {
         Ok(())
     }
 
-    /// If a session is about to lapse, its expiry is in the log when the way is cut, and not committed.
-    fn lose_majority(&mut self, lasts: Duration, back_off: Duration) {
-        let lapses = self.work.lapses.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Times the cut so that the expiry of a session is in the leader's log, but not committed. Waits for a session that will lapse.
+    fn lose_majority_at_lapse(&mut self, duration: Duration, back_off: Duration) {
+        let next_lapse = self.work.next_lapse.lock().unwrap_or_else(PoisonError::into_inner).take();
         let before = self.random.between_ms(80, 220);
-        if let Some(begins) = lapses.map(|at| at.saturating_sub(before)).filter(|at| *at > self.now) {
-            return self.plan(begins, Fault::LoseMajority(lasts, back_off));
+        match next_lapse.map(|at| at.saturating_sub(before)).filter(|at| *at > self.now) {
+            Some(begins) => self.plan(begins, Fault::LoseMajority(duration, back_off)),
+            None => self.plan(self.now + LAPSE_POLL, Fault::LoseMajorityAtLapse(duration, back_off)),
         }
+    }
+
+    fn lose_majority(&mut self, duration: Duration, back_off: Duration) {
         let Some(leader) = self.nodes.iter().find(|node| node.leads()).map(|node| node.id) else { return };
         let mut others: Vec<MachineId> = self
             .nodes
@@ -340,39 +355,44 @@ impl World {
             .filter(|node| node.id != leader && node.machine.is_some())
             .map(|n| n.id)
             .collect();
-        let stands_still = self.now + lasts + 2 * back_off;
+        let paused_until = self.now + duration + 2 * back_off;
         if others.len() > 1 {
             let stopped = others.swap_remove(self.random.below(others.len() as u64) as usize);
             let node = self.nodes.iter_mut().filter(|node| node.id == stopped);
             node.filter_map(|node| node.machine.as_mut())
-                .for_each(|machine| machine.stop_until(stands_still));
+                .for_each(|machine| machine.pause_until(paused_until));
         }
         for other in others {
             self.network.cut(leader, other);
             self.network.cut(other, leader);
-            self.plan(self.now + lasts, Fault::HealForNew(leader, other, back_off));
+            let heals = self.now + duration;
+            self.plan(heals, Fault::HealForNew(leader, other, back_off));
+            // A slow disk keeps the leader's earlier entries uncommitted for a while after the follower answers again.
+            let sync = self.random.between_ms(100, 400);
+            self.plan(heals, Fault::Disk(other, DiskState::Slow(sync)));
+            self.plan(heals + SLOW_AFTER_HEAL, Fault::Disk(other, DiskState::Healthy));
         }
         self.recorder.count("majorities lost");
     }
 
-    /// Adds a fault that follows from one that has just happened.
+    /// Schedules a follow-up fault.
     fn plan(&mut self, at: Duration, fault: Fault) {
         let place = self.faults.partition_point(|(planned, _)| *planned <= at);
         self.faults.insert(place, (at, fault));
     }
 
-    fn split(&mut self, with_leader: u64, lasts: Duration) {
+    fn split(&mut self, leader_side: u64, duration: Duration) {
         let leader = self.nodes.iter().find(|node| node.leads()).map_or(NODES[0], |node| node.id);
         let nodes = self.nodes.iter().map(|node| (node.id, node.id == leader));
         let clients = self.clients.iter().enumerate();
-        let clients = clients.map(|(place, client)| (client.id, with_leader >> place & 1 == 1));
-        let (here, there): (Vec<_>, Vec<_>) = nodes.chain(clients).partition(|(_, with_leader)| *with_leader);
-        let heals = self.now + lasts;
+        let clients = clients.map(|(place, client)| (client.id, leader_side >> place & 1 == 1));
+        let (here, there): (Vec<_>, Vec<_>) = nodes.chain(clients).partition(|(_, leader_side)| *leader_side);
+        let heal_at = self.now + duration;
         for (one, _) in &here {
             for (other, _) in &there {
                 self.network.cut(*one, *other);
                 self.network.cut(*other, *one);
-                self.plan(heals, Fault::Heal(*one, *other));
+                self.plan(heal_at, Fault::Heal(*one, *other));
             }
         }
         self.recorder.count("splits");
@@ -380,8 +400,8 @@ impl World {
 
     fn replace(&mut self, id: MachineId) -> io::Result<()> {
         let Some(place) = self.clients.iter().position(|client| client.id == id) else { return Ok(()) };
-        let says_so = self.random.once_in(2);
-        self.network.lose(id, says_so);
+        let sends_resets = self.random.once_in(2);
+        self.network.lose(id, sends_resets);
         self.clients[place].machine.kill();
         let Client { kind, rate, workers, .. } = self.clients[place];
         self.clients[place].machine = self.new_client(id, kind, rate, workers)?;
@@ -389,79 +409,79 @@ impl World {
         Ok(())
     }
 
-    /// Everything goes wrong; then everything is whole again; then somebody looks at what is left.
-    fn go_through(&mut self) -> io::Result<()> {
-        while self.now < self.setting.lasts {
+    /// Runs the faults, heals them, and reads the final state.
+    fn run_to_end(&mut self) -> io::Result<()> {
+        while self.now < self.options.duration {
             self.step()?;
         }
         self.faults.clear();
-        let everybody: Vec<MachineId> =
+        let machines: Vec<MachineId> =
             (1..=4).chain(self.clients.iter().map(|client| client.id)).chain([LAST]).collect();
-        faults::heal_all(&self.network, &everybody);
-        self.nodes.iter().for_each(|node| node.set_disk(DiskState::Whole));
-        self.recorder.tell(self.now, "everything is whole again");
+        faults::heal_all(&self.network, &machines);
+        self.nodes.iter().for_each(|node| node.set_disk(DiskState::Healthy));
+        self.recorder.record_event(self.now, "all faults are healed");
         for id in NODES {
             self.start(id)?;
         }
-        let ends = self.now + RECOVERS_WITHIN;
+        let ends = self.now + RECOVERY_MAX;
         while self.work.busy.load(Ordering::Relaxed) > 0 && self.now < ends {
             self.step()?;
         }
         if self.work.busy.load(Ordering::Relaxed) > 0 {
-            self.recorder.trouble(
+            self.recorder.record_failure(
                 self.now,
-                "clients are still at work a minute after everything was whole again".to_owned(),
+                "clients are still active a minute after all faults were healed".to_owned(),
             );
         }
         let done = Arc::new(AtomicBool::new(false));
         let machine = Machine::new(LAST, &self.network, self.random.fork(), 1.0, self.now)?;
         let (url, recorder) = (self.work.url.clone(), self.recorder.clone());
-        let ends = self.now + RECOVERS_WITHIN;
-        machine.spawn(look_at_the_end(url, recorder, ends - LOOKS_WITHIN, done.clone()));
+        let ends = self.now + RECOVERY_MAX;
+        machine.spawn(read_final_state(url, recorder, ends - FINAL_READS_MAX, done.clone()));
         self.clients.push(Client { id: LAST, kind: ClientKind::Library, machine, rate: 1.0, workers: 0 });
         while !done.load(Ordering::Relaxed) && self.now < ends {
             self.step()?;
         }
-        self.was_looked_at = done.load(Ordering::Relaxed);
-        if !self.was_looked_at {
-            self.recorder.trouble(
+        self.is_final_state_read = done.load(Ordering::Relaxed);
+        if !self.is_final_state_read {
+            self.recorder.record_failure(
                 self.now,
-                "the cell does not answer a minute after everything was whole again".to_owned(),
+                "the cell does not answer a minute after all faults were healed".to_owned(),
             );
         }
         Ok(())
     }
 
-    fn judge(&mut self) -> Outcome {
-        // Whatever is dropped now must not be taken for something that happened.
-        let Recorded { history, counts, troubles, hash, told } = self.recorder.take();
+    fn evaluate(&mut self) -> Outcome {
+        // Taken first: events caused by dropping the machines do not count.
+        let Recorded { history, counts, failures, hash, lines } = self.recorder.take();
         let mut violations: Vec<(&'static str, String)> =
-            troubles.into_iter().map(|trouble| ("alive", trouble)).collect();
+            failures.into_iter().map(|failure| ("alive", failure)).collect();
         for (name, check) in checkers::ALL {
-            // What depends on clocks is not promised if they do not keep to what they promise.
-            if !self.clocks_are_good && ["one_holder", "leases_kept"].contains(&name) {
+            // Properties that depend on clocks do not hold beyond the assumed drift.
+            if !self.clocks_within_drift && ["one_holder", "leases_kept"].contains(&name) {
                 continue;
             }
-            // Nothing can be said about what is there at the end.
-            if !self.was_looked_at && name == "no_lost_write" {
+            // The final state is unknown.
+            if !self.is_final_state_read && name == "no_lost_write" {
                 continue;
             }
             violations.extend(check(&history).into_iter().map(|violation| (name, violation)));
         }
         let History { grants, .. } = history;
-        let (seed, chosen) = (self.setting.seed, self.chosen.clone());
-        Outcome { seed, violations, hash, chosen, told, counts, grants: grants.len() }
+        let (seed, setup) = (self.options.seed, self.setup.clone());
+        Outcome { seed, violations, hash, setup, trace: lines, counts, grants: grants.len() }
     }
 }
 
-/// Waits until nobody holds or waits any more, and reads all values.
-async fn look_at_the_end(url: String, recorder: Recorder, ends: Duration, done: Arc<AtomicBool>) {
+/// Waits until no holder or waiter is left, and reads all values.
+async fn read_final_state(url: String, recorder: Recorder, ends: Duration, done: Arc<AtomicBool>) {
     let keeper = loop {
         match Keeper::connect(&url).await {
             Ok(keeper) => break keeper,
             Err(_) => recorder.count("connects failed"),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     };
     loop {
         let mut left = Vec::new();
@@ -475,39 +495,39 @@ async fn look_at_the_end(url: String, recorder: Recorder, ends: Duration, done: 
                 .map(|holder| (format!("{} ({})", holder.owner, holder.value), false));
             let queue =
                 state.queue.into_iter().map(|waiter| (format!("{} ({})", waiter.owner, waiter.value), true));
-            left.extend(holders.chain(queue).map(|(owner, waits)| Left {
+            left.extend(holders.chain(queue).map(|(owner, waits)| Leftover {
                 lock: lock.to_owned(),
                 owner,
                 waits,
             }));
         }
         if answers == LOCKS.len() && (left.is_empty() || true_now() >= ends) {
-            recorder.note(|history| history.left = left);
+            recorder.update(|history| history.left = left);
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for key in LOCKS {
-        let asked = true_now();
+        let invoked = true_now();
         let value = loop {
             match keeper.value(key).get().await {
                 Ok(value) => break value,
                 Err(error) => recorder.count(&format!("last reads {}", error.code())),
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         };
         let (value, version) = value
             .map(|value| (String::from_utf8_lossy(&value.bytes).into_owned(), value.version))
             .unwrap_or_default();
-        let answered = true_now();
-        recorder.tell(answered, &format!("{key} has version {version} at the end"));
-        let read = Read { key: key.to_owned(), value, version, asked, answered };
-        recorder.note(|history| history.reads.push(read));
+        let returned = true_now();
+        recorder.record_event(returned, &format!("{key} has version {version} at the end"));
+        let read = Read { key: key.to_owned(), value, version, invoked, returned };
+        recorder.update(|history| history.reads.push(read));
     }
     done.store(true, Ordering::Relaxed);
 }
 
-/// In memory if the system has such a place: identities and snapshots are written and synced often.
+/// A folder in memory if possible, because identities and snapshots are written and synced often.
 fn memory_folder() -> io::Result<TempDir> {
     let memory = std::path::Path::new("/dev/shm");
     match memory.is_dir() {

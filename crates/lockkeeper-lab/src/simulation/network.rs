@@ -1,9 +1,8 @@
-//! The network between simulated machines: streams of bytes that are late, cut, broken or silent, as TCP can be.
+//! The network between simulated machines: byte streams that can be late, cut, reset or silent, like TCP.
 //!
-//! A stream keeps the order of its bytes and loses none, but everything else can happen to it: a lost packet is one
-//! that comes late, with all that is behind it; a cut holds back what is under way until it is healed, and by then the
-//! other side may have given up, come back on a new stream and be far ahead: the old bytes arrive all the same.
-//! That is how requests come twice, late and in another order.
+//! A stream keeps the order of its bytes and loses none. A lost packet delays itself and all later ones. A cut holds back the
+//! bytes in flight until it is healed. By then the other side may have reconnected and be far ahead, but the old bytes still
+//! arrive. So requests can arrive twice, late and out of order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,39 +20,39 @@ use tokio::sync::oneshot;
 use super::CLIENTS_FROM;
 use super::random::Random;
 
-/// A machine.
+/// The id of a machine.
 pub(super) type MachineId = u32;
 
-/// What may be under way on a stream in one direction.
+/// Maximum bytes in flight on a stream in one direction.
 const WINDOW_BYTES: usize = 256 * 1024;
-/// A lost packet is sent again after this time.
-const SENT_AGAIN_MS: (u64, u64) = (200, 600);
+/// Retransmission delay of a lost packet.
+const RETRANSMIT_MS: (u64, u64) = (200, 600);
 /// The port of every node.
 pub(super) const PORT: u16 = 7420;
 
-/// How good the network is.
+/// The quality of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quality {
-    /// The shortest way of a packet.
+    /// Minimum delay of a packet.
     pub(super) delay_min_ms: u64,
-    /// The longest.
+    /// Maximum delay of a packet.
     pub(super) delay_max_ms: u64,
-    /// One in so many packets is lost; 0: none.
+    /// One in this many packets is lost; 0 for none.
     pub(super) lost_once_in: u64,
 }
 
-/// What can happen to a single stream.
+/// A disturbance of a single stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Disturbance {
-    /// Nothing arrives for so long.
+    /// Nothing arrives for this duration.
     Freeze(Duration),
-    /// Everything on it is later by so much, from now on.
+    /// All packets are delayed by this much from now on.
     Slow(Duration),
-    /// Both ends are told that it is gone.
+    /// Both ends get a reset.
     Break,
 }
 
-/// All machines and what is under way between them. Clones share it.
+/// The network. Clones share it.
 #[derive(Clone)]
 pub(super) struct Network {
     inner: Arc<Mutex<Inner>>,
@@ -63,7 +62,7 @@ struct Inner {
     now: Duration,
     random: Random,
     quality: Quality,
-    /// Added to the way between two nodes.
+    /// Added to the delay between two nodes.
     distance: Duration,
     /// One-way cuts.
     cut: BTreeSet<(MachineId, MachineId)>,
@@ -75,10 +74,10 @@ struct Inner {
     pipes_made: u64,
 }
 
-/// Connections that wait to be accepted.
+/// Connections waiting to be accepted.
 #[derive(Default)]
 struct Backlog {
-    waiting: VecDeque<Wire>,
+    waiting: VecDeque<PipeIds>,
     acceptor: Option<Waker>,
 }
 
@@ -87,25 +86,25 @@ struct Call {
     from: MachineId,
     to: MachineId,
     due: Duration,
-    answer: oneshot::Sender<io::Result<Wire>>,
+    answer: oneshot::Sender<io::Result<PipeIds>>,
 }
 
 /// One direction of a stream.
 struct Pipe {
     from: MachineId,
     to: MachineId,
-    under_way: VecDeque<(Duration, Parcel)>,
-    bytes_under_way: usize,
-    /// Sent so far.
+    in_flight: VecDeque<(Duration, Packet)>,
+    bytes_in_flight: usize,
+    /// Packets sent so far.
     packets: u64,
     arrived: VecDeque<u8>,
-    /// The writer's end has arrived: nothing more comes.
+    /// Whether the end of the stream has arrived.
     ended: bool,
-    /// One of the machines has said that there is no such stream.
+    /// Whether one of the machines has reset the stream.
     broken: bool,
-    /// One of the machines has gone without a word: nothing arrives any more.
+    /// Whether one of the machines disappeared silently: nothing arrives any more.
     dead: bool,
-    /// Until then nothing arrives on this stream, as in a retransmission back-off; others between the machines go on.
+    /// Nothing arrives on this stream until then, as in retransmission backoff. Other streams are not affected.
     frozen_until: Duration,
     /// Added to the delay of every packet of this stream.
     slow: Duration,
@@ -115,7 +114,7 @@ struct Pipe {
     has_writer: bool,
 }
 
-enum Parcel {
+enum Packet {
     Bytes(Vec<u8>),
     End,
 }
@@ -125,8 +124,8 @@ impl Pipe {
         Pipe {
             from,
             to,
-            under_way: VecDeque::new(),
-            bytes_under_way: 0,
+            in_flight: VecDeque::new(),
+            bytes_in_flight: 0,
             packets: 0,
             arrived: VecDeque::new(),
             ended: false,
@@ -145,16 +144,16 @@ impl Pipe {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 
-    fn break_off(&mut self) {
+    fn reset(&mut self) {
         self.broken = true;
-        self.under_way.clear();
+        self.in_flight.clear();
         self.wake();
     }
 }
 
 impl Inner {
-    /// How long the packet with this number on its stream is under way. Decided by the packet alone: tokio wakes those
-    /// who wait for the same thing in an order of its own, and who of them is first must not change anything.
+    /// The delay of a packet. It depends only on the packet, because the order in which tokio wakes tasks must not change the
+    /// run.
     fn delay(&self, from: MachineId, to: MachineId, packet: u64) -> Duration {
         let quality = self.quality;
         let mut random = self.random.clone();
@@ -163,7 +162,7 @@ impl Inner {
         }
         let mut delay = random.between_ms(quality.delay_min_ms, quality.delay_max_ms);
         if quality.lost_once_in > 0 && random.once_in(quality.lost_once_in) {
-            delay += random.between_ms(SENT_AGAIN_MS.0, SENT_AGAIN_MS.1);
+            delay += random.between_ms(RETRANSMIT_MS.0, RETRANSMIT_MS.1);
         }
         if from < CLIENTS_FROM && to < CLIENTS_FROM {
             delay += self.distance;
@@ -175,7 +174,7 @@ impl Inner {
         self.cut.contains(&(from, to))
     }
 
-    fn send(&mut self, pipe: u64, parcel: Parcel) {
+    fn send(&mut self, pipe: u64, packet_data: Packet) {
         let Some((from, to, packet)) = self.pipes.get(&pipe).map(|pipe| (pipe.from, pipe.to, pipe.packets))
         else {
             return;
@@ -187,11 +186,11 @@ impl Inner {
         if pipe.broken {
             return;
         }
-        if let Parcel::Bytes(bytes) = &parcel {
-            pipe.bytes_under_way += bytes.len();
+        if let Packet::Bytes(bytes) = &packet_data {
+            pipe.bytes_in_flight += bytes.len();
         }
-        let due = pipe.under_way.back().map_or(due, |(last, _)| due.max(*last));
-        pipe.under_way.push_back((due, parcel));
+        let due = pipe.in_flight.back().map_or(due, |(last, _)| due.max(*last));
+        pipe.in_flight.push_back((due, packet_data));
     }
 
     fn deliver_calls(&mut self) {
@@ -213,13 +212,13 @@ impl Inner {
             self.pipes.insert(there, Pipe::new(call.from, call.to));
             self.pipes.insert(back, Pipe::new(call.to, call.from));
             if let Some(backlog) = self.ports.get_mut(&call.to) {
-                backlog.waiting.push_back(Wire { read: there, write: back });
+                backlog.waiting.push_back(PipeIds { read: there, write: back });
                 if let Some(acceptor) = backlog.acceptor.take() {
                     acceptor.wake();
                 }
             }
             call.due = self.now;
-            let _ = call.answer.send(Ok(Wire { read: back, write: there }));
+            let _ = call.answer.send(Ok(PipeIds { read: back, write: there }));
         }
         self.calls = later;
     }
@@ -232,21 +231,21 @@ impl Inner {
                 continue;
             }
             let mut woken = false;
-            while pipe.under_way.front().is_some_and(|(due, _)| due <= now) {
-                let Some((_, parcel)) = pipe.under_way.pop_front() else { break };
+            while pipe.in_flight.front().is_some_and(|(due, _)| due <= now) {
+                let Some((_, packet_data)) = pipe.in_flight.pop_front() else { break };
                 if pipe.dead || !pipe.has_reader {
-                    // Whoever is there does not know the stream, and says so, if there is a way back.
+                    // The machine does not know the stream, and resets it if the reverse link is not cut.
                     if !cut.contains(&(pipe.to, pipe.from)) && (!pipe.dead || ports.contains_key(&pipe.to)) {
                         refused.push(*id);
                     }
                     continue;
                 }
-                match parcel {
-                    Parcel::Bytes(bytes) => {
-                        pipe.bytes_under_way -= bytes.len();
+                match packet_data {
+                    Packet::Bytes(bytes) => {
+                        pipe.bytes_in_flight -= bytes.len();
                         pipe.arrived.extend(bytes);
                     }
-                    Parcel::End => pipe.ended = true,
+                    Packet::End => pipe.ended = true,
                 }
                 woken = true;
             }
@@ -260,7 +259,7 @@ impl Inner {
         self.pipes.retain(|_, pipe| pipe.has_reader || pipe.has_writer);
     }
 
-    /// Nothing arrives on a stream until then, in both directions.
+    /// Freezes both directions of a stream until then.
     fn freeze_stream(&mut self, id: u64, until: Duration) {
         for id in [id & !1, id | 1] {
             if let Some(pipe) = self.pipes.get_mut(&id) {
@@ -269,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// The streams between two machines, by the lower of their two numbers.
+    /// The streams between two machines, by the lower number of their pipes.
     fn streams_between(&self, one: MachineId, other: MachineId) -> Vec<u64> {
         let between = |pipe: &Pipe| [(one, other), (other, one)].contains(&(pipe.from, pipe.to));
         let ids: BTreeSet<u64> =
@@ -277,11 +276,11 @@ impl Inner {
         ids.into_iter().collect()
     }
 
-    /// Both directions: they have neighbouring numbers.
+    /// Resets both directions of a stream, which have adjacent numbers.
     fn break_stream(&mut self, id: u64) {
         for id in [id & !1, id | 1] {
             if let Some(pipe) = self.pipes.get_mut(&id) {
-                pipe.break_off();
+                pipe.reset();
             }
         }
     }
@@ -309,7 +308,7 @@ impl Network {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time passes, and what is due arrives.
+    /// Advances the time and delivers due packets.
     pub(super) fn advance(&self, now: Duration) {
         let mut inner = self.inner();
         inner.now = now;
@@ -317,23 +316,22 @@ impl Network {
         inner.deliver_bytes();
     }
 
-    /// Cuts the way in one direction.
+    /// Cuts the link in one direction.
     pub(super) fn cut(&self, from: MachineId, to: MachineId) {
         self.inner().cut.insert((from, to));
     }
 
-    /// Puts the nodes so far apart.
+    /// Sets the additional one-way delay between nodes.
     pub(super) fn set_distance(&self, one_way: Duration) {
         self.inner().distance = one_way;
     }
 
-    /// Makes the way in one direction slower.
+    /// Slows the link in one direction.
     pub(super) fn slow(&self, from: MachineId, to: MachineId, delay: Duration) {
         self.inner().slow.insert((from, to), delay);
     }
 
-    /// Heals the ways between two machines. What was held back arrives now or a little later; some streams have been
-    /// given up by the system meanwhile.
+    /// Heals the links between two machines. Held-back bytes arrive now or later; some streams have timed out and are reset.
     pub(super) fn heal(&self, one: MachineId, other: MachineId) {
         let mut inner = self.inner();
         inner.slow.remove(&(one, other));
@@ -358,8 +356,8 @@ impl Network {
         }
     }
 
-    /// Heals the ways between two machines for new streams; those that are open stay as they are for so long, because
-    /// their systems wait longer and longer before they try again.
+    /// Heals the links between two machines for new streams. Open streams stay frozen for this duration, as in retransmission
+    /// backoff.
     pub(super) fn heal_for_new(&self, one: MachineId, other: MachineId, back_off: Duration) {
         let mut inner = self.inner();
         let until = inner.now + back_off;
@@ -370,7 +368,7 @@ impl Network {
         inner.cut.remove(&(other, one));
     }
 
-    /// Does something to one stream between two machines; the others go on.
+    /// Disturbs one stream between two machines.
     pub(super) fn disturb_one(&self, one: MachineId, other: MachineId, how: Disturbance) {
         let mut inner = self.inner();
         let streams = inner.streams_between(one, other);
@@ -393,18 +391,18 @@ impl Network {
         }
     }
 
-    /// Breaks every stream between two machines, as a firewall does that forgets.
+    /// Resets every stream between two machines, like a firewall that loses its state.
     pub(super) fn reset(&self, one: MachineId, other: MachineId) {
         let mut inner = self.inner();
         for pipe in inner.pipes.values_mut() {
             if [(one, other), (other, one)].contains(&(pipe.from, pipe.to)) {
-                pipe.break_off();
+                pipe.reset();
             }
         }
     }
 
-    /// The machine's process is gone. If its system is still there, it says so to all who can be reached.
-    pub(super) fn lose(&self, machine: MachineId, says_so: bool) {
+    /// Ends the machine's process. If its operating system still runs, it resets the streams to all reachable machines.
+    pub(super) fn lose(&self, machine: MachineId, sends_resets: bool) {
         let mut inner = self.inner();
         inner.ports.remove(&machine);
         let Inner { cut, pipes, .. } = &mut *inner;
@@ -412,10 +410,10 @@ impl Network {
             let other = if pipe.from == machine { pipe.to } else { pipe.from };
             pipe.dead = true;
             if pipe.from == machine {
-                pipe.under_way.clear();
+                pipe.in_flight.clear();
             }
-            if says_so && !cut.contains(&(machine, other)) {
-                pipe.break_off();
+            if sends_resets && !cut.contains(&(machine, other)) {
+                pipe.reset();
             }
         }
     }
@@ -423,7 +421,9 @@ impl Network {
     /// Opens a stream from a machine to an address such as `node-1:7420`.
     pub(super) fn connect(&self, from: MachineId, address: &str) -> Connecting {
         let Some(to) = machine_of(address) else {
-            return Box::pin(std::future::ready(Err(io::Error::other(format!("{address} is no machine")))));
+            return Box::pin(std::future::ready(Err(io::Error::other(format!(
+                "{address} is not a machine"
+            )))));
         };
         let (answer, wire) = oneshot::channel();
         {
@@ -454,9 +454,9 @@ fn machine_of(address: &str) -> Option<MachineId> {
     address.strip_prefix("node-")?.split(':').next()?.parse().ok()
 }
 
-/// The numbers of a stream's pipes, as one of its ends sees them.
+/// The pipes of one end of a stream.
 #[derive(Clone, Copy)]
-struct Wire {
+struct PipeIds {
     read: u64,
     write: u64,
 }
@@ -492,7 +492,7 @@ impl Port for OpenPort {
 /// One end of a stream.
 struct End {
     network: Network,
-    wire: Wire,
+    wire: PipeIds,
 }
 
 impl AsyncRead for End {
@@ -535,13 +535,13 @@ impl AsyncWrite for End {
         if pipe.broken {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let room = WINDOW_BYTES.saturating_sub(pipe.bytes_under_way + pipe.arrived.len());
+        let room = WINDOW_BYTES.saturating_sub(pipe.bytes_in_flight + pipe.arrived.len());
         if room == 0 {
             pipe.writer = Some(context.waker().clone());
             return Poll::Pending;
         }
         let count = room.min(bytes.len());
-        inner.send(self.wire.write, Parcel::Bytes(bytes[..count].to_vec()));
+        inner.send(self.wire.write, Packet::Bytes(bytes[..count].to_vec()));
         Poll::Ready(Ok(count))
     }
 
@@ -550,7 +550,7 @@ impl AsyncWrite for End {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.network.inner().send(self.wire.write, Parcel::End);
+        self.network.inner().send(self.wire.write, Packet::End);
         Poll::Ready(Ok(()))
     }
 }
@@ -558,7 +558,7 @@ impl AsyncWrite for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut inner = self.network.inner();
-        inner.send(self.wire.write, Parcel::End);
+        inner.send(self.wire.write, Packet::End);
         if let Some(pipe) = inner.pipes.get_mut(&self.wire.write) {
             pipe.has_writer = false;
         }

@@ -1,4 +1,4 @@
-//! A node of the cell on a simulated machine: the real one, with a disk that forgets and tears.
+//! A real node on a simulated machine, with a disk that loses and tears unsynced writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -17,34 +17,34 @@ use super::network::{MachineId, Network, address_of};
 use super::random::Random;
 use super::recorder::Recorder;
 
-/// Between two looks for orders.
-const LOOK: Duration = Duration::from_millis(50);
-/// A leader whose table differs has heard of it from the others within this time.
-const NOTICED_WITHIN: Duration = Duration::from_secs(3);
+/// Interval between checks for actions.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit for a leader with a diverged table to notice it.
+const DETECTION_MAX: Duration = Duration::from_secs(3);
 /// Small, so that a run goes through many of them.
 const SEGMENT_BYTES: u64 = 16 << 10;
 
-/// How it ends when it is killed.
+/// How a node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The process is killed; what it has written stays.
+    /// The process is killed; its writes survive.
     Killed,
-    /// The power fails: what was not synced is lost or torn, and nobody is told.
+    /// Power failure: unsynced writes are lost or torn, and peers get no reset.
     PowerCut,
 }
 
-/// What people tell a node to do.
+/// An administrative action.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
-    /// Take in this node.
+pub(super) enum AdminAction {
+    /// Add this node.
     Add(MachineId),
     /// Remove this node.
     Remove(MachineId),
-    /// Have a table that differs from those of the others.
+    /// Make the table differ from the others.
     Damage,
 }
 
-/// What the tables of all nodes were after each entry: they must be the same everywhere.
+/// Digests of the tables after each entry, which must be equal on all nodes.
 #[derive(Clone, Default)]
 pub(super) struct Digests {
     known: Arc<Mutex<BTreeMap<u64, (MachineId, u32)>>>,
@@ -59,18 +59,18 @@ impl Digests {
     }
 }
 
-/// What stays the same over all lives of a node.
+/// A node, across restarts.
 pub(super) struct Node {
     pub(super) id: MachineId,
     pub(super) machine: Option<Machine>,
-    /// It was removed from the cell: that it ends is no trouble.
+    /// Whether it was removed from the cell.
     pub(super) retired: bool,
     pub(super) was_started: bool,
     disk: FaultyDisk,
     folder: PathBuf,
     rate: f64,
     snapshot_every: u64,
-    orders: Arc<Mutex<VecDeque<Order>>>,
+    actions: Arc<Mutex<VecDeque<AdminAction>>>,
     leads: Arc<AtomicBool>,
     digests: Digests,
 }
@@ -92,13 +92,13 @@ impl Node {
             folder,
             rate,
             snapshot_every,
-            orders: Arc::default(),
+            actions: Arc::default(),
             leads: Arc::default(),
             digests: digests.clone(),
         }
     }
 
-    /// A new life.
+    /// Starts the node.
     pub(super) fn start(
         &mut self,
         network: &Network,
@@ -129,26 +129,26 @@ impl Node {
             ..NodeConfig::durable(&self.folder)
         };
         let (id, recorder) = (self.id, recorder.clone());
-        let (orders, digests) = (self.orders.clone(), self.digests.clone());
+        let (actions, digests) = (self.actions.clone(), self.digests.clone());
         let leads = self.leads.clone();
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
                 Err(error) => {
-                    return recorder.trouble(true_now(), format!("node {id} does not start: {error}"));
+                    return recorder.record_failure(true_now(), format!("node {id} does not start: {error}"));
                 }
             };
-            let obey = async {
-                let (mut damaged, mut serves_since) = (false, None::<Duration>);
+            let run_actions = async {
+                let (mut is_damaged, mut serving_since) = (false, None::<Duration>);
                 loop {
-                    let order = orders.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    match order {
-                        // Only the leader can; the others say so.
-                        Some(Order::Add(node)) => {
+                    let action = actions.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    match action {
+                        // Only the leader can do this; others refuse.
+                        Some(AdminAction::Add(node)) => {
                             let added = server.api().add_member(u64::from(node), &address_of(node)).await;
                             recorder.count(if added.is_ok() { "members added" } else { "members not added" });
                         }
-                        Some(Order::Remove(node)) => {
+                        Some(AdminAction::Remove(node)) => {
                             let removed = server.api().remove_member(u64::from(node)).await;
                             recorder.count(if removed.is_ok() {
                                 "members removed"
@@ -156,47 +156,47 @@ impl Node {
                                 "members not removed"
                             });
                         }
-                        Some(Order::Damage) => {
+                        Some(AdminAction::Damage) => {
                             server.api().make_table_different();
                             recorder.count("tables damaged");
-                            damaged = true;
+                            is_damaged = true;
                         }
                         None => {}
                     }
-                    leads.store(server.api().may_answer().is_ok(), Ordering::Relaxed);
-                    if damaged {
-                        // Its next life makes the table anew from the log: there are no snapshots in such a run.
+                    leads.store(server.api().check_leads().is_ok(), Ordering::Relaxed);
+                    if is_damaged {
+                        // A restart rebuilds the table from the log: such a run has no snapshots.
                         let serves = leads.load(Ordering::Relaxed);
-                        serves_since = serves_since.filter(|_| serves).or(serves.then(true_now));
-                        if serves_since.is_some_and(|since| true_now() - since > NOTICED_WITHIN) {
-                            recorder.trouble(
+                        serving_since = serving_since.filter(|_| serves).or(serves.then(true_now));
+                        if serving_since.is_some_and(|since| true_now() - since > DETECTION_MAX) {
+                            recorder.record_failure(
                                 true_now(),
-                                format!("node {id} goes on serving although its table differs"),
+                                format!("node {id} keeps serving although its table differs"),
                             );
-                            serves_since = None;
+                            serving_since = None;
                         }
                     } else if let Some(difference) = digests.compare(id, server.api().digest()) {
-                        recorder.trouble(true_now(), difference);
+                        recorder.record_failure(true_now(), difference);
                     }
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 }
             };
             tokio::select! {
                 biased;
-                why = server.ended() => recorder.trouble(true_now(), format!("node {id} has ended: {why}")),
-                () = obey => {}
+                why = server.ended() => recorder.record_failure(true_now(), format!("node {id} has ended: {why}")),
+                () = run_actions => {}
             }
         });
         self.machine = Some(machine);
         Ok(())
     }
 
-    /// The end of this life.
+    /// Ends the process.
     pub(super) fn kill(&mut self, end: End, network: &Network, random: &mut Random) {
         let Some(mut machine) = self.machine.take() else { return };
         self.leads.store(false, Ordering::Relaxed);
         network.lose(self.id, end == End::Killed);
-        // The next life finds the disk as it was at this moment, whatever the last one still does while it goes.
+        // The next start sees the disk as of now, whatever the dropped process still does.
         self.disk = match end {
             End::Killed => self.disk.copy(),
             End::PowerCut => self.disk.crash(&mut |bound| random.below(bound as u64) as usize),
@@ -204,22 +204,22 @@ impl Node {
         machine.kill();
     }
 
-    /// Changes its disk, for this life.
+    /// Sets the state of its disk.
     pub(super) fn set_disk(&self, state: DiskState) {
         self.disk.set_faults(match state {
-            DiskState::Whole => Faults::default(),
+            DiskState::Healthy => Faults::default(),
             DiskState::Slow(sync_pause) => Faults { sync_pause, ..Faults::default() },
             DiskState::Full => Faults { capacity_bytes: Some(0), ..Faults::default() },
         });
     }
 
-    /// Whether it was in office a moment ago.
+    /// Whether it led recently.
     pub(super) fn leads(&self) -> bool {
         self.leads.load(Ordering::Relaxed)
     }
 
-    /// Tells it to do something.
-    pub(super) fn order(&self, order: Order) {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner).push_back(order);
+    /// Requests an administrative action.
+    pub(super) fn request(&self, action: AdminAction) {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner).push_back(action);
     }
 }

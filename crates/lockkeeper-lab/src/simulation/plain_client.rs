@@ -1,8 +1,8 @@
-//! A client without the library: it speaks the frames itself, renews when it likes, sometimes too late, and takes every
-//! acknowledged renewal for what it is: a promise (S3). The library never asks in the name of a session whose deadline has
-//! passed, so without this client nobody would notice a node that answers such a renewal and breaks its word.
+//! A client without the library: it uses frames directly, renews at arbitrary times, sometimes too late, and treats every
+//! acknowledged renewal as a promise (S3). The library never renews a session whose deadline has passed, so only this client
+//! detects a node that acknowledges such a renewal and breaks the promise.
 //!
-//! It also sends late copies of requests that were refused, as a network does that delivers twice (S5).
+//! It also sends late copies of refused requests, like a network that duplicates packets (S5).
 
 use std::io;
 use std::sync::PoisonError;
@@ -15,26 +15,28 @@ use lockkeeper_net::net::{self, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::client::{AGAIN, Busy, LOCKS, Work};
+use super::client::{Busy, LOCKS, RETRY_PAUSE, Work};
 use super::machine::{true_after, true_now};
 use super::network::{MachineId, address_of};
 use super::random::Random;
 use crate::checkers::history::{Hold, Loss, Repeat};
 
-/// How long an answer may take before another node is asked.
-const ANSWER_WITHIN: Duration = Duration::from_millis(600);
+/// Time limit for an answer before another node is tried.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(600);
+/// The same for the renewals of a client whose session has lapsed.
+const HASTY_TIMEOUT: Duration = Duration::from_millis(150);
 /// Longest wait for a lock.
 const WAIT_MS: u64 = 3_000;
 /// Largest frame that is read.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Opens sessions, holds a lock in each and renews it, until the work is over.
+/// Opens sessions, holds a lock in each and renews it, until the end of the workload.
 pub(super) async fn run(client: MachineId, nodes: Vec<MachineId>, work: Work, random: Random) {
     let busy = Busy::new(&work.busy);
-    let mut client = PlainClient { client, nodes, place: 0, connection: None, work, random };
+    let mut client = PlainClient { client, nodes, node_index: 0, connection: None, work, random };
     while true_now() < client.work.until {
         match client.random.once_in(4) {
-            true => client.repeat_a_refusal().await,
+            true => client.repeat_refused_request().await,
             false => client.hold_once().await,
         }
         tokio::time::sleep(client.random.between_ms(10, 200)).await;
@@ -46,8 +48,8 @@ pub(super) async fn run(client: MachineId, nodes: Vec<MachineId>, work: Work, ra
 struct PlainClient {
     client: MachineId,
     nodes: Vec<MachineId>,
-    /// Which node is asked next.
-    place: usize,
+    /// Index of the next node to try.
+    node_index: usize,
     connection: Option<Connection>,
     work: Work,
     random: Random,
@@ -57,18 +59,18 @@ impl PlainClient {
     async fn open_session(&mut self) -> Option<String> {
         let ttl_ms = self.work.ttl.as_millis() as u64;
         let open = v1::OpenSessionRequest { ttl_ms, owner: "plain".to_owned() };
-        match self.ask(operation::Kind::OpenSession(open), ANSWER_WITHIN).await? {
+        match self.call(operation::Kind::OpenSession(open), ANSWER_TIMEOUT).await? {
             answer::Kind::OpenSession(v1::OpenSessionResponse { session, .. }) => Some(session),
             _ => None,
         }
     }
 
     async fn close_session(&mut self, session: String) {
-        self.ask(operation::Kind::CloseSession(v1::CloseSessionRequest { session }), ANSWER_WITHIN).await;
+        self.call(operation::Kind::CloseSession(v1::CloseSessionRequest { session }), ANSWER_TIMEOUT).await;
     }
 
-    /// Asks for a lock without waiting. If it is refused, late copies of the same request follow.
-    async fn repeat_a_refusal(&mut self) {
+    /// Tries to acquire a lock without waiting. If it is refused, sends late copies of the request.
+    async fn repeat_refused_request(&mut self) {
         let Some(session) = self.open_session().await else { return };
         let lock = *self.random.one_of(&LOCKS);
         let acquire = v1::AcquireRequest {
@@ -77,13 +79,13 @@ impl PlainClient {
             request: "refused".to_owned(),
             ..Default::default()
         };
-        let first = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_WITHIN).await;
+        let first = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_TIMEOUT).await;
         if let Some(answer::Kind::Error(error)) = first
             && error.code == "busy"
         {
             for _ in 0..1 + self.random.below(4) {
                 tokio::time::sleep(self.random.between_ms(10, self.work.ttl.as_millis() as u64 / 4)).await;
-                let copy = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_WITHIN).await;
+                let copy = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_TIMEOUT).await;
                 let Some(copy) = copy else { break };
                 let token = match copy {
                     answer::Kind::Grant(grant) => Some(grant.token),
@@ -91,19 +93,19 @@ impl PlainClient {
                 };
                 let refusal = error.code.clone();
                 let repeat = Repeat { client: self.client, lock: lock.to_owned(), refusal, token };
-                self.work.recorder.note(|history| history.repeats.push(repeat));
+                self.work.recorder.update(|history| history.repeats.push(repeat));
                 self.work.recorder.count("refused requests repeated");
             }
         }
         self.close_session(session).await;
     }
 
-    /// One session with one lock, from its opening to its end.
+    /// Opens a session, holds one lock in it, and closes it.
     async fn hold_once(&mut self) {
         let ttl = self.work.ttl;
         let Some(session) = self.open_session().await else { return };
         let lock = *self.random.one_of(&LOCKS);
-        let asked = true_now();
+        let invoked = true_now();
         let acquire = v1::AcquireRequest {
             session: session.clone(),
             lock: lock.to_owned(),
@@ -111,12 +113,12 @@ impl PlainClient {
             request: "only".to_owned(),
             ..Default::default()
         };
-        let granted = self.ask(operation::Kind::Acquire(acquire), ttl).await;
+        let granted = self.call(operation::Kind::Acquire(acquire), ttl).await;
         let Some(answer::Kind::Grant(v1::Grant { token, .. })) = granted else { return };
-        let from = self.work.recorder.grant(self.client, lock, token, asked);
-        // A grant alone promises no time: the first renewal does.
+        let from = self.work.recorder.grant(self.client, lock, token, invoked);
+        // A grant alone promises no time; the first renewal does.
         let hold = Hold { client: self.client, lock: lock.to_owned(), token, from, until: from };
-        let place = self.work.recorder.note(|history| {
+        let place = self.work.recorder.update(|history| {
             history.holds.push(hold);
             history.holds.len() - 1
         });
@@ -124,24 +126,26 @@ impl PlainClient {
         let release =
             v1::ReleaseRequest { session: session.clone(), lock: lock.to_owned(), token, forget: true };
         let now = true_now();
-        self.work.recorder.note(|history| {
+        self.work.recorder.update(|history| {
             let hold = &mut history.holds[place];
             hold.until = hold.until.min(now);
         });
-        self.ask(operation::Kind::Release(release), ANSWER_WITHIN).await;
+        self.call(operation::Kind::Release(release), ANSWER_TIMEOUT).await;
         self.close_session(session).await;
     }
 
-    /// Renews until it has had enough, or the session is lost.
+    /// Renews for a random time, or until the session is lost.
     async fn renew_for_a_while(&mut self, session: &str, place: usize) {
         let ttl_ms = self.work.ttl.as_millis() as u64;
         let ends = true_now() + self.random.between_ms(ttl_ms / 2, 6 * ttl_ms);
         while true_now() < ends {
-            // Mostly in time, sometimes when the session should have ended.
-            let pause = match self.random.once_in(3) {
+            // Mostly in time, sometimes after the session should have expired.
+            let lapses =
+                if self.work.lapses_often { !self.random.once_in(4) } else { self.random.once_in(3) };
+            let pause = match lapses {
                 true => {
-                    let lapses = true_after(self.work.ttl);
-                    *self.work.lapses.lock().unwrap_or_else(PoisonError::into_inner) = Some(lapses);
+                    let next_lapse = true_after(self.work.ttl);
+                    *self.work.next_lapse.lock().unwrap_or_else(PoisonError::into_inner) = Some(next_lapse);
                     self.random.between_ms(ttl_ms + 200, ttl_ms + 700)
                 }
                 false => self.random.between_ms(ttl_ms / 10, ttl_ms / 3),
@@ -153,18 +157,22 @@ impl PlainClient {
         }
     }
 
-    /// Asks node after node until one answers. False if the session is lost, or nobody has answered for long.
+    /// Tries nodes until one answers. Returns false if the session is lost or no node answers in time.
     async fn renew(&mut self, session: &str, place: usize) -> bool {
         let gives_up = true_now() + Duration::from_secs(5);
         while true_now() < gives_up {
             let promised = self.promised_from_now();
             let renewal = v1::KeepAliveAll { sessions: vec![session.to_owned()] };
-            match self.ask(operation::Kind::KeepAlive(renewal), ANSWER_WITHIN).await {
+            // A node that is paused should not keep the client from the others.
+            let within = if self.work.lapses_often { HASTY_TIMEOUT } else { ANSWER_TIMEOUT };
+            match self.call(operation::Kind::KeepAlive(renewal), within).await {
                 Some(answer::Kind::KeepAlive(renewed))
                     if renewed.ttl_ms.first().is_some_and(|ttl| *ttl > 0) =>
                 {
-                    self.work.recorder.tell(true_now(), &format!("plain client renewed until {promised:?}"));
-                    self.work.recorder.note(|history| history.holds[place].until = promised);
+                    self.work
+                        .recorder
+                        .record_event(true_now(), &format!("plain client renewed until {promised:?}"));
+                    self.work.recorder.update(|history| history.holds[place].until = promised);
                     self.work.recorder.count("plain renewals");
                     return true;
                 }
@@ -172,30 +180,30 @@ impl PlainClient {
                     self.lost(place);
                     return false;
                 }
-                _ => tokio::time::sleep(AGAIN).await,
+                _ => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }
         false
     }
 
-    /// A renewal was refused: the session is lost.
+    /// Records the loss after a refused renewal.
     fn lost(&self, place: usize) {
         self.work.recorder.count("plain renewals refused");
-        self.work.recorder.note(|history| {
+        self.work.recorder.update(|history| {
             let Hold { client, lock, token, until, .. } = history.holds[place].clone();
-            let (told, why) = (true_now(), "session_lost".to_owned());
-            history.losses.push(Loss { client, lock, token, told, promised: until, why });
+            let (told_at, why) = (true_now(), "session_lost".to_owned());
+            history.losses.push(Loss { client, lock, token, told_at, promised: until, why });
         });
     }
 
-    /// Until when a renewal that is sent now would be a promise (S4), in true time.
+    /// The promised end of a lease whose renewal is sent now (S4), in true time.
     fn promised_from_now(&self) -> Duration {
         let ttl = self.work.ttl;
         true_after(ttl - ttl / 100 - Duration::from_millis(2))
     }
 
-    /// Asks one node. `None` if it did not answer, or cannot now; then another one is next.
-    async fn ask(&mut self, kind: operation::Kind, within: Duration) -> Option<answer::Kind> {
+    /// Calls a node. `None` without an answer or on an error; the next call tries another node.
+    async fn call(&mut self, kind: operation::Kind, within: Duration) -> Option<answer::Kind> {
         match self.exchange(kind, within).await? {
             answer::Kind::Error(error) => {
                 self.connection = None;
@@ -206,18 +214,18 @@ impl PlainClient {
         }
     }
 
-    /// Asks one node. `None` if it did not answer; then another one is next.
+    /// Exchanges one operation with a node. `None` without an answer; the next call tries another node.
     async fn exchange(&mut self, kind: operation::Kind, within: Duration) -> Option<answer::Kind> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                self.place = (self.place + 1) % self.nodes.len();
-                let address = address_of(self.nodes[self.place]);
-                timeout(ANSWER_WITHIN, Connection::open(&address)).await.ok()?.ok()?
+                self.node_index = (self.node_index + 1) % self.nodes.len();
+                let address = address_of(self.nodes[self.node_index]);
+                timeout(within.min(ANSWER_TIMEOUT), Connection::open(&address)).await.ok()?.ok()?
             }
         };
-        // A connection whose answer did not come in time is not used again: it could come later.
-        match timeout(within, connection.ask(kind)).await {
+        // A connection with a pending answer is not reused: the answer could still arrive.
+        match timeout(within, connection.call(kind)).await {
             Ok(Ok(answer)) => {
                 self.connection = Some(connection);
                 Some(answer)
@@ -227,11 +235,11 @@ impl PlainClient {
     }
 }
 
-/// A connection on which one operation at a time is asked.
+/// A connection with one operation at a time.
 struct Connection {
     stream: Stream,
     buffer: BytesMut,
-    asked: u64,
+    requests: u64,
 }
 
 impl Connection {
@@ -239,12 +247,12 @@ impl Connection {
         let mut stream = net::connect(address).await?;
         stream.write_all(GREETING).await?;
         stream.read_exact(&mut [0; GREETING.len()]).await?;
-        Ok(Connection { stream, buffer: BytesMut::new(), asked: 0 })
+        Ok(Connection { stream, buffer: BytesMut::new(), requests: 0 })
     }
 
-    async fn ask(&mut self, kind: operation::Kind) -> io::Result<answer::Kind> {
-        self.asked += 1;
-        let id = self.asked;
+    async fn call(&mut self, kind: operation::Kind) -> io::Result<answer::Kind> {
+        self.requests += 1;
+        let id = self.requests;
         let mut bytes = BytesMut::new();
         frame::encode(
             &v1::ClientFrame { operations: vec![v1::Operation { id, kind: Some(kind) }] },

@@ -1,8 +1,8 @@
-//! Numbers that a seed decides.
+//! Seeded random numbers.
 
 use std::time::Duration;
 
-/// A seeded source of numbers (SplitMix64).
+/// A seeded random number generator (SplitMix64).
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -26,22 +26,22 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// True once in `times`.
+    /// True with a probability of 1 in `times`.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// A time between two others.
+    /// A random duration in a range.
     pub(super) fn between_ms(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_micros(from * 1_000 + self.below((to.saturating_sub(from)) * 1_000 + 1))
     }
 
-    /// One of several things.
+    /// A random element.
     pub(super) fn one_of<'a, T>(&mut self, things: &'a [T]) -> &'a T {
         &things[self.below(things.len() as u64) as usize]
     }
 
-    /// Another source, which this one decides.
+    /// A new generator, seeded by this one.
     pub(super) fn fork(&mut self) -> Random {
         Random(self.next())
     }

@@ -1,4 +1,4 @@
-//! What the clients saw, in true time.
+//! Records the observations of clients, in true time.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,95 +9,95 @@ use super::machine::true_now;
 use crate::checkers::History;
 use crate::checkers::history::Grant;
 
-/// Shared by all clients.
+/// The recorder, shared by all clients.
 #[derive(Clone, Default)]
 pub(super) struct Recorder {
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct State {
     history: History,
     counts: BTreeMap<String, u64>,
-    troubles: Vec<String>,
+    failures: Vec<String>,
     trace: Trace,
 }
 
-/// A hash over everything in the order in which it happened: two runs of a seed have the same.
+/// The trace and its hash: two runs of a seed have the same hash.
 #[derive(Default)]
 struct Trace {
     hasher: DefaultHasher,
-    told: Option<Vec<String>>,
+    lines: Option<Vec<String>>,
 }
 
 impl Recorder {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what is told as text, for whoever looks at one seed.
+    /// Keeps the trace as text.
     pub(super) fn keep_trace(&self) {
-        self.seen().trace.told = Some(Vec::new());
+        self.state().trace.lines = Some(Vec::new());
     }
 
-    /// Something happened.
-    pub(super) fn tell(&self, at: Duration, what: &str) {
-        let mut seen = self.seen();
-        (at, what).hash(&mut seen.trace.hasher);
-        if let Some(told) = &mut seen.trace.told {
-            told.push(format!("{:>9.3} {what}", at.as_secs_f64()));
+    /// Records an event.
+    pub(super) fn record_event(&self, at: Duration, what: &str) {
+        let mut state = self.state();
+        (at, what).hash(&mut state.trace.hasher);
+        if let Some(lines) = &mut state.trace.lines {
+            lines.push(format!("{:>9.3} {what}", at.as_secs_f64()));
         }
     }
 
-    /// How often something happened that is no part of the history.
+    /// Counts an event that is not part of the history.
     pub(super) fn count(&self, what: &str) {
-        *self.seen().counts.entry(what.to_owned()).or_default() += 1;
+        *self.state().counts.entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Something that must not be, and that no checker looks for.
-    pub(super) fn trouble(&self, at: Duration, what: String) {
-        self.tell(at, &what);
-        self.seen().troubles.push(what);
+    /// Records a failure that no checker covers.
+    pub(super) fn record_failure(&self, at: Duration, what: String) {
+        self.record_event(at, &what);
+        self.state().failures.push(what);
     }
 
-    /// Changes the history.
-    pub(super) fn note<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
-        change(&mut self.seen().history)
+    /// Updates the history.
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
+        change(&mut self.state().history)
     }
 
-    /// A grant; says when.
-    pub(super) fn grant(&self, client: u32, lock: &str, token: u64, asked: Duration) -> Duration {
-        let answered = true_now();
-        self.tell(answered, &format!("client {client} holds {lock} with token {token}"));
-        self.note(|history| {
-            history.grants.push(Grant { client, lock: lock.to_owned(), token, asked, answered });
+    /// Records a grant and returns its time.
+    pub(super) fn grant(&self, client: u32, lock: &str, token: u64, invoked: Duration) -> Duration {
+        let returned = true_now();
+        self.record_event(returned, &format!("client {client} holds {lock} with token {token}"));
+        self.update(|history| {
+            history.grants.push(Grant { client, lock: lock.to_owned(), token, invoked, returned });
         });
-        answered
+        returned
     }
 
-    /// Everything: the history, the counts, the troubles, the trace and its hash.
+    /// Takes everything that was recorded.
     pub(super) fn take(&self) -> Recorded {
-        let mut seen = std::mem::take(&mut *self.seen());
+        let mut state = std::mem::take(&mut *self.state());
         Recorded {
-            history: seen.history,
-            counts: seen.counts,
-            troubles: seen.troubles,
-            hash: seen.trace.hasher.finish(),
-            told: seen.trace.told.take().unwrap_or_default(),
+            history: state.history,
+            counts: state.counts,
+            failures: state.failures,
+            hash: state.trace.hasher.finish(),
+            lines: state.trace.lines.take().unwrap_or_default(),
         }
     }
 }
 
-/// What is left of a run.
+/// The records of a run.
 pub(super) struct Recorded {
-    /// What the clients saw.
+    /// Observations of the clients.
     pub(super) history: History,
-    /// How often what happened.
+    /// Event counts.
     pub(super) counts: BTreeMap<String, u64>,
-    /// What must not be.
-    pub(super) troubles: Vec<String>,
-    /// Of everything in its order.
+    /// Failures that no checker covers.
+    pub(super) failures: Vec<String>,
+    /// Hash of the trace.
     pub(super) hash: u64,
-    /// Everything in its order, if it was asked for.
-    pub(super) told: Vec<String>,
+    /// The trace, if requested.
+    pub(super) lines: Vec<String>,
 }

@@ -7,14 +7,14 @@ use clap::Args;
 use lockkeeper_lab::lab::{self, EngineName, Scenario, report};
 use serde_json::json;
 
-use super::{Common, Failure, Output, engines, print, print_json, scenarios, verdict, write, write_report};
+use super::{Common, Failure, Output, engines, exit_code, print, print_json, scenarios, write, write_report};
 
 #[derive(Debug, Args)]
 pub(crate) struct All {
-    /// Only these scenarios
+    /// Run only these scenarios
     #[arg(long, value_delimiter = ',', value_parser = scenarios())]
     scenarios: Vec<Scenario>,
-    /// Only these engines
+    /// Run only these engines
     #[arg(long, value_delimiter = ',', value_parser = engines())]
     engines: Vec<EngineName>,
     #[command(flatten)]
@@ -22,10 +22,10 @@ pub(crate) struct All {
     /// Folder for the pages with the drawn timelines
     #[arg(long, value_name = "FOLDER", default_value = "lab-report")]
     report: PathBuf,
-    /// Write the matrix as a page in Markdown, such as docs/lab.md
+    /// Write the matrix as a Markdown page, such as docs/lab.md
     #[arg(long, value_name = "FILE")]
     matrix: Option<PathBuf>,
-    /// Exit with 0 although servers are not installed
+    /// Exit with 0 even if servers are not installed
     #[arg(long)]
     allow_missing: bool,
 }
@@ -46,6 +46,6 @@ impl All {
             Output::Table => print(&report::text::summary(&cells, took))?,
             Output::Json => print_json(&json!({"runs": cells, "versions": lab::versions()}))?,
         }
-        Ok(verdict(&cells, self.allow_missing))
+        Ok(exit_code(&cells, self.allow_missing))
     }
 }

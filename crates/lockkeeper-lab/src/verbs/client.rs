@@ -31,7 +31,7 @@ impl Client {
             .build()
             .map_err(|error| Failure::other(format!("failed to start the runtime: {error}")))?;
         let result = runtime.block_on(lab::run_client(options));
-        // Does not wait for name lookups that nobody needs any more.
+        // Pending name lookups must not delay the exit.
         runtime.shutdown_background();
         result.map(|()| 0).map_err(Failure::other)
     }

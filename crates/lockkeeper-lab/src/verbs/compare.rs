@@ -9,46 +9,46 @@ use lockkeeper_lab::compare::{self, CompareOptions, Target};
 
 use super::{Failure, Output, print, print_json, write};
 
-/// Measure all engines and their peers side by side.
+/// Measure all engines and their peers side by side
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The servers are started here, one after the other, in temporary folders and on free ports: cells of one and of three
-nodes, Redis, etcd, ZooKeeper, Consul, PostgreSQL. What is not installed is named with its package and left out.
-`redis-bare` and `etcd-bare` are the recipes that people write by hand, straight on the protocols of Redis and etcd.
+nodes, Redis, etcd, ZooKeeper, Consul, PostgreSQL. Servers that are not installed are skipped, and their packages are named.
+`redis-bare` and `etcd-bare` are the hand-written recipes, directly on the protocols of Redis and etcd.
 
 Examples:
   lockkeeper-lab compare                                          everything, about ten minutes
   lockkeeper-lab compare --engines cell3,etcd,etcd-bare --clients 64
   lockkeeper-lab compare --markdown docs/performance-compare.md --svg docs/images/compare.svg")]
 pub(crate) struct Compare {
-    /// Which, with commas: cell, cell3, embedded, redis, redis-bare, redis-memory-bare, redlock, etcd, etcd-bare,
+    /// Engines to measure: cell, cell3, embedded, redis, redis-bare, redis-memory-bare, redlock, etcd, etcd-bare,
     /// zookeeper, consul, postgres [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", hide_default_value = true,
           default_values_t = Target::ALL.map(|target| target.name().to_owned()))]
     engines: Vec<String>,
-    /// How many clients ask at the same time, a column for each number
+    /// Numbers of concurrent clients, one column each
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS", default_value = "1,16,64,256",
           value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: Vec<u16>,
-    /// How long each figure is measured, in seconds; fractions are allowed
+    /// Seconds to measure each figure; fractions are allowed
     #[arg(long, default_value = "2", value_parser = seconds)]
     seconds: Duration,
-    /// How many sessions are kept alive to see what that costs; 0 leaves it out
+    /// Number of sessions for the cost of keep-alives; 0 skips it
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     sessions: u32,
-    /// How many times a leader of three is killed; 0 leaves it out
+    /// Number of times a leader of three is killed; 0 skips it
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=100))]
     fail_overs: u8,
-    /// Folder on the disk that the servers are to use
+    /// Folder for the data of the servers: its disk is measured
     #[arg(long, default_value_os_t = std::env::temp_dir(), value_name = "FOLDER")]
     scratch_dir: PathBuf,
-    /// Write a chart into this file as well
+    /// Also write a chart to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the tables as a page of Markdown into this file as well
+    /// Also write the tables as a Markdown page to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// The binary `lockkeeper` [default: beside this program, built if `cargo run` started it]
+    /// The binary `lockkeeper` [default: next to this program, built if `cargo run` started it]
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_BIN")]
     binary: Option<PathBuf>,
     /// A table for people or JSON for programs

@@ -43,7 +43,7 @@ impl Verb {
     }
 }
 
-/// Why a verb failed.
+/// Failure of a verb.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: u8,
@@ -73,7 +73,7 @@ struct Common {
     /// Seed of the random choices: the same seed makes the same choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The binary `lockkeeper` that serves cells [default: beside this program, built if `cargo run` started it]
+    /// The binary `lockkeeper` that serves cells [default: next to this program, built if `cargo run` started it]
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_BIN")]
     binary: Option<PathBuf>,
     /// Text for people or JSON for programs
@@ -109,7 +109,7 @@ impl Common {
     }
 }
 
-/// Lists the names in the error for an unknown one.
+/// A parser whose error lists the valid names.
 fn scenarios() -> impl TypedValueParser<Value = Scenario> {
     PossibleValuesParser::new(Scenario::ALL.map(Scenario::name))
         .try_map(|name| Scenario::parse(&name).ok_or("no such scenario"))
@@ -121,7 +121,7 @@ fn engines() -> impl TypedValueParser<Value = EngineName> {
 }
 
 /// The exit code for the results.
-fn verdict(cells: &[CaseResult], allow_missing: bool) -> u8 {
+fn exit_code(cells: &[CaseResult], allow_missing: bool) -> u8 {
     let is_bad = |cell: &CaseResult| match cell {
         CaseResult::Ran(outcome) => outcome.broken.is_some(),
         CaseResult::NotRun { missing, .. } => !(*missing && allow_missing),
@@ -147,7 +147,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::other(format!("failed to write {}: {error}", file.display())))
 }
 
-/// Prints to stdout. A reader that has gone away, such as `head`, is no error.
+/// Prints to stdout. A closed stdout, such as with `head`, is not an error.
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -6,25 +6,25 @@ use clap::Args;
 use lockkeeper_lab::lab::{self, CaseResult, EngineName, Mode, Scenario, report};
 use serde_json::json;
 
-use super::{Common, Failure, Output, engines, print, print_json, scenarios, verdict, write_report};
+use super::{Common, Failure, Output, engines, exit_code, print, print_json, scenarios, write_report};
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// What happens
+    /// Scenario to run
     #[arg(value_parser = scenarios())]
     scenario: Scenario,
-    /// Engine to examine
+    /// Engine to test
     #[arg(long, default_value = "cell", value_parser = engines(), env = "LOCKKEEPER_LAB_ENGINE")]
     engine: EngineName,
-    /// Only with a gate: the resource checks the token [default: with and without]
+    /// Run only with a gate: the resource checks the token [default: with and without]
     #[arg(long, conflicts_with = "unfenced")]
     fenced: bool,
-    /// Only without a gate: the resource accepts every write
+    /// Run only without a gate: the resource accepts every write
     #[arg(long)]
     unfenced: bool,
     #[command(flatten)]
     common: Common,
-    /// Write a page with the drawn timelines into this folder
+    /// Write pages with the drawn timelines to this folder
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
 }
@@ -54,6 +54,6 @@ impl Run {
                 self.scenario, self.engine
             )));
         }
-        Ok(verdict(&cells, false))
+        Ok(exit_code(&cells, false))
     }
 }

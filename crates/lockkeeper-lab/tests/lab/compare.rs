@@ -1,4 +1,4 @@
-//! `lockkeeper-lab compare` at small size: that it measures, and that each kind of report says what it measured.
+//! `lockkeeper-lab compare` at small scale: it measures, and every report format contains the figures.
 
 use std::os::unix::fs::symlink;
 
@@ -9,7 +9,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn engines_are_measured_side_by_side_as_json_markdown_and_picture() {
+fn comparison_is_written_as_json_markdown_and_chart() {
     let folder = tempfile::tempdir().unwrap();
     let (svg, markdown) = (folder.path().join("chart.svg"), folder.path().join("page.md"));
     let output = program()
@@ -49,8 +49,8 @@ fn engines_are_measured_side_by_side_as_json_markdown_and_picture() {
 }
 
 #[test]
-fn a_table_is_for_people_and_what_is_not_installed_is_named_with_its_package() {
-    // Only what starts servers is on this path, and no server.
+fn missing_server_is_named_with_its_package() {
+    // This PATH has only the tools that start servers, and no server.
     let path = tempfile::tempdir().unwrap();
     for tool in ["env", "setpriv"] {
         symlink(format!("/usr/bin/{tool}"), path.path().join(tool)).unwrap();
@@ -61,14 +61,14 @@ fn a_table_is_for_people_and_what_is_not_installed_is_named_with_its_package() {
         .env("PATH", path.path())
         .output()
         .unwrap();
-    let (shown, told) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let (shown, messages) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{messages}");
     assert!(shown.contains("ENGINE  1 CLIENT") && shown.contains("\ncell "), "{shown}");
-    assert!(told.contains("redis-server is not installed: apt-get install redis-server"), "{told}");
+    assert!(messages.contains("redis-server is not installed: apt-get install redis-server"), "{messages}");
 }
 
 #[test]
-fn an_unknown_engine_is_wrong_usage() {
+fn unknown_engine_is_wrong_usage() {
     let output = program().args(["compare", "--engines", "mysql"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(text(&output.stderr).contains("redis-bare"), "the names are listed: {}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! `lockkeeper-lab`: real servers, real faults, and counts that must come out.
+//! `lockkeeper-lab` with real servers and real faults: the expected counts.
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 mod compare;
 
-/// The lab, with the binary `lockkeeper` beside it, which `cargo test --workspace` builds as well.
+/// The lab, with the binary `lockkeeper` next to it, which `cargo test --workspace` builds as well.
 fn program() -> Command {
     let lab = Path::new(env!("CARGO_BIN_EXE_lockkeeper-lab"));
     let lockkeeper = lab.with_file_name("lockkeeper");
@@ -35,8 +35,8 @@ fn runs(words: &[&str]) -> (Vec<Value>, Option<i32>) {
     (answer["runs"].as_array().unwrap().clone(), output.status.code())
 }
 
-/// Stopped holders: with a gate nothing is lost, without one every pair loses an update.
-fn stopped_holders(engine: &str) {
+/// Paused holders: with a gate nothing is lost, without one every pair loses an update.
+fn paused_holders(engine: &str) {
     let (runs, code) = runs(&["run", "pause", "--engine", engine]);
     let [fenced, unfenced] = runs.as_slice() else { panic!("{runs:?}") };
     assert_eq!((&fenced["mode"], &unfenced["mode"]), (&"fenced".into(), &"unfenced".into()));
@@ -44,7 +44,7 @@ fn stopped_holders(engine: &str) {
     assert_eq!(fenced["refused"], 3, "{fenced}");
     assert_eq!(unfenced["lost_updates"], 3, "{unfenced}");
     assert_eq!(unfenced["acknowledged"], 6, "{unfenced}");
-    // The guards of the library were not sure any more when the next was let in.
+    // The guards of the library had expired when the next grant was made.
     assert_eq!((&fenced["double_holders"], &unfenced["double_holders"]), (&0.into(), &0.into()), "{runs:?}");
     assert_eq!(code, Some(0), "{runs:?}");
     let timeline = unfenced["timeline"].as_array().unwrap();
@@ -55,17 +55,17 @@ fn stopped_holders(engine: &str) {
 }
 
 #[test]
-fn stopped_holders_on_a_cell_lose_nothing_behind_a_gate() {
-    stopped_holders("cell");
+fn paused_holders_on_a_cell_lose_nothing_behind_a_gate() {
+    paused_holders("cell");
 }
 
 #[test]
-fn stopped_holders_on_redis_lose_nothing_behind_a_gate() {
-    stopped_holders("redis");
+fn paused_holders_on_redis_lose_nothing_behind_a_gate() {
+    paused_holders("redis");
 }
 
 #[test]
-fn a_clock_that_jumps_gives_redlock_two_holders() {
+fn clock_jump_gives_redlock_two_holders() {
     let (runs, code) = runs(&["run", "clock-jump", "--engine", "redlock", "--unfenced"]);
     assert_eq!(runs.len(), 1, "{runs:?}");
     assert_eq!(runs[0]["double_holders"], 1, "{runs:?}");
@@ -74,7 +74,7 @@ fn a_clock_that_jumps_gives_redlock_two_holders() {
 }
 
 #[test]
-fn a_late_release_ends_the_lock_of_another_only_if_it_is_naive() {
+fn only_the_naive_recipe_releases_the_lock_of_another() {
     let (naive, _) = runs(&["run", "wrong-release", "--engine", "naive", "--unfenced"]);
     assert!(naive[0]["double_holders"].as_u64().unwrap() > 0, "{naive:?}");
     assert_eq!(naive[0]["lost_updates"], 1, "{naive:?}");
@@ -84,14 +84,14 @@ fn a_late_release_ends_the_lock_of_another_only_if_it_is_naive() {
 }
 
 #[test]
-fn a_redis_that_forgets_its_locks_lets_two_in() {
+fn volatile_redis_has_double_holders_after_a_crash() {
     let (runs, _) = runs(&["run", "server-crash", "--engine", "redis", "--unfenced"]);
     assert_eq!(runs[0]["double_holders"], 3, "{runs:?}");
     assert_eq!(runs[0]["lost_updates"], 3, "{runs:?}");
 }
 
 #[test]
-fn a_cell_keeps_its_locks_when_its_leader_is_killed() {
+fn cell_keeps_its_locks_when_its_leader_is_killed() {
     let (runs, code) = runs(&["run", "failover", "--engine", "cell"]);
     for run in &runs {
         assert_eq!((&run["double_holders"], &run["lost_updates"]), (&0.into(), &0.into()), "{run}");
@@ -101,7 +101,7 @@ fn a_cell_keeps_its_locks_when_its_leader_is_killed() {
 }
 
 #[test]
-fn a_report_has_a_page_for_each_scenario_with_a_drawn_timeline_and_a_matrix() {
+fn report_has_a_page_for_each_scenario_and_a_matrix() {
     let folder = tempfile::tempdir().unwrap();
     let (report, matrix) = (folder.path().join("report"), folder.path().join("lab.md"));
     let words = ["all", "--scenarios", "wrong-release,clock-jump", "--engines", "naive", "--report"];
@@ -116,13 +116,13 @@ fn a_report_has_a_page_for_each_scenario_with_a_drawn_timeline_and_a_matrix() {
         "{index}"
     );
     let page = read(&report.join("wrong-release.html"));
-    assert!(page.contains("<svg") && page.contains("wipes out 1 of others"), "{page}");
+    assert!(page.contains("<svg") && page.contains("overwrites 1 of others' updates"), "{page}");
     let page = read(&report.join("clock-jump.html"));
     assert!(!page.contains("<svg") && page.contains("Does not apply"), "{page}");
     let matrix = read(&matrix);
     assert!(matrix.contains("| wrong-release | unfenced |") && matrix.contains("lost 1 of 2"), "{matrix}");
     assert!(matrix.contains("- fenced on naive: "), "the reason is missing: {matrix}");
-    // People see how far it is while it runs.
+    // Progress is printed while it runs.
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("[2/4] wrong-release on naive, unfenced"),
         "{output:?}"
@@ -130,13 +130,13 @@ fn a_report_has_a_page_for_each_scenario_with_a_drawn_timeline_and_a_matrix() {
 }
 
 #[test]
-fn a_name_that_is_unknown_is_answered_with_the_list() {
+fn unknown_name_is_refused_with_the_list_of_names() {
     for words in [&["run", "earthquake"][..], &["run", "pause", "--engine", "abacus"]] {
         let output = lab(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(64), "{output:?}");
         let wanted = if words.len() == 2 { "clock-jump" } else { "zookeeper" };
-        assert!(said.contains(wanted), "{said}");
+        assert!(message.contains(wanted), "{message}");
     }
     let output = lab(&["run", "pause", "--engine", "redlock", "--fenced"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
@@ -144,7 +144,7 @@ fn a_name_that_is_unknown_is_answered_with_the_list() {
 }
 
 #[test]
-fn a_server_that_is_not_installed_is_named_with_its_package() {
+fn missing_server_fails_the_run_unless_allowed() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
     let all = |more: &[&str]| {
@@ -155,7 +155,10 @@ fn a_server_that_is_not_installed_is_named_with_its_package() {
     };
     let strict = all(&[]);
     assert_eq!(strict.status.code(), Some(1), "{strict:?}");
-    let said = String::from_utf8_lossy(&strict.stdout).into_owned();
-    assert!(said.contains("not run: redis-server is not installed: apt-get install redis-server"), "{said}");
+    let message = String::from_utf8_lossy(&strict.stdout).into_owned();
+    assert!(
+        message.contains("not run: redis-server is not installed: apt-get install redis-server"),
+        "{message}"
+    );
     assert_eq!(all(&["--allow-missing"]).status.code(), Some(0));
 }

@@ -26,7 +26,7 @@ impl std::fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// Trusts nodes whose certificate was signed by an authority in `ca` for the name or address that is called, and presents
+    /// Trusts nodes whose certificate was signed by an authority in `ca` for the name or address of the connection, and presents
     /// `own`, if there is one.
     pub fn new(ca: impl Into<PathBuf>, own: Option<KeyPair>) -> Result<ClientTls, TlsError> {
         let ca = ca.into();
@@ -44,7 +44,7 @@ impl ClientTls {
                     .with_client_auth_cert(files::certificates(&pair.certificate)?, files::key(&pair.key)?)
                     .map_err(|error| {
                         TlsError::new(format!(
-                            "{} and {} do not fit together: {error}",
+                            "{} and {} do not match: {error}",
                             pair.certificate.display(),
                             pair.key.display()
                         ))
@@ -56,12 +56,15 @@ impl ClientTls {
         Ok(ClientTls { config: Arc::new(config) })
     }
 
-    /// Performs the handshake on a connection to `host:port`. `protocol` is the ALPN protocol, if the node has to know.
+    /// Performs the handshake on a connection to `host:port`. `protocol` is the ALPN protocol to negotiate, if any.
     pub async fn wrap(&self, address: &str, stream: Stream, protocol: Option<&str>) -> io::Result<Stream> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| io::Error::other(format!("{host} is no name that a certificate can have")))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            io::Error::other(format!(
+                "{host} is not a name that a certificate can contain: use a DNS name or an IP address"
+            ))
+        })?;
         let connector = TlsConnector::from((*self.config.current()).clone());
         let protocols = protocol.map(|protocol| protocol.as_bytes().to_vec()).into_iter().collect();
         let stream = connector.with_alpn(protocols).connect(name, stream).await?;

@@ -15,7 +15,7 @@ pub struct KeyPair {
     pub key: PathBuf,
 }
 
-/// Why TLS cannot be set up with these files. The message says what to do.
+/// Error of setting up TLS with these files. The message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsError {
     what: String,
@@ -38,7 +38,7 @@ impl std::error::Error for TlsError {}
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unreadable = |error: &dyn std::fmt::Display| {
         TlsError::new(format!(
-            "no certificate can be read from {}: {error}; give a file in PEM format",
+            "failed to read a certificate from {}: {error}; provide a file in PEM format",
             path.display()
         ))
     };
@@ -47,7 +47,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
         .collect::<Result<_, _>>()
         .map_err(|error| unreadable(&error))?;
     match found.is_empty() {
-        true => Err(unreadable(&"there is none in it")),
+        true => Err(unreadable(&"it contains none")),
         false => Ok(found),
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         TlsError::new(format!(
-            "no key can be read from {}: {error}; give a file in PEM format without a passphrase, which this user may \
+            "failed to read a key from {}: {error}; provide a file in PEM format without a passphrase that this user can \
              read",
             path.display()
         ))
@@ -67,7 +67,10 @@ pub(super) fn authorities(paths: &[&Path]) -> Result<RootCertStore, TlsError> {
     for path in paths {
         for certificate in certificates(path)? {
             roots.add(certificate).map_err(|error| {
-                TlsError::new(format!("{} has a certificate that is no authority's: {error}", path.display()))
+                TlsError::new(format!(
+                    "{} contains a certificate that is not a CA certificate: {error}",
+                    path.display()
+                ))
             })?;
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::TlsError;
 
 /// Shortest interval between two checks of the files.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Reloadable<T> {
     files: Vec<PathBuf>,
@@ -18,7 +18,7 @@ pub(super) struct Reloadable<T> {
 struct State<T> {
     current: Arc<T>,
     stamps: Vec<Stamp>,
-    looked: Instant,
+    checked: Instant,
 }
 
 /// Identifies the version of a file.
@@ -38,33 +38,33 @@ impl<T> Reloadable<T> {
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, TlsError> + Send + Sync + 'static,
     ) -> Result<Reloadable<T>, TlsError> {
-        // Taken before the files are read: a change during the read is noticed at the next check.
+        // Taken before the files are read, so that a change during the read is detected at the next check.
         let stamps = files.iter().map(|path| Stamp::of(path)).collect();
         let current = Arc::new(make()?);
-        let state = Mutex::new(State { current, stamps, looked: Instant::now() });
+        let state = Mutex::new(State { current, stamps, checked: Instant::now() });
         Ok(Reloadable { files, make: Box::new(make), state })
     }
 
-    /// The value of the current files. If they cannot be used, the value of the files before: an incomplete renewal must not
-    /// end the service.
+    /// The value of the current files, or the previous value if they cannot be used: an incomplete renewal must not end the
+    /// service.
     pub(super) fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() < LOOK_EVERY {
+        if state.checked.elapsed() < CHECK_INTERVAL {
             return state.current.clone();
         }
-        state.looked = Instant::now();
+        state.checked = Instant::now();
         let stamps: Vec<Stamp> = self.files.iter().map(|path| Stamp::of(path)).collect();
         if stamps == state.stamps {
             return state.current.clone();
         }
         match (self.make)() {
-            Ok(made) => {
-                tracing::info!(files = ?self.files, "certificates read anew");
-                state.current = Arc::new(made);
+            Ok(value) => {
+                tracing::info!(files = ?self.files, "reloaded certificates");
+                state.current = Arc::new(value);
                 state.stamps = stamps;
             }
-            // A certificate and its key are two files, and one may not be replaced yet. The next check tries again.
-            Err(error) => tracing::warn!(%error, "changed certificates cannot be used; the former ones are"),
+            // A certificate and its key are two files, and one may not be replaced yet. The next check retries.
+            Err(error) => tracing::warn!(%error, "failed to reload certificates; keeping the previous ones"),
         }
         state.current.clone()
     }

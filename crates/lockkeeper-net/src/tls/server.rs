@@ -92,7 +92,7 @@ impl LoadedConfig {
             let roots = Arc::new(files::authorities(paths)?);
             let builder = WebPkiClientVerifier::builder_with_provider(roots, super::provider());
             let builder = if required { builder } else { builder.allow_unauthenticated() };
-            builder.build().map_err(|error| TlsError::new(format!("the authorities cannot be used: {error}")))
+            builder.build().map_err(|error| TlsError::new(format!("failed to use the authorities: {error}")))
         };
         let one = |path: &Option<PathBuf>| path.as_ref().map(|path| verifier(&[path], true)).transpose();
         let all: Vec<&Path> =
@@ -108,7 +108,7 @@ impl LoadedConfig {
         let names = own.first().map(dns_names).unwrap_or_default();
         let mut config = builder.with_single_cert(own, files::key(&from.own.key)?).map_err(|error| {
             TlsError::new(format!(
-                "{} and {} do not fit together: {error}",
+                "{} and {} do not match: {error}",
                 from.own.certificate.display(),
                 from.own.key.display()
             ))

@@ -6,29 +6,29 @@ use lockkeeper_core::{AccessChange, Right};
 
 use super::Api;
 use crate::failure::Failure;
+use crate::security::principal::ROOT;
 use crate::security::tokens;
-use crate::security::who::ROOT;
 
 impl Api {
-    /// Refuses changes that would shut out those who could take them back.
+    /// Refuses changes that would lock out everyone who could undo them.
     pub(super) fn check_change(&self, change: &AccessChange) -> Result<(), Failure> {
         match change {
             AccessChange::Grant { identity, prefix, rights } => {
-                not_root(identity)?;
-                self.must_be_enabled()?;
+                check_not_root(identity)?;
+                self.check_enabled()?;
                 match rights.iter().any(|right| right == Right::Admin) {
                     true => Ok(()),
-                    false => self.must_keep_administrator(identity, prefix),
+                    false => self.check_keeps_administrator(identity, prefix),
                 }
             }
-            AccessChange::Revoke { identity, prefix } => self.must_keep_administrator(identity, prefix),
+            AccessChange::Revoke { identity, prefix } => self.check_keeps_administrator(identity, prefix),
             AccessChange::AddToken { identity, .. } => {
-                not_root(identity)?;
-                self.must_be_enabled()
+                check_not_root(identity)?;
+                self.check_enabled()
             }
             AccessChange::Enable { identity, .. } => {
-                not_root(identity)?;
-                self.must_not_be_strict()
+                check_not_root(identity)?;
+                self.check_has_no_root()
             }
             AccessChange::RevokeToken { .. }
             | AccessChange::SetQuota { .. }
@@ -37,24 +37,24 @@ impl Api {
         }
     }
 
-    /// Turns access control on. The token of its first administrator is shown once.
+    /// Turns access control on. Returns the token of its first administrator, which is shown only once.
     pub(super) async fn enable_access(&self, identity: &str) -> Result<NewToken, Failure> {
-        let made = tokens::draw(identity)?;
-        let change = match made.change {
+        let token = tokens::generate(identity)?;
+        let change = match token.change {
             AccessChange::AddToken { id, identity, salt, hash } => {
                 AccessChange::Enable { id, identity, salt, hash }
             }
             other => other,
         };
         self.change_access(change).await?;
-        Ok(NewToken { id: made.id.to_string(), identity: identity.to_owned(), token: made.text })
+        Ok(NewToken { id: token.id.to_string(), identity: identity.to_owned(), token: token.text })
     }
 
-    /// Makes an access token. It cannot be shown again.
+    /// Creates an access token. It cannot be shown again.
     pub(super) async fn create_token(&self, identity: &str) -> Result<NewToken, Failure> {
-        let made = tokens::draw(identity)?;
-        self.change_access(made.change).await?;
-        Ok(NewToken { id: made.id.to_string(), identity: identity.to_owned(), token: made.text })
+        let token = tokens::generate(identity)?;
+        self.change_access(token.change).await?;
+        Ok(NewToken { id: token.id.to_string(), identity: identity.to_owned(), token: token.text })
     }
 
     async fn change_access(&self, change: AccessChange) -> Result<(), Failure> {
@@ -62,51 +62,51 @@ impl Api {
         self.run(command).await.map(|_| ())
     }
 
-    /// Access control must have been turned on: a first rule or token would shut out everybody who has none.
-    fn must_be_enabled(&self) -> Result<(), Failure> {
+    /// Fails while access control is off: a first rule or token would lock out every caller that has none.
+    fn check_enabled(&self) -> Result<(), Failure> {
         match self.is_enforced() {
             true => Ok(()),
             false => Err(Failure::Invalid(
-                "access control is off, and the first rule or token would shut out every client that shows no access \
-                 token: turn it on with lockkeeper access enable, which makes the first administrator's token"
+                "access control is off, and the first rule or token would lock out every client that presents no access \
+                 token: turn it on with lockkeeper access enable, which creates the first administrator's token"
                     .to_owned(),
             )),
         }
     }
 
-    fn must_not_be_strict(&self) -> Result<(), Failure> {
-        match self.guard().is_strict() {
+    fn check_has_no_root(&self) -> Result<(), Failure> {
+        match self.authenticator().has_root() {
             false => Ok(()),
             true => Err(Failure::Invalid(
-                "access control is on already: this node was started with --root-token-file or --root-name, and root \
-                 makes further tokens with lockkeeper access token create"
+                "access control is already on: this node was started with --root-token-file or --root-name, and root \
+                 creates further tokens with lockkeeper access token create"
                     .to_owned(),
             )),
         }
     }
 
-    /// Refuses a change that leaves nobody who could change anything again, unless there is a root.
-    fn must_keep_administrator(&self, identity: &str, prefix: &str) -> Result<(), Failure> {
+    /// Refuses a change that removes the last administrator, unless there is a root.
+    fn check_keeps_administrator(&self, identity: &str, prefix: &str) -> Result<(), Failure> {
         let table = self.shared().table();
         let access = table.access();
         let is_administrators = access.allows_all(identity, Right::Admin, "") && prefix.is_empty();
-        match self.guard().is_strict()
+        match self.authenticator().has_root()
             || !is_administrators
             || access.has_other_administrator(identity, prefix)
         {
             true => Ok(()),
             false => Err(Failure::Invalid(format!(
-                "\"{identity}\" is the last administrator, and nobody could change rules again: grant admin on \"\" to \
+                "\"{identity}\" is the last administrator, and the change would leave none: grant admin on \"\" to \
                  another identity first"
             ))),
         }
     }
 }
 
-fn not_root(identity: &str) -> Result<(), Failure> {
+fn check_not_root(identity: &str) -> Result<(), Failure> {
     match identity == ROOT {
         true => Err(Failure::Invalid(format!(
-            "\"{ROOT}\" is whoever has the root token, and may do everything: choose another name"
+            "\"{ROOT}\" is reserved for the holder of the root token, who may do everything: choose another name"
         ))),
         false => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! Taking locks for a caller that waits for its answer, and may go away meanwhile.
+//! Acquires on behalf of a caller that waits for its answer and may disconnect while it waits.
 
 use std::sync::atomic::Ordering;
 
@@ -8,15 +8,15 @@ use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::oneshot;
 
 use super::{Api, unexpected};
-use crate::callers::Caller;
+use crate::effects::callers::Caller;
+use crate::effects::undelivered::{AwaitedGrant, UndeliveredGrant};
 use crate::failure::Failure;
-use crate::undelivered::{AwaitedGrant, UndeliveredGrant};
 
 impl Api {
-    /// Takes a lock or several, waiting in the queue as long as the request says.
+    /// Acquires one lock or several, waiting in the queue for as long as the request says.
     ///
-    /// A caller that goes away while it waits leaves the queue, unless it gave a request id: then it can
-    /// come back with the same id and finds its place, or its grant.
+    /// Dropping the future while it waits leaves the queue, unless the request has an id: then the caller can retry with
+    /// the same id and gets its place in the queue back, or its grant.
     pub async fn acquire(&self, request: Acquire) -> Result<Grant, Failure> {
         let admitted = self.admit(Command::Acquire(request).into())?.into_command()?;
         let Command::Acquire(request) = admitted else {
@@ -27,10 +27,10 @@ impl Api {
         Ok(Grant::clone(&grant))
     }
 
-    /// The same for an admitted request, and for a caller whose answer has to be sent: without a request id, the grant is
-    /// given back if it is dropped before it was delivered.
+    /// Acquires for a request that is already admitted. Without a request id, the grant is released if it is dropped
+    /// before it was delivered.
     pub(super) async fn acquire_admitted(&self, mut request: Acquire) -> Result<UndeliveredGrant, Failure> {
-        let mut leaves = None;
+        let mut cancel_on_drop = None;
         let (session, gives_back) = (request.session, request.request.is_none());
         let waits = request.wait != Wait::No;
         match &request.request {
@@ -42,7 +42,7 @@ impl Api {
                     self.inner.shared.proposer_id as u32
                 );
                 request.request = Some(id.clone());
-                leaves = Some(LeavesQueue { api: self, session, request: Some(id) });
+                cancel_on_drop = Some(CancelOnDrop { api: self, session, request: Some(id) });
             }
             None => {}
         }
@@ -50,20 +50,20 @@ impl Api {
         let advice = command.retry_advice();
         let (sender, answer) = oneshot::channel();
         let shared = self.inner.shared.clone();
-        // One that waits is taken out of the queue, and its grant with it, by `LeavesQueue`.
+        // If the request waits, `CancelOnDrop` removes it from the queue and releases its grant.
         let mut awaited =
-            AwaitedGrant { shared, session, answer, gives_back: gives_back && leaves.is_none() };
+            AwaitedGrant { shared, session, answer, gives_back: gives_back && cancel_on_drop.is_none() };
         self.inner.shared.submit(command, Caller::Call(sender));
         let outcome = awaited.outcome().await;
-        if let Some(mut guard) = leaves {
-            guard.request = None;
+        if let Some(mut cancel) = cancel_on_drop {
+            cancel.request = None;
         }
         match outcome.map_err(|failure| self.disclose(failure.in_doubt(advice)))? {
             Reply::Granted(grant) => {
                 let undelivered = UndeliveredGrant::new(self.inner.shared.clone(), session, grant);
                 if waits {
-                    // Its rights may be gone since it asked: then the grant goes back.
-                    self.may_receive(&undelivered)?;
+                    // The caller's rights may have been revoked while it waited: then the grant is released.
+                    self.check_may_receive(&undelivered)?;
                 }
                 if !gives_back {
                     undelivered.delivered();
@@ -75,25 +75,25 @@ impl Api {
     }
 }
 
-/// Refuses the request ids that nodes draw themselves.
+/// Refuses request ids with the prefix that nodes use for their own.
 pub(crate) fn check_request_id(id: &SmolStr) -> Result<(), Failure> {
     match id.starts_with(NODE_REQUEST_PREFIX) {
         false => Ok(()),
         true => Err(Failure::Invalid(format!(
-            "request ids that begin with {NODE_REQUEST_PREFIX} are the node's own: choose another"
+            "request ids that begin with {NODE_REQUEST_PREFIX} are reserved for the node: choose another"
         ))),
     }
 }
 
-/// Takes a request out of the queue if its caller goes away while it waits.
-struct LeavesQueue<'a> {
+/// Cancels a waiting request when its caller disconnects.
+struct CancelOnDrop<'a> {
     api: &'a Api,
     session: SessionId,
-    /// None once the answer is there.
+    /// None once the answer has arrived.
     request: Option<SmolStr>,
 }
 
-impl Drop for LeavesQueue<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else { return };
         let what = Waiting::Request(request);

@@ -1,4 +1,4 @@
-//! Backups: the whole state at one moment.
+//! Backups: a consistent copy of the whole state.
 
 use std::io::Read;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::Api;
 use crate::failure::Failure;
 
-/// How long a snapshot may take to be written; one of a million locks takes seconds.
-const SNAPSHOT_WITHIN: Duration = Duration::from_secs(120);
-/// Between two looks whether a snapshot is there.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long writing a snapshot may take. A snapshot of a million locks takes seconds.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often to check whether the snapshot is written.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 256 * 1024;
 const CHUNKS_AHEAD: usize = 4;
 
 /// A copy of the whole state.
 pub struct Backup {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// The last entry that it covers.
+    /// The index of the last entry that it covers.
     pub through: u64,
-    /// Its content.
+    /// Its content, in chunks.
     pub chunks: ReceiverStream<std::io::Result<Bytes>>,
 }
 
 impl Api {
-    /// The whole state at one moment, with all that this node had applied when it was asked.
+    /// Returns the whole state, including everything that this node had applied when it was called.
     pub async fn backup(&self) -> Result<Backup, Failure> {
         self.authorize(&Request::Snapshot)?;
         if let Some(why) = self.consensus().status().stopped {
@@ -38,8 +38,8 @@ impl Api {
         }
         if !self.consensus().is_formed().await? {
             return Err(Failure::Unavailable(
-                "this node waits for its cell and has nothing to save yet: ask another node, or wait until \
-                 lockkeeper status names a leader"
+                "this node is not part of a cell yet and has nothing to save: use another node, or wait until \
+                 lockkeeper status shows a leader"
                     .to_owned(),
             ));
         }
@@ -55,28 +55,28 @@ impl Api {
             if let Some(why) = self.snapshots().trouble() {
                 return Err(Failure::Unavailable(format!(
                     "this node cannot write a snapshot ({why}): free some space on its disk, or save from another \
-                     node; it goes on trying by itself"
+                     node; it retries by itself"
                 )));
             }
-            if began.elapsed() > SNAPSHOT_WITHIN {
+            if began.elapsed() > SNAPSHOT_TIMEOUT {
                 return Err(Failure::Unavailable(format!(
-                    "no snapshot was written within {} s: look at the log of this node, or save from another one",
-                    SNAPSHOT_WITHIN.as_secs()
+                    "no snapshot was written within {} s: check the log of this node, or save from another node",
+                    SNAPSHOT_TIMEOUT.as_secs()
                 )));
             }
-            // Ignored while one is being written.
+            // No effect while a snapshot is already being written.
             self.consensus().take_snapshot().await?;
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         };
-        let unreadable = |error| Failure::Unavailable(format!("the snapshot cannot be read: {error}"));
-        // Once it is open it can be read to its end, also if a newer one takes its place.
+        let unreadable = |error| Failure::Unavailable(format!("failed to read the snapshot: {error}"));
+        // An open file can be read to its end even if a newer snapshot replaces it.
         let mut file = image.open_at(0).map_err(unreadable)?;
         let (chunks, outgoing) = mpsc::channel(CHUNKS_AHEAD);
         let api = self.clone();
         tokio::task::spawn_blocking(move || {
             loop {
                 let mut data = vec![0; CHUNK_BYTES];
-                // It may take long, and the caller's rights may end meanwhile.
+                // A backup may take long, and the caller's rights may be revoked meanwhile.
                 let allowed = api.authorize(&Request::Snapshot).map_err(std::io::Error::other);
                 let chunk = match allowed.and_then(|()| file.read(&mut data)) {
                     Ok(0) => return,

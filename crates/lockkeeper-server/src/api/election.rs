@@ -1,5 +1,5 @@
-//! Observing elections. The leader is whoever holds the lock `election/NAME`, its epoch is the token, and what it announces
-//! is the value that it campaigned with. So there is one leader for the same reasons as there is one holder.
+//! Election observers. The leader of an election is the holder of the lock `election/NAME`, its epoch is the token, and the
+//! value is what it campaigned with. There is at most one leader because there is at most one holder.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use super::Api;
 use crate::failure::Failure;
 
 /// How often an observer checks whether this node still leads the cell.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_millis(500);
 
 impl Api {
-    /// Who leads the election with this lock.
+    /// Returns the current leader of the election with this lock.
     pub(crate) fn election(&self, lock: &LockName) -> Result<Election, Failure> {
         self.ask(Request::Election(lock.clone()))?.try_into().map_err(Failure::from)
     }
 
-    /// Who leads now, and again whenever that changes. Ends with an error when this node no longer leads the cell.
+    /// Streams the current leader and every change. Ends with an error when this node no longer leads the cell.
     pub(crate) fn observe(
         &self,
         lock: LockName,
@@ -36,9 +36,9 @@ impl Api {
         })
     }
 
-    /// Who leads, as soon as that is another one than the one with the known epoch; 0 means nobody.
+    /// Waits until the leader differs from the one with the known epoch; epoch 0 means that there is no leader.
     pub(crate) async fn next_leader(&self, lock: &LockName, known: Option<u64>) -> Result<Election, Failure> {
-        // Subscribed before the first read: a change in between is not missed.
+        // Subscribes before the first read, so that no change in between is missed.
         let mut changes = self.shared().observers.observe(lock.clone())?;
         loop {
             changes.mark_unchanged();
@@ -46,8 +46,8 @@ impl Api {
             if known != Some(seen.epoch()) {
                 return Ok(seen);
             }
-            // A change, or a moment in which this node may have ceased to lead.
-            let _ = tokio::time::timeout(LOOK_AGAIN_AFTER, changes.changed()).await;
+            // Also wakes up without a change, to notice that this node has lost leadership.
+            let _ = tokio::time::timeout(LEADERSHIP_CHECK_EVERY, changes.changed()).await;
         }
     }
 }

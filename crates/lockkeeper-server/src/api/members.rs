@@ -5,15 +5,15 @@ use lockkeeper_core::Command;
 
 use super::Api;
 use crate::failure::Failure;
-use crate::leadership;
+use crate::leader::leadership;
 use crate::raft::network::{hello, join};
 
 impl Api {
-    /// Adds a node that runs with an empty folder: it learns everything, and then votes.
+    /// Adds a node that runs with an empty folder. It catches up as a learner and then becomes a voter.
     pub async fn add_member(&self, node_id: u64, address: &str) -> Result<Members, Failure> {
         self.shared().leader_term.now()?;
         let own = self.home().identity();
-        let contact = self.consensus().contact(own.clone());
+        let contact = self.consensus().peer_context(own.clone());
         let node = hello(&contact, address).await.map_err(|why| {
             Failure::Unavailable(format!(
                 "no node answers at {address} ({why}): start it first, with an empty folder: lockkeeper serve \
@@ -48,7 +48,8 @@ impl Api {
         Ok(Members { members: self.status().members })
     }
 
-    /// Removes a member for good. A leader that is to be removed hands over first; the new one is to be asked then.
+    /// Removes a member permanently. If this node is the one to remove and leads, it transfers leadership first, and the
+    /// caller has to repeat the request at the new leader.
     pub async fn remove_member(&self, node_id: u64) -> Result<Members, Failure> {
         self.shared().leader_term.now()?;
         if node_id == self.home().identity().node_id && !self.consensus().is_alone() {
@@ -60,7 +61,7 @@ impl Api {
         Ok(Members { members: self.status().members })
     }
 
-    /// Remembers who does what, if it is known who they are.
+    /// Writes an audit note with the caller's identity, if the caller is authenticated.
     async fn note(&self, text: String) -> Result<(), Failure> {
         match self.signature() {
             by if by.is_empty() => Ok(()),
@@ -68,7 +69,7 @@ impl Api {
         }
     }
 
-    /// The list for `--cell` with one more member.
+    /// Returns the value of `--cell` with one more member.
     fn cell_with(&self, node_id: u64, address: &str) -> String {
         let mut members: Vec<_> = self
             .consensus()

@@ -1,5 +1,5 @@
-//! Every operation of a node. HTTP, unary gRPC and the stream all make a [`Request`] of what they read; it is authorized
-//! here, and becomes a command for the log or a read from the lock table.
+//! All operations of a node. HTTP, unary gRPC and the stream decode their input into a [`Request`]; this module authorizes it
+//! and turns it into a command for the log or a read from the lock table.
 
 mod access;
 mod acquire;
@@ -22,40 +22,40 @@ use tokio::sync::oneshot;
 pub(crate) use self::acquire::check_request_id;
 pub use self::backup::Backup;
 pub use self::read::View;
-use crate::budget::{Budgets, ByteBudget, ConnectionBudget};
-use crate::callers::Caller;
 use crate::data_dir::DataDir;
+use crate::effects::callers::Caller;
+use crate::effects::undelivered::UndeliveredGrant;
 use crate::failure::{Failure, Outcome};
+use crate::limits::budget::{Budgets, ByteBudget, ConnectionBudget};
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
-use crate::security::{Guard, Rates, Who};
+use crate::security::{Authenticator, Principal, Rates};
 use crate::session::connection::Connection;
 use crate::shared::Shared;
-use crate::undelivered::UndeliveredGrant;
 
-/// The operations of a node in the name of one caller. Cheap to clone.
+/// The operations of a node on behalf of one caller. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
     inner: Arc<Inner>,
-    who: Who,
+    principal: Principal,
 }
 
-/// The same without keeping the node alive, for what the node itself keeps.
+/// An [`Api`] that does not keep the node alive, for references held by the node itself.
 #[derive(Clone)]
 pub(crate) struct WeakApi {
     inner: Weak<Inner>,
-    who: Who,
+    principal: Principal,
 }
 
 impl WeakApi {
     pub(crate) fn upgrade(&self) -> Option<Api> {
-        Some(Api { inner: self.inner.upgrade()?, who: self.who.clone() })
+        Some(Api { inner: self.inner.upgrade()?, principal: self.principal.clone() })
     }
 }
 
 impl fmt::Debug for WeakApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakApi").field("who", &self.who).finish_non_exhaustive()
+        f.debug_struct("WeakApi").field("principal", &self.principal).finish_non_exhaustive()
     }
 }
 
@@ -64,9 +64,9 @@ struct Inner {
     consensus: Consensus,
     home: Arc<DataDir>,
     snapshots: SnapshotStore,
-    /// Numbers the request ids that the node draws.
+    /// Counter for the request ids that the node generates.
     requests: AtomicU64,
-    guard: Arc<Guard>,
+    authenticator: Arc<Authenticator>,
     rates: Rates,
     budgets: Budgets,
 }
@@ -93,7 +93,7 @@ impl Admitted {
     }
 }
 
-/// An answer, with the grant in it until the answer is sent.
+/// An answer, together with the grant in it until the answer is sent.
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
     pub(crate) undelivered: Option<UndeliveredGrant>,
@@ -106,7 +106,7 @@ impl From<Answer> for Answered {
 }
 
 impl Answered {
-    /// The answer as the type that this call answers.
+    /// Converts the answer into the type that the call returns.
     pub(crate) fn into_parts<T>(self) -> Result<(T, Option<UndeliveredGrant>), Failure>
     where
         T: TryFrom<Answer, Error = WrongAnswer>,
@@ -121,28 +121,29 @@ impl Api {
         consensus: Consensus,
         home: Arc<DataDir>,
         snapshots: SnapshotStore,
-        guard: Arc<Guard>,
+        authenticator: Arc<Authenticator>,
     ) -> Api {
         let (requests, rates, budgets) = (AtomicU64::new(0), Rates::default(), Budgets::default());
-        let inner = Arc::new(Inner { shared, consensus, home, snapshots, requests, guard, rates, budgets });
-        Api { inner, who: Who::Process }
+        let inner =
+            Arc::new(Inner { shared, consensus, home, snapshots, requests, authenticator, rates, budgets });
+        Api { inner, principal: Principal::Process }
     }
 
-    /// The same operations in the name of another caller.
-    pub(crate) fn on_behalf_of(&self, who: Who) -> Api {
-        Api { inner: self.inner.clone(), who }
+    /// Returns the same operations on behalf of another caller.
+    pub(crate) fn on_behalf_of(&self, principal: Principal) -> Api {
+        Api { inner: self.inner.clone(), principal }
     }
 
     pub(crate) fn downgrade(&self) -> WeakApi {
-        WeakApi { inner: Arc::downgrade(&self.inner), who: self.who.clone() }
+        WeakApi { inner: Arc::downgrade(&self.inner), principal: self.principal.clone() }
     }
 
-    /// The same in the name of whoever has this token.
+    /// Returns the same operations on behalf of the owner of this token.
     pub(crate) fn with_token(&self, token: &str) -> Result<Api, Failure> {
-        let found = self.inner.guard.by_token(token, self.inner.shared.table().access());
+        let found = self.inner.authenticator.by_token(token, self.inner.shared.table().access());
         match found {
-            Ok(who) => Ok(self.on_behalf_of(who)),
-            // It may be so new that this node has not heard of it.
+            Ok(principal) => Ok(self.on_behalf_of(principal)),
+            // The token may be so new that this follower has not applied it yet.
             Err(_) => {
                 self.inner.shared.leader_term.now()?;
                 self.inner.shared.metrics.turned_away("unauthenticated");
@@ -151,17 +152,17 @@ impl Api {
         }
     }
 
-    pub(crate) fn who(&self) -> &Who {
-        &self.who
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
     }
 
-    pub(crate) fn guard(&self) -> &Guard {
-        &self.inner.guard
+    pub(crate) fn authenticator(&self) -> &Authenticator {
+        &self.inner.authenticator
     }
 
-    /// What the node keeps for the caller on this connection.
+    /// Returns the byte budget of this caller on this connection.
     pub(crate) fn budget(&self, connection: &ConnectionBudget) -> ByteBudget {
-        self.inner.budgets.of(connection, self.who.identity())
+        self.inner.budgets.of(connection, self.principal.identity())
     }
 
     pub(crate) fn rates(&self) -> &Rates {
@@ -184,12 +185,13 @@ impl Api {
         &self.inner.shared
     }
 
-    /// Whether this node may answer for the cell from what it knows.
-    pub fn may_answer(&self) -> Result<(), Failure> {
+    /// Checks that this node leads and may answer reads from its own table.
+    pub fn check_leads(&self) -> Result<(), Failure> {
         self.now().map(|_| ())
     }
 
-    /// The last entry in the table, and a checksum of it: equal on all members that have applied the same entries.
+    /// Returns the index of the last applied entry and a checksum of the table. Both are equal on all members that have applied
+    /// the same entries.
     pub fn digest(&self) -> (u64, u32) {
         let table = self.shared().table().clone();
         let mut hasher = crc32fast::Hasher::new();
@@ -203,8 +205,8 @@ impl Api {
         self.shared().table().make_different();
     }
 
-    /// Cell time, if this node may answer from what it knows: it leads, and a majority has confirmed that so recently
-    /// that no other node can lead (S3). Otherwise another leader may have changed what it knows.
+    /// Returns cell time if this node may answer from its own table: it leads, and a majority confirmed that so recently
+    /// that no other node can lead (S3). Otherwise its table may be stale.
     pub(crate) fn now(&self) -> Result<CellTime, Failure> {
         let now = self.inner.shared.leader_term.now()?;
         match self.inner.consensus.lease().is_valid() {
@@ -213,7 +215,7 @@ impl Api {
         }
     }
 
-    /// Authorizes a request and says what it becomes. Every request of every protocol passes here.
+    /// Authorizes a request and converts it. Every request of every protocol passes here.
     pub(crate) fn admit(&self, request: Request) -> Result<Admitted, Failure> {
         self.authorize(&request)?;
         Ok(match request {
@@ -262,7 +264,7 @@ impl Api {
             Admitted::Steps(Request::RemoveMember { node_id }) => {
                 Ok(Answer::Members(self.remove_member(node_id).await?).into())
             }
-            Admitted::Steps(other) => Err(Failure::Unsupported(format!("{other:?} is not carried out here"))),
+            Admitted::Steps(other) => Err(Failure::Unsupported(format!("{other:?} is not supported here"))),
         }
     }
 
@@ -272,7 +274,7 @@ impl Api {
         self.run(command).await
     }
 
-    /// The same for a command that is admitted.
+    /// Sends a command that is already admitted.
     async fn run(&self, command: Command) -> Outcome {
         let (sender, answer) = oneshot::channel();
         let advice = command.retry_advice();
@@ -281,7 +283,7 @@ impl Api {
         outcome.map_err(|failure| self.disclose(failure.in_doubt(advice)))
     }
 
-    /// Opens a session; the time to live comes back with it.
+    /// Opens a session. Returns its id and its time to live.
     pub async fn open_session(&self, ttl_ms: u64, owner: SmolStr) -> Result<(SessionId, u64), Failure> {
         let command = open_session_command(ttl_ms, owner)?;
         let Some(session) = command.opens() else { return Err(Failure::unknown("no session was opened")) };
@@ -291,9 +293,9 @@ impl Api {
         }
     }
 
-    /// Renews a session of the caller. `None` if it is lost.
+    /// Renews a session of the caller. Returns its time to live, or `None` if it is lost.
     pub fn keep_alive(&self, session: SessionId) -> Result<Option<u64>, Failure> {
-        match self.must_own(session) {
+        match self.check_owns_session(session) {
             Err(Failure::Refused(Refusal::SessionLost)) => {
                 self.now()?;
                 Ok(None)
@@ -303,7 +305,7 @@ impl Api {
         }
     }
 
-    /// Renews a session. `None` if it is lost. Only while this node leads: no other may promise anything (S3).
+    /// Renews a session without checking its owner. Fails unless this node leads with a valid lease (S3).
     fn renew(&self, session: SessionId) -> Result<Option<u64>, Failure> {
         match mutation::is_on(Mutation::RenewWithoutLease) {
             true => self.inner.shared.leader_term.now()?,
@@ -317,7 +319,7 @@ impl Api {
         Ok(renewed)
     }
 
-    /// This stream now speaks for the session. Answers its time to live and what it holds.
+    /// Attaches the session to this stream. Returns its time to live and its grants.
     pub(crate) fn attach(
         &self,
         session: SessionId,
@@ -326,20 +328,21 @@ impl Api {
         let ttl_ms = self.keep_alive(session)?.ok_or(Failure::Refused(Refusal::SessionLost))?;
         let shared = &self.inner.shared;
         shared.callers.attach(session, connection);
-        connection.speaks_for(session);
+        connection.add_session(session);
         Ok((ttl_ms, shared.table().grants_of(session).collect()))
     }
 }
 
-/// Draws a session id and makes the command that opens it.
+/// Generates a session id and builds the command that opens it.
 fn open_session_command(ttl_ms: u64, owner: SmolStr) -> Result<Command, Failure> {
     let mut bytes = [0; 16];
-    lockkeeper_net::random::fill(&mut bytes)
-        .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+    lockkeeper_net::random::fill(&mut bytes).map_err(|error| {
+        Failure::Unavailable(format!("failed to get random bytes from the operating system: {error}"))
+    })?;
     let session = SessionId(u128::from_le_bytes(bytes));
     Ok(Command::OpenSession { session, ttl_ms, owner, identity: None })
 }
 
 fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
-    Failure::unknown(format!("the reply does not fit the command ({reply:?})"))
+    Failure::unknown(format!("unexpected reply to the command ({reply:?})"))
 }

@@ -1,4 +1,4 @@
-//! Reads: answered by the leader from its lock table, without the log.
+//! Reads, which the leader answers from its lock table without writing to the log.
 
 use std::sync::MutexGuard;
 
@@ -14,11 +14,11 @@ use lockkeeper_core::{CellTime, LockName, LockTable, LockView, Refusal};
 use super::Api;
 use crate::failure::Failure;
 
-/// Locks in a page, if the request names no number.
+/// Locks in a page if the request has no limit.
 const PAGE_DEFAULT: usize = 100;
 /// Most locks in a page.
 const PAGE_MAX: usize = 1_000;
-/// A page ends with the lock that fills it to this size, whatever number was asked for: names, owners and values of
+/// A page ends with the lock that fills it to this size, whatever the limit of the request: names, owners and values of
 /// candidates may be long.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Holders and waiters shown of one lock.
@@ -26,16 +26,16 @@ const SHOWN_OF_ONE_MAX: usize = 1_000;
 /// Holders and waiters shown of each lock in a list.
 const SHOWN_IN_LIST_MAX: usize = 10;
 
-/// The lock table as of one moment of cell time.
+/// The lock table at one moment of cell time.
 pub struct View<'a> {
     /// The table.
     pub table: MutexGuard<'a, LockTable>,
-    /// The moment: durations are counted up to it.
+    /// That moment. Durations are measured up to it.
     pub now: CellTime,
 }
 
 impl Api {
-    /// Answers a read that is admitted.
+    /// Answers a read that is already admitted.
     pub(crate) fn read(&self, request: Request) -> Result<Answer, Failure> {
         match request {
             Request::KeepAlive(session) => {
@@ -64,7 +64,7 @@ impl Api {
             Request::Access => {
                 let (bytes, bytes_max) = (view.table.state_bytes(), view.table.state_bytes_max());
                 let access = view.table.access();
-                let strict = self.guard().is_strict();
+                let strict = self.authenticator().has_root();
                 Answer::Access(lockkeeper_api::access::AccessState::new(
                     access, view.now, bytes, bytes_max, strict,
                 ))
@@ -73,27 +73,27 @@ impl Api {
         })
     }
 
-    /// The table, if it is true for the whole cell: only the leader has it.
+    /// Returns the table if it is current for the whole cell, which only the leader can know.
     pub(crate) fn view(&self) -> Result<View<'_>, Failure> {
         let now = self.now()?;
         Ok(View { table: self.shared().table(), now })
     }
 
-    /// What this node has applied, whoever leads: on a follower it may be a moment old. Durations are counted up to
-    /// the last entry, so that nothing changes in it as long as nothing happens.
+    /// Returns what this node has applied, whoever leads. On a follower it may be stale. Durations are measured up to the
+    /// last entry, so the view does not change while no entry is applied.
     pub(crate) fn local_view(&self) -> View<'_> {
         let table = self.shared().table();
         let now = table.now();
         View { table, now }
     }
 
-    /// One lock.
+    /// Returns the state of one lock.
     pub fn lock(&self, name: &str) -> Result<LockState, Failure> {
         let request = lockkeeper_api::lock::GetLock { name: name.to_owned() };
         self.ask(lockkeeper_api::Call::into_request(request)?)?.try_into().map_err(Failure::from)
     }
 
-    /// A value; version 0 if there is none.
+    /// Returns a value; version 0 means that there is none.
     pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
         let request = v1::GetValueRequest { key: key.to_owned() };
         self.ask(request.try_into()?)?.try_into().map_err(Failure::from)
@@ -124,7 +124,7 @@ impl View<'_> {
         self.table.lock_view(name, self.now, SHOWN_OF_ONE_MAX).into()
     }
 
-    /// A page of locks in use.
+    /// Returns a page of the locks in use.
     fn locks(&self, prefix: &str, after: &str, limit: usize) -> LockPage {
         let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
         let mut views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_LIST_MAX);
@@ -138,7 +138,7 @@ impl View<'_> {
     }
 }
 
-/// Approximate size of a lock in an answer: its texts, and the numbers beside them.
+/// Returns the approximate size of a lock in an answer: its texts and the numbers beside them.
 fn size(view: &LockView) -> usize {
     const NUMBERS: usize = 64;
     let holders = view.holders.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len() + it.value.len());

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::raft::{self, MemberStatus};
 
 impl Api {
-    /// The state of the node and its cell.
+    /// Returns the state of the node and its cell.
     pub fn status(&self) -> Status {
         let consensus = self.consensus();
         let raft = consensus.status();
@@ -50,21 +50,21 @@ impl Api {
         }
     }
 
-    /// Whether the node can answer for the cell, or why not.
+    /// Checks that the node leads and serves, or returns the reason why not.
     pub fn ready(&self) -> Result<(), Failure> {
         if let Some(why) = self.consensus().status().stopped {
             return Err(Failure::Unavailable(why));
         }
         if let Some(found) = self.consensus().stopped_by_disagreement() {
             return Err(Failure::Unavailable(format!(
-                "this node has another lock table than the majority and does not serve: {found}"
+                "the lock table of this node differs from the majority's, so it does not serve: {found}"
             )));
         }
         self.shared().leader_term.now().map(|_| ())
     }
 
-    /// The role of a node that can serve: it leads, or it knows who does and sends callers there. Followers count as
-    /// ready, because otherwise a rolling restart of a cell would wait forever for all but one of them.
+    /// Returns the role of a node that can serve: it leads, or it knows the leader and redirects callers to it. Followers
+    /// count as ready, because otherwise a rolling restart of a cell would wait forever for all but one of them.
     pub fn role(&self) -> Result<&'static str, Failure> {
         match self.ready() {
             Ok(()) => Ok("leader"),

@@ -1,5 +1,5 @@
-//! At the entrance of every HTTP request, gRPC among them: who is it? The answer goes with the request, and the calls
-//! are made in that name.
+//! Authenticates every HTTP request, including gRPC, and attaches the principal to it. Handlers make their calls on behalf of
+//! that principal.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,100 +15,101 @@ use lockkeeper_net::tls::Visitor;
 use tower_service::Service;
 
 use super::connection_limiter::Kind;
-use super::delivery::Unsent;
-use super::gate::{self, Protocol};
-use super::gathered::{GatheredMessages, MessageLimits};
+use super::delivery::UnsentGrants;
+use super::http_connection::{ConnectionState, MemberProof};
 use super::metered::{self, MeteredRequest};
-use super::requests::{ConnectionState, MemberProof};
+use super::reassembly::{MessageLimits, ReassembledMessages};
+use super::request_filter::{self, Protocol};
 use super::{LogThrottle, grpc, http};
 use lockkeeper_core::Right;
 
 use crate::api::Api;
-use crate::budget::{ByteBudget, ConnectionBudget};
 use crate::failure::Failure;
+use crate::limits::budget::{ByteBudget, ConnectionBudget};
+use crate::limits::turns::TurnPermit;
 use crate::security::hosts::AllowedHosts;
-use crate::security::port_security::Members;
-use crate::security::{Who, admission, guard};
+use crate::security::port_security::MemberPolicy;
+use crate::security::{Principal, admission, authenticator};
 use crate::session::decode_limits::check_frame;
-use crate::turns::TurnPermit;
 
-/// The path of everything that members ask each other.
+/// Path prefix of the gRPC services between members.
 const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
-/// The path of everything that clients ask over gRPC.
+/// Path prefix of the gRPC services for clients.
 const CLIENTS_PATH: &str = "/lockkeeper.v1.";
-/// Health checks, which are answered also when there is no place for clients.
+/// Health checks, which are answered even when all client connections are in use.
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/health", "/grpc.health.v1.Health/Check"];
 const SERVICE_PATH: &str = "/lockkeeper.v1.Lockkeeper/";
 /// The client's stream of frames.
 const STREAM_PATH: &str = "/lockkeeper.v1.Lockkeeper/Stream";
 const REFLECTION_PATH: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-/// Calls whose answers are streams: made as the client reads.
+/// Calls with streamed answers, which are produced as the client reads.
 const STREAMED_ANSWERS: [&str; 3] = [
     "/lockkeeper.v1.Lockkeeper/ObserveElection",
     "/lockkeeper.v1.Lockkeeper/SaveSnapshot",
     "/grpc.health.v1.Health/Watch",
 ];
-/// Largest message of a member on a connection that has not proved yet that it is a member's.
+/// Largest message to a member service on a connection that is not proven to be a member's.
 const UNPROVEN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// When to come back to a node that has no place.
+/// When a caller should retry if all connections are in use.
 const FULL_RETRY_MS: u64 = 1_000;
 
-/// One connection's way to the routes.
+/// The service of one connection, in front of the routes.
 #[derive(Clone)]
 pub(super) struct AuthLayer {
     pub(super) router: axum::Router,
     pub(super) api: Api,
     pub(super) visitor: Arc<Visitor>,
-    pub(super) members: Members,
+    pub(super) members: MemberPolicy,
     pub(super) hosts: Arc<AllowedHosts>,
     pub(super) state: Arc<ConnectionState>,
-    pub(super) unsent: Unsent,
+    pub(super) unsent: UnsentGrants,
     pub(super) budget: ConnectionBudget,
 }
 
 impl AuthLayer {
-    fn authenticate(&self, parts: &request::Parts) -> Result<Who, Failure> {
+    fn authenticate(&self, parts: &request::Parts) -> Result<Principal, Failure> {
         if parts.uri.path().starts_with(MEMBERS_PATH) {
-            return match self.members.include(&self.visitor) {
-                true => Ok(Who::Nobody),
+            return match self.members.admits(&self.visitor) {
+                true => Ok(Principal::Anonymous),
                 false => {
-                    turn_away_stranger(&self.api);
+                    refuse_non_member(&self.api);
                     Err(Failure::Forbidden(
-                        "only members of the cell may ask this: show a certificate of the authority that --peer-ca \
-                         names"
+                        "only members of the cell may call this: present a certificate of the CA set with --peer-ca"
                             .to_owned(),
                     ))
                 }
             };
         }
-        let by_certificate = || self.api.guard().by_certificate(&self.visitor);
-        let who = match parts.headers.get(AUTHORIZATION) {
+        let by_certificate = || self.api.authenticator().by_certificate(&self.visitor);
+        let principal = match parts.headers.get(AUTHORIZATION) {
             None => by_certificate(),
-            Some(header) => match header.to_str().ok().and_then(guard::bearer) {
-                Some(token) => self.api.with_token(token)?.who().clone(),
-                // Somebody's own scheme, meant for a proxy perhaps.
+            Some(header) => match header.to_str().ok().and_then(authenticator::bearer) {
+                Some(token) => self.api.with_token(token)?.principal().clone(),
+                // Another scheme, perhaps meant for a proxy.
                 None => match by_certificate() {
-                    Who::Nobody if self.api.is_enforced() => return Err(admission::not_known()),
-                    who => who,
+                    Principal::Anonymous if self.api.is_enforced() => {
+                        return Err(admission::unauthenticated());
+                    }
+                    principal => principal,
                 },
             },
         };
-        // Before the message is read: it may be large, and on a stream there is no end of them.
-        if who == Who::Nobody && parts.uri.path().starts_with(CLIENTS_PATH) {
-            self.api.must_be_known()?;
+        // Checked before the message is read: it may be large, and a stream is unbounded.
+        if principal == Principal::Anonymous && parts.uri.path().starts_with(CLIENTS_PATH) {
+            self.api.check_authenticated()?;
         }
-        Ok(who)
+        Ok(principal)
     }
 }
 
 impl AuthLayer {
-    /// Moves the connection to the place that its request shows it to be for. When clients have taken all of theirs, health
-    /// checks, members and administrators are served on; where callers are not authenticated, nobody can be told to be an
-    /// administrator. Members have their place when they have proved that they are members ([`MemberProof`]).
-    fn assign_kind(&self, path: &str, who: &Who) -> Result<(), Failure> {
-        self.state.note_request(*who != Who::Nobody);
+    /// Assigns a connection its kind by its request. When all client connections are in use, health checks, members and
+    /// administrators are still served. Administrators can only be recognized if access control is enforced. Members get
+    /// their kind once they have proven to be members ([`MemberProof`]).
+    fn assign_kind(&self, path: &str, principal: &Principal) -> Result<(), Failure> {
+        self.state.note_request(*principal != Principal::Anonymous);
         let mut permit = self.state.permit();
         let full = |_| Failure::Overload {
             why: "all connections of this node are in use: end idle clients, or raise --connections-max"
@@ -119,8 +120,8 @@ impl AuthLayer {
         if !is_overflow || HEALTH_PATHS.contains(&path) || path.starts_with(MEMBERS_PATH) {
             return Ok(());
         }
-        let api = self.api.on_behalf_of(who.clone());
-        let moved = match api.is_enforced() && api.may_all(Right::Admin, "").is_ok() {
+        let api = self.api.on_behalf_of(principal.clone());
+        let moved = match api.is_enforced() && api.check_right_on_all(Right::Admin, "").is_ok() {
             true => permit.move_to(Kind::Administrator),
             false => Err("connections"),
         };
@@ -128,7 +129,7 @@ impl AuthLayer {
     }
 }
 
-/// What the messages of a streamed request may be. None for requests of a single message.
+/// Returns the limits of the messages of a streamed request; none for requests with a single message.
 fn streamed_messages(path: &str) -> Option<MessageLimits> {
     let any = |bytes_max| Some(MessageLimits { bytes_max, check: |_| Ok(()) });
     match path {
@@ -151,8 +152,8 @@ fn is_read(head: &request::Parts) -> bool {
     }
 }
 
-/// Whether the cost of a request grows with what is in the table: such requests wait for their turn (`crate::turns`).
-/// Streams do not: they are never done.
+/// Whether the cost of a request grows with the table: such requests wait for their turn (`crate::limits::turns`). Streams do not
+/// wait, because they never end.
 fn grows_with_table(path: &str) -> bool {
     const PATHS: [&str; 9] = [
         "/v1/lock",
@@ -173,15 +174,15 @@ fn grows_with_table(path: &str) -> bool {
     }
 }
 
-/// Waits until a request may be carried out that takes long.
-async fn turn_of(parts: &request::Parts, budget: &ByteBudget) -> Option<TurnPermit> {
+/// Waits for the turn of a request that takes long.
+async fn read_turn_for(parts: &request::Parts, budget: &ByteBudget) -> Option<TurnPermit> {
     match grows_with_table(parts.uri.path()) {
         true => Some(budget.read_turn().await),
         false => None,
     }
 }
 
-/// One request over HTTP within the budget of its connection.
+/// Answers an HTTP request within the budget of its connection.
 async fn answer_http<B>(mut router: axum::Router, request: Request<B>, budget: &ByteBudget) -> Response
 where
     B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
@@ -189,19 +190,19 @@ where
 {
     let (parts, body) = request.into_parts();
     if is_read(&parts) {
-        budget.room().await;
+        budget.wait_for_room().await;
         if let Err(failure) = budget.check_read() {
             return http::refuse(failure);
         }
     }
-    let permit = turn_of(&parts, budget).await;
+    let permit = read_turn_for(&parts, budget).await;
     let body = MeteredRequest::new(body, budget.clone());
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
     drop(permit);
     metered::meter(response, budget).await
 }
 
-/// One gRPC call within the budget of its connection.
+/// Answers a gRPC call within the budget of its connection.
 async fn answer_grpc<B>(mut router: axum::Router, request: Request<B>, budget: &ByteBudget) -> Response
 where
     B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
@@ -218,7 +219,7 @@ where
         let collected =
             metered::collect_message(body, budget, bytes_max + grpc::MESSAGE_PREFIX_BYTES).await?;
         if is_read(&parts) {
-            budget.room().await;
+            budget.wait_for_room().await;
             budget.check_read()?;
         }
         Ok(collected)
@@ -227,9 +228,9 @@ where
         Ok(collected) => collected,
         Err(failure) => return grpc::status(failure).into_http(),
     };
-    // It is decoded at once, and the call may then wait for as long as its caller likes.
+    // The message is decoded at once, and the call may then wait for as long as its caller wants.
     drop(charge);
-    let permit = turn_of(&parts, budget).await;
+    let permit = read_turn_for(&parts, budget).await;
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
     drop(permit);
     let response = grpc::blame_malformed_message(response);
@@ -239,8 +240,8 @@ where
     }
 }
 
-/// Somebody who is no member wants to be heard as one.
-pub(super) fn turn_away_stranger(api: &Api) {
+/// Counts and logs a member's request from a caller that is not a member.
+pub(super) fn refuse_non_member(api: &Api) {
     static THROTTLE: LogThrottle = LogThrottle::new();
     api.shared().metrics.turned_away("not_a_member");
     if let Some(suppressed) = THROTTLE.allow() {
@@ -263,15 +264,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let protocol = match gate::check(&parts, &self.hosts, &self.api) {
+        let protocol = match request_filter::check(&parts, &self.hosts, &self.api) {
             Ok(protocol) => protocol,
             Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.api)))),
         };
         let authenticated = self.authenticate(&parts);
-        match authenticated.and_then(|who| self.assign_kind(parts.uri.path(), &who).map(|()| who)) {
-            Ok(who) => {
-                let budget = self.api.on_behalf_of(who.clone()).budget(&self.budget);
-                parts.extensions.insert(who);
+        match authenticated
+            .and_then(|principal| self.assign_kind(parts.uri.path(), &principal).map(|()| principal))
+        {
+            Ok(principal) => {
+                let budget = self.api.on_behalf_of(principal.clone()).budget(&self.budget);
+                parts.extensions.insert(principal);
                 parts.extensions.insert(self.budget.clone());
                 let (path, router, unsent) = (parts.uri.path(), self.router.clone(), self.unsent.clone());
                 let is_members = path.starts_with(MEMBERS_PATH);
@@ -283,11 +286,11 @@ where
                     let answer = match is_members && self.state.is_members() {
                         true => router.call(Request::from_parts(parts, body)),
                         false => {
-                            let body = GatheredMessages::new(body, limits, budget);
+                            let body = ReassembledMessages::new(body, limits, budget);
                             router.call(Request::from_parts(parts, body))
                         }
                     };
-                    return Box::pin(async move { answer.await.map(|response| unsent.follow(response)) });
+                    return Box::pin(async move { answer.await.map(|response| unsent.track(response)) });
                 }
                 let request = Request::from_parts(parts, body);
                 Box::pin(async move {
@@ -295,7 +298,7 @@ where
                         Protocol::Http => answer_http(router, request, &budget).await,
                         Protocol::Grpc => answer_grpc(router, request, &budget).await,
                     };
-                    Ok(unsent.follow(answered))
+                    Ok(unsent.track(answered))
                 })
             }
             Err(failure) => {

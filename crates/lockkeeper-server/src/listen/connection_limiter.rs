@@ -1,13 +1,13 @@
-//! How many connections are served, by what they are for. A new connection has a place of its own kind until its first
-//! bytes tell what it is for, so that clients that are idle keep nobody else out:
+//! Limits the number of connections by kind. A new connection has a kind of its own until its first bytes show its purpose,
+//! so that idle clients do not block other kinds:
 //!
-//! | kind | how many | for how long |
+//! | kind | limit | lifetime |
 //! |---|---|---|
-//! | new | `silent_max`; beyond it the oldest of them is closed | 10 s |
-//! | client | `connections_max` in all, `per_address_max` from one address | as long as it likes |
-//! | member | `MEMBERS_MAX` | as long as it likes |
-//! | overflow: HTTP when all places for clients are taken | `OVERFLOW_MAX` | 5 s, for health checks and administrators |
-//! | administrator, out of the overflow | `ADMINISTRATORS_MAX` | as long as it likes |
+//! | new | `silent_max`; above it the oldest is closed | 10 s |
+//! | client | `connections_max` in total, `per_address_max` from one address | unlimited |
+//! | member | `MEMBERS_MAX` | unlimited |
+//! | overflow: HTTP while all client connections are in use | `OVERFLOW_MAX` | 5 s, for health checks and administrators |
+//! | administrator, promoted from overflow | `ADMINISTRATORS_MAX` | unlimited |
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,12 +17,12 @@ use tokio::sync::oneshot;
 
 use crate::security::ConnectionLimits;
 
-/// Each of at most six other members has a few.
+/// At most six other members have a few connections each.
 const MEMBERS_MAX: usize = 128;
 const OVERFLOW_MAX: usize = 256;
 const ADMINISTRATORS_MAX: usize = 16;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     New,
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Administrator,
 }
 
-/// All connections of a port.
+/// Counts the connections of a port.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionLimiter {
     limits: ConnectionLimits,
@@ -42,21 +42,21 @@ pub(super) struct ConnectionLimiter {
 #[derive(Debug, Default)]
 struct Inner {
     counts: HashMap<Kind, usize>,
-    /// Clients alone.
+    /// Counts clients only.
     by_address: HashMap<IpAddr, usize>,
-    /// Those that have not said anything, in the order in which they came. Dropping one's sender ends it.
+    /// Connections that have sent nothing yet, oldest first. Dropping the sender closes the connection.
     new: BTreeMap<u64, oneshot::Sender<()>>,
     next: u64,
 }
 
-/// A connection's place among the others.
+/// A connection's slot in the limiter.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limiter: ConnectionLimiter,
     address: Option<IpAddr>,
     number: u64,
     kind: Kind,
-    /// Ends when a newer connection needs the place of one that has not spoken.
+    /// Resolves when a newer connection evicts this one, which has sent nothing yet.
     pub(super) evicted: oneshot::Receiver<()>,
 }
 
@@ -69,7 +69,7 @@ impl ConnectionLimiter {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection. It has to move on as soon as it is known what it is for.
+    /// Admits a new connection. It must move to another kind once its purpose is known.
     pub(super) fn enter(&self, address: Option<IpAddr>) -> ConnectionPermit {
         let mut inner = self.inner();
         let number = inner.next;
@@ -102,11 +102,11 @@ impl Inner {
             return Err("connections");
         }
         if let (Kind::Client, Some(address)) = (kind, address) {
-            let there = self.by_address.entry(address).or_default();
-            if *there >= limits.per_address_max {
+            let clients = self.by_address.entry(address).or_default();
+            if *clients >= limits.per_address_max {
                 return Err("connections_of_address");
             }
-            *there += 1;
+            *clients += 1;
         }
         *count += 1;
         Ok(())
@@ -117,10 +117,10 @@ impl Inner {
             *count -= 1;
         }
         if let (Kind::Client, Some(address)) = (kind, address)
-            && let Some(there) = self.by_address.get_mut(&address)
+            && let Some(clients) = self.by_address.get_mut(&address)
         {
-            *there -= 1;
-            if *there == 0 {
+            *clients -= 1;
+            if *clients == 0 {
                 self.by_address.remove(&address);
             }
         }
@@ -132,7 +132,7 @@ impl ConnectionPermit {
         self.kind
     }
 
-    /// Moves among those of another kind; if there is no place, it stays where it is, and the reason is told.
+    /// Moves to another kind. If that is full, keeps its kind and returns the reason.
     pub(super) fn move_to(&mut self, kind: Kind) -> Result<(), &'static str> {
         if self.kind == kind {
             return Ok(());
@@ -140,7 +140,7 @@ impl ConnectionPermit {
         let mut inner = self.limiter.inner();
         inner.take(&self.limiter.limits, kind, self.address)?;
         inner.give_back(self.kind, self.address);
-        // Its end is the same as being pushed out, so nobody must look at it any more.
+        // Dropping the sender resolves `evicted`, so it must not be polled from now on.
         inner.new.remove(&self.number);
         self.kind = kind;
         Ok(())
@@ -174,20 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_for_all_clients_and_for_those_of_one_address() {
+    fn clients_are_limited_in_total_and_per_address() {
         let limiter = limiter();
-        let mut seats: Vec<ConnectionPermit> = (0..6).map(|_| client(&limiter, 1).unwrap()).collect();
+        let mut permits: Vec<ConnectionPermit> = (0..6).map(|_| client(&limiter, 1).unwrap()).collect();
         assert_eq!(client(&limiter, 1).unwrap_err(), "connections_of_address");
-        seats.extend((0..4).map(|_| client(&limiter, 2).unwrap()));
+        permits.extend((0..4).map(|_| client(&limiter, 2).unwrap()));
         assert_eq!(client(&limiter, 3).unwrap_err(), "connections");
-        seats.clear();
+        permits.clear();
         assert!(limiter.inner().by_address.is_empty());
         assert!(limiter.inner().counts.values().all(|count| *count == 0));
         assert!(client(&limiter, 3).is_ok());
     }
 
     #[test]
-    fn clients_do_not_take_the_places_of_members_and_probes() {
+    fn clients_do_not_use_up_the_slots_of_members_and_probes() {
         let limiter = limiter();
         let _clients: Vec<ConnectionPermit> = (0..10).map(|at| client(&limiter, at / 5).unwrap()).collect();
         let mut member = limiter.enter(address(1));
@@ -201,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_has_not_spoken_makes_room() {
+    fn oldest_silent_connection_is_evicted() {
         let limiter = limiter();
-        let _spoke = client(&limiter, 1).unwrap();
+        let _client = client(&limiter, 1).unwrap();
         let mut silent: Vec<ConnectionPermit> = (0..3).map(|_| limiter.enter(address(1))).collect();
         let _newcomer = limiter.enter(address(1));
         assert!(silent[0].evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed));

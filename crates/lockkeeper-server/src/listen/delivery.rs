@@ -1,7 +1,7 @@
-//! Whether the answer with a grant was sent. A grant goes with its response, as an extension, to the connection; there it is
-//! tied to the body, which is asked for its content when hyper is about to send it, and then to the next write to
-//! the socket. It counts as delivered when that write has taken a byte. If the response, the body or the connection is
-//! dropped before, the grant is given back (`crate::undelivered`).
+//! Tracks whether the answer with a grant was sent. The grant travels with its response as an extension. The connection moves
+//! it to the body, which hyper polls when it is about to send, and then to the next write to the socket. The grant counts as
+//! delivered when that write has accepted a byte. If the response, the body or the connection is dropped before, the grant is
+//! released (`crate::effects::undelivered`).
 
 use std::io;
 use std::pin::Pin;
@@ -14,31 +14,31 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::undelivered::UndeliveredGrant;
+use crate::effects::undelivered::UndeliveredGrant;
 
 /// The grants of one connection that hyper is about to send. `None` when the connection is closed.
 #[derive(Clone)]
-pub(super) struct Unsent(Arc<Mutex<Option<Vec<UndeliveredGrant>>>>);
+pub(super) struct UnsentGrants(Arc<Mutex<Option<Vec<UndeliveredGrant>>>>);
 
-impl Default for Unsent {
-    fn default() -> Unsent {
-        Unsent(Arc::new(Mutex::new(Some(Vec::new()))))
+impl Default for UnsentGrants {
+    fn default() -> UnsentGrants {
+        UnsentGrants(Arc::new(Mutex::new(Some(Vec::new()))))
     }
 }
 
-impl Unsent {
+impl UnsentGrants {
     fn grants(&self) -> MutexGuard<'_, Option<Vec<UndeliveredGrant>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ties the grant that goes with a response to its body.
-    pub(super) fn follow(&self, mut response: Response) -> Response {
+    /// Moves the grant of a response into its body.
+    pub(super) fn track(&self, mut response: Response) -> Response {
         let Some(grant) = response.extensions_mut().remove::<UndeliveredGrant>() else { return response };
         let unsent = self.clone();
         response.map(|body| Body::new(GrantBody { body, grant: Some(grant), unsent }))
     }
 
-    /// The next write sends it. On a closed connection it is dropped.
+    /// Adds a grant that the next write sends. On a closed connection it is dropped.
     fn about_to_send(&self, grant: UndeliveredGrant) {
         let mut grants = self.grants();
         match grants.as_mut() {
@@ -50,8 +50,8 @@ impl Unsent {
         }
     }
 
-    /// A write has taken something. It may have been of an earlier answer; then a grant stays that could have been given
-    /// back, until its session ends.
+    /// Marks all grants as delivered after a write. The bytes may belong to an earlier answer; then a grant that could have
+    /// been released is kept until its session ends.
     fn sent(&self) {
         let mut grants = self.grants();
         let Some(grants) = grants.as_mut().filter(|grants| !grants.is_empty()) else { return };
@@ -68,7 +68,7 @@ impl Unsent {
 struct GrantBody {
     body: Body,
     grant: Option<UndeliveredGrant>,
-    unsent: Unsent,
+    unsent: UnsentGrants,
 }
 
 impl HttpBody for GrantBody {
@@ -97,15 +97,15 @@ impl HttpBody for GrantBody {
     }
 }
 
-/// A connection whose writes are noticed.
-pub(super) struct Sending<S> {
+/// A stream that marks grants as delivered when it writes.
+pub(super) struct DeliveryTracker<S> {
     stream: S,
-    unsent: Unsent,
+    unsent: UnsentGrants,
 }
 
-impl<S> Sending<S> {
-    pub(super) fn new(stream: S, unsent: Unsent) -> Sending<S> {
-        Sending { stream, unsent }
+impl<S> DeliveryTracker<S> {
+    pub(super) fn new(stream: S, unsent: UnsentGrants) -> DeliveryTracker<S> {
+        DeliveryTracker { stream, unsent }
     }
 
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -116,13 +116,13 @@ impl<S> Sending<S> {
     }
 }
 
-impl<S> Drop for Sending<S> {
+impl<S> Drop for DeliveryTracker<S> {
     fn drop(&mut self) {
         self.unsent.close();
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Sending<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DeliveryTracker<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sending<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Sending<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DeliveryTracker<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -170,22 +170,22 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
+    use crate::effects::undelivered::tests::{given_back, shared, undelivered};
     use crate::shared::Shared;
-    use crate::undelivered::tests::{given_back, shared, undelivered};
 
-    /// A connection, its other end, and an answer with a grant on it.
-    fn stage() -> (Arc<Shared>, Sending<DuplexStream>, DuplexStream, Response) {
-        let (shared, unsent) = (shared(), Unsent::default());
+    /// Returns a connection, its other end, and an answer with a grant.
+    fn connection_with_grant() -> (Arc<Shared>, DeliveryTracker<DuplexStream>, DuplexStream, Response) {
+        let (shared, unsent) = (shared(), UnsentGrants::default());
         let (stream, other) = duplex(64);
         let mut response = Response::new(Body::from("token"));
         response.extensions_mut().insert(undelivered(&shared));
-        let response = unsent.follow(response);
-        (shared, Sending::new(stream, unsent), other, response)
+        let response = unsent.track(response);
+        (shared, DeliveryTracker::new(stream, unsent), other, response)
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_dropped_before_it_is_asked_for_gives_its_grant_back() {
-        let (shared, stream, _other, response) = stage();
+    async fn answer_dropped_before_it_is_polled_releases_its_grant() {
+        let (shared, stream, _other, response) = connection_with_grant();
         assert_eq!(response.body().size_hint().exact(), Some(5), "its length is known");
         drop(response);
         assert!(given_back(&shared));
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_of_which_a_byte_was_written_keeps_its_grant() {
-        let (shared, mut stream, mut other, response) = stage();
+    async fn answer_of_which_a_byte_was_written_keeps_its_grant() {
+        let (shared, mut stream, mut other, response) = connection_with_grant();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         stream.write_all(&bytes).await.unwrap();
         drop(stream);
@@ -205,19 +205,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_was_asked_for_and_never_written_gives_its_grant_back() {
-        let (shared, mut stream, other, response) = stage();
+    async fn answer_polled_and_never_written_releases_its_grant() {
+        let (shared, mut stream, other, response) = connection_with_grant();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         assert!(!given_back(&shared), "it is about to be sent");
         drop(other);
-        assert!(stream.write_all(&bytes).await.is_err(), "the caller has gone");
+        assert!(stream.write_all(&bytes).await.is_err(), "the caller has disconnected");
         drop(stream);
         assert!(given_back(&shared));
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_asked_for_when_the_connection_is_closed_gives_its_grant_back() {
-        let (shared, stream, _other, response) = stage();
+    async fn answer_polled_after_the_connection_is_closed_releases_its_grant() {
+        let (shared, stream, _other, response) = connection_with_grant();
         drop(stream);
         response.into_body().collect().await.unwrap();
         assert!(given_back(&shared));

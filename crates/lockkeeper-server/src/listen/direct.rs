@@ -1,5 +1,5 @@
-//! Frames straight on TCP: what our own library speaks. One task for each connection, one read and one
-//! write for each frame.
+//! Frames directly on TCP, the protocol of our own library. One task for each connection, one read and one write for each
+//! frame.
 
 use std::future::Future;
 use std::io;
@@ -18,16 +18,16 @@ use tokio::time::Sleep;
 
 use super::{FIRST_BYTES_WITHIN, LogThrottle};
 use crate::api::Api;
-use crate::budget::{Charge, ConnectionBudget, SMALL_BYTES};
+use crate::limits::budget::{Charge, ConnectionBudget, SMALL_BYTES};
 use crate::session::connection::Connection;
 use crate::session::decode_limits::check_frame;
 use crate::session::stream::ClientStream;
 
-/// Largest frame that is taken in.
+/// Largest frame that is accepted.
 const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Largest frame of somebody who has still to say who it is.
-const UNKNOWN_FRAME_BYTES_MAX: usize = 64 * 1024;
-/// What is read at once.
+/// Largest frame of a client that is not authenticated yet.
+const UNAUTHENTICATED_FRAME_BYTES_MAX: usize = 64 * 1024;
+/// Size of one read.
 const READ_BYTES: usize = 8 * 1024;
 
 /// Serves a client until one side ends.
@@ -65,8 +65,14 @@ async fn exchange(
     writer.flush().await?;
     let connection = Arc::new(Connection::default());
     let buffer = BytesMut::with_capacity(READ_BYTES);
-    let inbound =
-        Inbound { reader, buffer, connection: connection.clone(), is_new: true, late: None, charge: None };
+    let inbound = Inbound {
+        reader,
+        buffer,
+        connection: connection.clone(),
+        is_new: true,
+        deadline: None,
+        charge: None,
+    };
     let mut frames = ClientStream::on(connection.clone(), budget, inbound, api);
     let mut out = BytesMut::with_capacity(READ_BYTES);
     while let Some(frame) = frames.next().await {
@@ -74,25 +80,25 @@ async fn exchange(
         drop(frame);
         let _written = connection.charge(out.len());
         writer.write_all(&out).await?;
-        // Nothing to do for TCP; other streams may gather what is written.
+        // No effect on TCP; other streams may buffer what is written.
         writer.flush().await?;
         out.clear();
     }
     Ok(())
 }
 
-/// The half of a stream that is read.
+/// The read half of a stream.
 trait Readable: AsyncRead + Unpin {
-    /// Reads what is there behind what is in the buffer.
-    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
+    /// Appends available bytes to the buffer.
+    fn poll_read_buf(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
 }
 
 impl Readable for OwnedReadHalf {
-    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read_buf(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.as_ref().poll_read_ready(context))?;
             match self.try_read_buf(buffer) {
-                // It was not ready after all: ask again, so that somebody wakes us.
+                // A spurious readiness: poll again to register the waker.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result),
             }
@@ -101,8 +107,8 @@ impl Readable for OwnedReadHalf {
 }
 
 impl Readable for ReadHalf<Box<dyn Duplex>> {
-    fn poll_some(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // Through a small buffer on the stack: the spare room of the other one can only be filled by unsafe code.
+    fn poll_read_buf(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // Reads through a buffer on the stack: filling spare capacity directly needs unsafe code.
         let mut bytes = [0; READ_BYTES];
         let mut read = ReadBuf::new(&mut bytes);
         ready!(Pin::new(self).poll_read(context, &mut read))?;
@@ -111,21 +117,21 @@ impl Readable for ReadHalf<Box<dyn Duplex>> {
     }
 }
 
-/// The frames of a client.
+/// The incoming frames of a client.
 struct Inbound<R> {
     reader: R,
     buffer: BytesMut,
     connection: Arc<Connection>,
-    /// Nothing has come yet.
+    /// No frame has arrived yet.
     is_new: bool,
-    /// When somebody new must have sent a frame and said who it is, or the frame that is coming in must be there.
-    late: Option<Pin<Box<Sleep>>>,
-    /// Counts the frame that is coming in.
+    /// When a new client must have sent a frame and authenticated, or an incomplete frame must be complete.
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// Counts the incomplete frame.
     charge: Option<Charge>,
 }
 
 impl<R> Inbound<R> {
-    /// Counts what has come of a frame. Large frames are refused while the client's identity is above its budget.
+    /// Counts an incomplete frame. Large frames are refused while the client's identity is above its budget.
     fn charge_incomplete(&mut self) -> io::Result<()> {
         self.charge = None;
         if self.buffer.len() <= READ_BYTES {
@@ -136,7 +142,7 @@ impl<R> Inbound<R> {
             if let Some(suppressed) = THROTTLE.allow() {
                 tracing::warn!(
                     suppressed,
-                    "closed a connection: a large frame of an identity above its byte budget"
+                    "closed a connection: large frame, and the client's identity is above its byte budget"
                 );
             }
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -145,26 +151,26 @@ impl<R> Inbound<R> {
         Ok(())
     }
 
-    /// Whoever has begun a frame must go on with it: memory that waits for the rest would be anybody's to take. Whoever is
-    /// new must begin, and say who it is where callers are authenticated: places would be anybody's to take.
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        if self.buffer.is_empty() && !self.is_awaited() {
-            self.late = None;
+    /// Fails when the client is too slow. An incomplete frame must be completed in time, because it occupies memory. A new
+    /// client must send a frame and authenticate in time, because it occupies a connection.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.buffer.is_empty() && !self.must_send() {
+            self.deadline = None;
             return Poll::Pending;
         }
-        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
-        ready!(late.as_mut().poll(context));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
+        ready!(deadline.as_mut().poll(context));
         static THROTTLE: LogThrottle = LogThrottle::new();
         if let Some(suppressed) = THROTTLE.allow() {
-            tracing::info!(suppressed, "closed a connection: no whole frame or no authentication in time");
+            tracing::info!(suppressed, "closed a connection: no complete frame or no authentication in time");
         }
         Poll::Ready(io::ErrorKind::TimedOut.into())
     }
 }
 
 impl<R> Inbound<R> {
-    fn is_awaited(&self) -> bool {
-        self.is_new || !self.connection.is_known()
+    fn must_send(&self) -> bool {
+        self.is_new || !self.connection.is_authenticated()
     }
 }
 
@@ -174,16 +180,16 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            let bytes_max = match this.connection.is_known() {
+            let bytes_max = match this.connection.is_authenticated() {
                 true => FRAME_BYTES_MAX,
-                false => UNKNOWN_FRAME_BYTES_MAX,
+                false => UNAUTHENTICATED_FRAME_BYTES_MAX,
             };
             match frame::decode_checked(&mut this.buffer, bytes_max, check_frame) {
                 Ok(Some(frame)) => {
                     this.is_new = false;
                     this.charge = None;
-                    if !this.is_awaited() {
-                        this.late = None;
+                    if !this.must_send() {
+                        this.deadline = None;
                     }
                     return Poll::Ready(Some(Ok(frame)));
                 }
@@ -191,7 +197,7 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
                 Err(error) => return Poll::Ready(Some(Err(not_a_frame(error)))),
             }
             this.buffer.reserve(READ_BYTES);
-            match this.reader.poll_some(&mut this.buffer, context) {
+            match this.reader.poll_read_buf(&mut this.buffer, context) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(None),
                 Poll::Ready(Ok(_)) => {
                     if let Err(error) = this.charge_incomplete() {
@@ -199,7 +205,7 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
                     }
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
-                Poll::Pending => return this.poll_late(context).map(|error| Some(Err(error))),
+                Poll::Pending => return this.poll_deadline(context).map(|error| Some(Err(error))),
             }
         }
     }

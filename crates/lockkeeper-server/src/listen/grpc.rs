@@ -1,4 +1,4 @@
-//! `lockkeeper.v1` over gRPC: every operation as a call of its own, the stream, health and reflection.
+//! `lockkeeper.v1` over gRPC: every operation as a unary call, the stream, health and reflection.
 
 use std::pin::Pin;
 
@@ -13,22 +13,22 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::api::Api;
-use crate::budget::ConnectionBudget;
 use crate::failure::Failure;
+use crate::limits::budget::ConnectionBudget;
 use crate::raft::network::PeerService;
-use crate::security::Who;
+use crate::security::Principal;
 use crate::session::stream::ClientStream;
 
-/// Largest message that is taken in.
+/// Largest message that is accepted.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// In front of each message: a flag and its length.
+/// Each message is preceded by a flag and its length.
 pub(super) const MESSAGE_PREFIX_BYTES: usize = 5;
-/// The same for health and reflection, which are asked before it is known who asks: names of services and symbols.
+/// Largest message to health and reflection, which accept unauthenticated callers: names of services and symbols.
 pub(super) const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
-/// How the library's message about bytes that are not a message begins, percent-encoded.
+/// Start of the library's error message for undecodable bytes, percent-encoded.
 const MALFORMED: &[u8] = b"failed%20to%20decode%20Protobuf%20message";
 
-/// The gRPC services as routes.
+/// Returns the gRPC services as routes.
 pub(super) fn router(api: Api, peers: &PeerService) -> axum::Router {
     let health = super::health::Service::server(api.clone());
     let health = health.max_decoding_message_size(PUBLIC_MESSAGE_BYTES_MAX);
@@ -42,7 +42,7 @@ pub(super) fn router(api: Api, peers: &PeerService) -> axum::Router {
         Ok(reflection) => {
             routes = routes.add_service(reflection.max_decoding_message_size(PUBLIC_MESSAGE_BYTES_MAX));
         }
-        Err(error) => tracing::error!(%error, "gRPC reflection is not available"),
+        Err(error) => tracing::error!(%error, "failed to set up gRPC reflection"),
     }
     routes.into_axum_router()
 }
@@ -51,9 +51,9 @@ struct Service {
     api: Api,
 }
 
-/// The failure as a gRPC status; the code of the contract travels in the header `lockkeeper-code`.
+/// Converts a failure into a gRPC status. The code of the contract is in the header `lockkeeper-code`.
 pub(super) fn status(failure: Failure) -> Status {
-    // Many clients repeat UNAVAILABLE by themselves, which is wrong for what may have happened.
+    // Many clients retry UNAVAILABLE by themselves, which is wrong if the request may have been carried out.
     let code = match failure.may_have_happened() {
         true => Code::Unknown,
         false => Code::from_i32(failure.code().grpc_status() as i32),
@@ -76,8 +76,8 @@ pub(super) fn status(failure: Failure) -> Status {
     status
 }
 
-/// Says `invalid` for a message that cannot be decoded: the library blames the node (INTERNAL), but it is the caller who
-/// sent it.
+/// Changes the status for an undecodable message to `invalid`: the library blames the node (INTERNAL), but the caller sent
+/// the message.
 pub(super) fn blame_malformed_message(mut response: AxumResponse) -> AxumResponse {
     let headers = response.headers_mut();
     let is =
@@ -90,14 +90,14 @@ pub(super) fn blame_malformed_message(mut response: AxumResponse) -> AxumRespons
 }
 
 impl Service {
-    /// The operations in the name of the caller.
+    /// Returns the operations on behalf of the caller.
     fn by<T>(&self, request: &Request<T>) -> Api {
-        // The auth layer has put it there; a request that came another way is not authenticated.
-        let who = request.extensions().get::<Who>().cloned().unwrap_or(Who::Nobody);
-        self.api.on_behalf_of(who)
+        // Set by the auth layer. Without it the caller is not authenticated.
+        let principal = request.extensions().get::<Principal>().cloned().unwrap_or(Principal::Anonymous);
+        self.api.on_behalf_of(principal)
     }
 
-    /// One unary call.
+    /// Answers a unary call.
     async fn call<Q, A>(&self, request: Request<Q>) -> Answer<A>
     where
         ApiRequest: TryFrom<Q, Error: Into<Failure>>,
@@ -108,7 +108,7 @@ impl Service {
         let answered = api.call(request).await.map_err(status)?;
         let (answer, undelivered) = answered.into_parts().map_err(status)?;
         let mut response = Response::new(answer);
-        // The grant is beside its answer until that is sent: see `delivery.rs`.
+        // The grant travels with its answer until that is sent: see `delivery.rs`.
         if let Some(grant) = undelivered {
             response.extensions_mut().insert(grant);
         }
@@ -134,7 +134,7 @@ impl Service {
         let (total_bytes, index) = (backup.bytes, backup.through);
         let chunks = backup.chunks.map(move |data| match data {
             Ok(data) => Ok(v1::SnapshotChunk { data: data.into(), total_bytes, index }),
-            Err(error) => Err(Status::unavailable(format!("the snapshot cannot be read: {error}"))),
+            Err(error) => Err(Status::unavailable(format!("failed to read the snapshot: {error}"))),
         });
         Ok(Response::new(Box::pin(chunks)))
     }
@@ -144,7 +144,7 @@ impl Service {
         request: Request<Streaming<v1::ClientFrame>>,
     ) -> Answer<OutgoingStream<v1::ServerFrame>> {
         let api = self.by(&request);
-        // The auth layer has put it there, so that all streams of a connection have one budget.
+        // Set by the auth layer, so that all streams of a connection share one budget.
         let budget = request.extensions().get::<ConnectionBudget>().cloned().unwrap_or_default();
         let stream = ClientStream::within(&budget, request.into_inner(), api);
         Ok(Response::new(Box::pin(stream.map(Ok))))
@@ -154,7 +154,7 @@ impl Service {
 type Answer<T> = Result<Response<T>, Status>;
 type OutgoingStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// The service: unary calls by their names, requests and answers.
+/// Implements the service from the names, requests and answers of the unary calls.
 macro_rules! service {
     ($($name:ident($request:ident) -> $answer:ident;)*) => {
         #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: the same answer as `/readyz`, for those who probe by gRPC.
+//! `grpc.health.v1`: the same answer as `/readyz`, for probes over gRPC.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::api::Api;
 
-/// How often the node is looked at for somebody who watches.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the status is checked for a watcher.
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// Asked anew each time: whether a node can serve is nothing to remember.
+/// The health service. Computes the status on each call.
 pub(super) struct Service {
     api: Api,
 }
@@ -34,7 +34,7 @@ fn status_now(api: &Api) -> ServingStatus {
     }
 }
 
-/// The node as a whole, or its one service for clients.
+/// Whether this is the node as a whole or its service for clients.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == SERVICE_NAME
 }
@@ -46,8 +46,7 @@ impl Health for Service {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if !is_known(&request.get_ref().service) {
-            let known =
-                format!("ask for \"\" or \"{SERVICE_NAME}\": this node has no other service to ask for");
+            let known = format!("unknown service: use \"\" or \"{SERVICE_NAME}\"");
             return Err(Status::not_found(known));
         }
         Ok(Response::new(HealthCheckResponse { status: status_now(&self.api).into() }))
@@ -59,10 +58,10 @@ impl Health for Service {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let mut ticker = tokio::time::interval(LOOK_EVERY);
+        let mut ticker = tokio::time::interval(POLL_EVERY);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let api = is_known(&request.get_ref().service).then(|| self.api.clone());
-        let watch = Watch { api, ticker, said: None };
+        let watch = Watch { api, ticker, last_sent: None };
         Ok(Response::new(Box::pin(futures_util::stream::unfold(watch, |mut watch| async move {
             let status = watch.changed().await;
             Some((Ok(HealthCheckResponse { status: status.into() }), watch))
@@ -70,12 +69,12 @@ impl Health for Service {
     }
 }
 
-/// Somebody who wants to know when it changes.
+/// A watcher of the status.
 struct Watch {
-    /// None for a service that is not here.
+    /// None for an unknown service.
     api: Option<Api>,
     ticker: Interval,
-    said: Option<ServingStatus>,
+    last_sent: Option<ServingStatus>,
 }
 
 impl Watch {
@@ -83,8 +82,8 @@ impl Watch {
         loop {
             self.ticker.tick().await;
             let status = self.api.as_ref().map_or(ServingStatus::ServiceUnknown, status_now);
-            if self.said != Some(status) {
-                self.said = Some(status);
+            if self.last_sent != Some(status) {
+                self.last_sent = Some(status);
                 return status;
             }
         }

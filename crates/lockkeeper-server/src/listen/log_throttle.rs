@@ -1,12 +1,12 @@
-//! Throttles log lines that clients and strangers can cause: one line a second for each kind, and the metrics count all of
-//! them. Otherwise a flood would fill the disk.
+//! Throttles log lines that remote callers can cause to one line per second for each kind. The metrics count all events.
+//! Without throttling a flood would fill the disk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Throttles repeated log lines. One for each kind of line, so that none hides another.
+/// Throttles repeated log lines. Each kind of line has its own, so that none hides another.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     inner: Mutex<Inner>,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_passes_and_says_how_many_did_not() {
+    fn one_line_a_second_passes_with_the_number_of_suppressed_ones() {
         let (throttle, began) = (LogThrottle::new(), Instant::now());
         assert_eq!(throttle.allow_at(began), Some(0));
         for _ in 0..999 {

@@ -1,5 +1,5 @@
-//! The deadline of the message of a unary gRPC call. Without it a caller could hold memory by never completing its message.
-//! JSON bodies have the same deadline in `http/body.rs`, streamed messages in `gathered.rs`.
+//! The deadline for the message of a unary gRPC call. Without it a caller could occupy memory by never completing its
+//! message. JSON bodies have the same deadline in `http/body.rs`, streamed messages in `reassembly.rs`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,12 +20,12 @@ const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// A body that fails when it takes too long.
 pub(super) struct MessageDeadline<B> {
     body: Pin<Box<B>>,
-    late: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> MessageDeadline<B> {
     pub(super) fn new(body: B) -> MessageDeadline<B> {
-        MessageDeadline { body: Box::pin(body), late: None }
+        MessageDeadline { body: Box::pin(body), deadline: None }
     }
 }
 
@@ -44,9 +44,9 @@ where
         if let Poll::Ready(frame) = self.body.as_mut().poll_frame(context) {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        // Most messages are there at once and never need a timer.
-        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(MESSAGE_WITHIN)));
-        ready!(late.as_mut().poll(context));
+        // Most messages arrive at once and never need a timer.
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(MESSAGE_WITHIN)));
+        ready!(deadline.as_mut().poll(context));
         Poll::Ready(Some(Err(too_slow().into())))
     }
 

@@ -1,7 +1,7 @@
-//! Bodies of HTTP requests and answers, counted in the byte budget of their connection and identity (`crate::budget`).
+//! Bodies of HTTP requests and answers, counted in the byte budget of their connection and identity (`crate::limits::budget`).
 //!
-//! The answer to a single call is complete before any of it is sent, and waits here until the client has room for it. It is
-//! handed to hyper in small pieces, each a copy: a piece that waits in hyper's buffer must not keep the whole alive.
+//! The answer to a unary call is complete before any of it is sent, and is kept here until the client reads it. It is passed
+//! to hyper in small pieces, each a copy, so that a piece in hyper's buffer does not keep the whole answer alive.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,13 +15,14 @@ use http_body_util::{BodyExt, Full};
 use tonic::Status;
 
 use super::message_deadline::MessageDeadline;
-use crate::budget::{ByteBudget, Charge};
 use crate::failure::Failure;
+use crate::limits::budget::{ByteBudget, Charge};
 
-/// What hyper gets at once.
+/// Size of a piece passed to hyper.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Counts the body of an answer until it is sent. Bodies of unknown length are streams: they are made as the client reads.
+/// Counts the body of an answer until it is sent. Bodies of unknown length are streams, which are produced as the client
+/// reads.
 pub(super) async fn meter(response: Response, budget: &ByteBudget) -> Response {
     match response.body().size_hint().exact() {
         Some(_) => meter_whole(response, budget).await,
@@ -35,7 +36,7 @@ pub(super) fn meter_stream(response: Response, budget: &ByteBudget) -> Response 
     response.map(|body| Body::new(MeteredStream { body, event: Bytes::new(), charge }))
 }
 
-/// The same for the answer to a single gRPC call, whose length nobody knows before it is encoded.
+/// Counts the answer to a unary gRPC call, whose length is unknown before it is encoded.
 pub(super) async fn meter_whole(response: Response, budget: &ByteBudget) -> Response {
     let (parts, body) = response.into_parts();
     let Ok(collected) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };
@@ -75,7 +76,7 @@ impl HttpBody for MeteredAnswer {
     }
 }
 
-/// A piece of what is left.
+/// Takes the next piece of the rest.
 fn next_piece(rest: &mut Bytes, charge: &mut Charge) -> Frame<Bytes> {
     let count = rest.len().min(PIECE_BYTES);
     let piece = Bytes::copy_from_slice(&rest.split_to(count));
@@ -85,7 +86,7 @@ fn next_piece(rest: &mut Bytes, charge: &mut Charge) -> Frame<Bytes> {
 
 struct MeteredStream {
     body: Body,
-    /// What is left of the last event.
+    /// The rest of the last event.
     event: Bytes,
     charge: Charge,
 }
@@ -118,7 +119,7 @@ impl HttpBody for MeteredStream {
     }
 }
 
-/// The whole message of a single gRPC call. It must be there soon, and fit into the budget.
+/// Reads the message of a unary gRPC call within a deadline and the budget.
 pub(super) async fn collect_message<B>(
     body: B,
     budget: &ByteBudget,
@@ -132,7 +133,7 @@ where
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.downcast_ref::<Status>() {
             Some(status) => Failure::Invalid(status.message().to_owned()),
-            None => Failure::Invalid("the message did not arrive as a whole: nothing was done".to_owned()),
+            None => Failure::Invalid("the message was incomplete: nothing was done".to_owned()),
         })?;
         let Ok(data) = frame.into_data() else { break };
         if whole.len() + data.len() > bytes_max {
@@ -144,7 +145,7 @@ where
     Ok((Full::new(whole.freeze()), charge))
 }
 
-/// The body of another request, counted as long as it is read.
+/// The body of another request, counted while it is read.
 pub(super) struct MeteredRequest<B> {
     body: Pin<Box<B>>,
     budget: ByteBudget,
@@ -194,9 +195,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_counts_until_it_is_handed_over_in_small_pieces() {
-        let budget = ByteBudget::alone();
-        let large = vec![7; crate::budget::CONNECTION_BYTES_MAX];
+    async fn answer_is_counted_until_its_pieces_are_passed_on() {
+        let budget = ByteBudget::standalone();
+        let large = vec![7; crate::limits::budget::CONNECTION_BYTES_MAX];
         let response = meter(Response::new(Body::from(large.clone())), &budget).await;
         assert!(budget.check_read().is_err(), "it fills the budget of its connection");
         let mut body = response.into_body();
@@ -208,9 +209,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_beyond_the_budget_is_refused() {
-        let budget = ByteBudget::alone();
-        let _answers = budget.charge(crate::budget::CONNECTION_BYTES_MAX - 10);
+    async fn request_above_the_budget_is_refused() {
+        let budget = ByteBudget::standalone();
+        let _answers = budget.charge(crate::limits::budget::CONNECTION_BYTES_MAX - 10);
         let small = collect_message(Full::new(Bytes::from(vec![0; 10])), &budget, 100).await;
         assert!(small.is_ok());
         drop(small);

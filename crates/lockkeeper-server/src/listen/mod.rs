@@ -1,18 +1,18 @@
-//! The port: gRPC and HTTP side by side.
+//! The ports of a node: our own frames, HTTP and gRPC side by side.
 
 mod auth_layer;
 mod connection_limiter;
 mod delivery;
 mod direct;
-mod gate;
-mod gathered;
 mod grpc;
 mod health;
 pub mod http;
+mod http_connection;
 mod log_throttle;
 mod message_deadline;
 mod metered;
-mod requests;
+mod reassembly;
+mod request_filter;
 mod wire_protocol;
 
 use std::io;
@@ -28,24 +28,24 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::connection_limiter::{ConnectionLimiter, ConnectionPermit, Kind};
+pub(crate) use self::http_connection::MemberProof;
 pub(crate) use self::log_throttle::LogThrottle;
-pub(crate) use self::requests::MemberProof;
 use self::wire_protocol::{WireProtocol, detect};
 use crate::api::Api;
 use crate::raft::network::PeerService;
 use crate::security::hosts::AllowedHosts;
-use crate::security::port_security::Members;
-use crate::security::{PortSecurity, Who};
+use crate::security::port_security::MemberPolicy;
+use crate::security::{PortSecurity, Principal};
 
-/// The one deadline of somebody new, whatever is spoken: to say something, to send the first message or request whole, and
-/// to authenticate where callers must.
+/// The deadline of a new connection, whatever its protocol: to send its first bytes, to complete its first message or request,
+/// and to authenticate if required.
 pub(crate) const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
-/// After this silence the system asks whether the client is still there.
+/// Idle time before the first TCP keepalive probe.
 const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
-/// After a connection could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// The address cannot be used.
+/// Failure to listen on an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another process listens there.
@@ -54,29 +54,29 @@ pub enum ListenError {
         /// The address.
         address: String,
     },
-    /// Something else.
-    #[error("cannot listen on {address}: {error}. Give an address such as 127.0.0.1:7420 with --listen")]
+    /// The operating system refused for another reason.
+    #[error("cannot listen on {address}: {error}. Set an address such as 127.0.0.1:7420 with --listen")]
     Other {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
 
 /// Heads of requests, for `crate::fuzz`.
 #[cfg(feature = "fuzz")]
-pub(crate) fn fuzz_gate(data: &[u8]) {
-    gate::fuzz(data);
+pub(crate) fn fuzz_request_filter(data: &[u8]) {
+    request_filter::fuzz(data);
 }
 
 /// The messages of a streamed gRPC request, for `crate::fuzz`.
 #[cfg(feature = "fuzz")]
-pub(crate) fn fuzz_gathered(data: &[u8]) {
-    gathered::fuzz(data);
+pub(crate) fn fuzz_reassembly(data: &[u8]) {
+    reassembly::fuzz(data);
 }
 
-/// The first bytes of a connection, for `crate::fuzz`: what they begin is clear after 24 of them.
+/// The first bytes of a connection, for `crate::fuzz`. 24 bytes always identify the protocol.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_wire_protocol(data: &[u8]) {
     wire_protocol::fuzz(data);
@@ -103,17 +103,17 @@ impl Listener {
         self.address
     }
 
-    /// Serves clients and members until the node stops; then their connections end with it.
+    /// Serves clients and members until the node stops. Their connections end with it.
     pub(crate) async fn serve(self, api: Api, peers: PeerService, security: PortSecurity) {
-        // What comes in by a port is in nobody's name, until it is known who it is.
-        let api = api.on_behalf_of(Who::Nobody);
+        // Callers are anonymous until they are authenticated.
+        let api = api.on_behalf_of(Principal::Anonymous);
         let router = grpc::router(api.clone(), &peers).merge(http::router(api.clone()));
         self.accept(Port::new(router, api, peers, &security, true), &security).await;
     }
 
-    /// Serves members alone.
+    /// Serves members only.
     pub(crate) async fn serve_peers(self, peers: PeerService, security: PortSecurity, api: Api) {
-        let api = api.on_behalf_of(Who::Nobody);
+        let api = api.on_behalf_of(Principal::Anonymous);
         let router = tonic::service::Routes::new(peers.server()).into_axum_router();
         self.accept(Port::new(router, api, peers, &security, false), &security).await;
     }
@@ -133,7 +133,7 @@ impl Listener {
                     drop(connections.spawn(connection(stream, port.clone(), permit)));
                 }
                 Err(error) => {
-                    // Too many open files, most likely: those that are open are served on.
+                    // Most likely too many open files: existing connections are still served.
                     static THROTTLE: LogThrottle = LogThrottle::new();
                     if let Some(suppressed) = THROTTLE.allow() {
                         tracing::warn!(%error, suppressed, "failed to accept a connection");
@@ -145,16 +145,16 @@ impl Listener {
     }
 }
 
-/// What is behind a port.
+/// The services behind a port.
 #[derive(Clone)]
 struct Port {
     router: axum::Router,
     api: Api,
     peers: PeerService,
     tls: Option<ServerTls>,
-    members: Members,
+    members: MemberPolicy,
     hosts: Arc<AllowedHosts>,
-    /// Whether our own frames are spoken here.
+    /// Whether clients may use our own frames here.
     frames: bool,
 }
 
@@ -168,7 +168,7 @@ impl Port {
     ) -> Port {
         let tls = if for_clients { &security.clients } else { &security.peers };
         let mut hosts = security.hosts.clone();
-        // Read at the start alone: a certificate that is renewed keeps its names.
+        // Only read at startup: a renewed certificate keeps its names.
         hosts.add_addresses(&tls.as_ref().map(ServerTls::names).unwrap_or_default());
         Port {
             router,
@@ -189,7 +189,7 @@ fn address_of(stream: &Stream) -> Option<IpAddr> {
     }
 }
 
-/// Serves one connection: our own frames, or HTTP with gRPC in it, as its first bytes tell.
+/// Serves one connection. Its first bytes select the protocol: our own frames, or HTTP including gRPC.
 async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
     if let Stream::Tcp(stream) = &stream {
         prepare(stream);
@@ -199,15 +199,15 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
     match protocol {
         WireProtocol::Frames if port.frames => match permit.move_to(Kind::Client) {
             Ok(()) => {
-                let who = port.api.guard().by_certificate(&visitor);
-                direct::serve(stream, port.api.on_behalf_of(who)).await;
+                let principal = port.api.authenticator().by_certificate(&visitor);
+                direct::serve(stream, port.api.on_behalf_of(principal)).await;
             }
-            // Closed without a word: whoever is in is served, and a word to each would be work as well.
+            // Closed without an answer, which would cost work for each refused connection.
             Err(why) => turned_away(why),
         },
         WireProtocol::Frames => tracing::debug!("refused a client on the members' port"),
-        WireProtocol::Members if port.members.include(&visitor) => {
-            // Places of members are for those who have proved that they are.
+        WireProtocol::Members if port.members.admits(&visitor) => {
+            // A member's slot is only taken after the proof of membership.
             let admitted = tokio::select! {
                 admitted = port.peers.admit_direct(stream) => admitted,
                 _ = &mut permit.evicted => return turned_away("silent"),
@@ -218,14 +218,14 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
                 Err(why) => turned_away(why),
             }
         }
-        WireProtocol::Members => auth_layer::turn_away_stranger(&port.api),
+        WireProtocol::Members => auth_layer::refuse_non_member(&port.api),
         WireProtocol::Http1 | WireProtocol::Http2 => {
-            requests::serve(stream, port, visitor, permit, protocol).await
+            http_connection::serve(stream, port, visitor, permit, protocol).await
         }
     }
 }
 
-/// The handshake and the first bytes, which have to come soon; none if the connection is to be closed.
+/// Completes the TLS handshake and detects the protocol within a deadline. `None` means to close the connection.
 async fn first_bytes(
     stream: Stream,
     port: &Port,
@@ -242,7 +242,7 @@ async fn first_bytes(
     tokio::select! {
         first = timeout(FIRST_BYTES_WITHIN, first) => match first {
             Ok(Ok(first)) => return Some(first),
-            // Not worth a line for a probe that looks whether the port is open; a wrong certificate is.
+            // Logged for a bad certificate, but not for a probe that only checks whether the port is open.
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 port.api.shared().metrics.turned_away("handshake");
                 static THROTTLE: LogThrottle = LogThrottle::new();
@@ -259,11 +259,11 @@ async fn first_bytes(
 }
 
 fn prepare(stream: &TcpStream) {
-    // An answer is small and somebody waits for it: it must not wait for more to send.
+    // Answers are small and latency matters: do not delay them for more data.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
-    // A client that has gone without a word is noticed by the system, and its connection freed.
+    // Lets the system detect clients that disappeared without closing the connection.
     if let Err(error) = sockopt::set_socket_keepalive(stream, true)
         .and_then(|()| sockopt::set_tcp_keepidle(stream, CLIENT_SILENT_AFTER))
     {

@@ -1,4 +1,4 @@
-//! The protocol of a connection, by its first bytes.
+//! Detects the protocol of a connection by its first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,23 +11,23 @@ use lockkeeper_net::net::{Duplex, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What a client of HTTP/2 says first.
+/// The HTTP/2 connection preface.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WireProtocol {
-    /// Our own frames.
+    /// Our own frames, from a client.
     Frames,
     /// Frames between members.
     Members,
     Http2,
-    /// Or something that HTTP/1 will refuse.
+    /// HTTP/1, or anything else, which the HTTP/1 parser refuses.
     Http1,
 }
 
 impl WireProtocol {
-    /// `None` if more bytes are needed.
+    /// Returns the protocol, or `None` if more bytes are needed.
     fn of(first: &[u8]) -> Option<WireProtocol> {
         if first.starts_with(GREETING) {
             Some(WireProtocol::Frames)
@@ -48,13 +48,13 @@ impl WireProtocol {
 pub(super) fn fuzz(data: &[u8]) {
     let whole = WireProtocol::of(data);
     assert!(whole.is_some() || data.len() < PREFACE.len());
-    // Once it is clear, further bytes do not change it.
+    // Once detected, further bytes do not change it.
     let early = (0..data.len()).find_map(|length| WireProtocol::of(&data[..length]));
     assert!(early.is_none() || early == whole);
 }
 
-/// Detects the protocol by the first bytes, which stay in the stream that is returned. Needs a timeout: it waits for as long
-/// as the other end sends nothing.
+/// Detects the protocol by the first bytes, which stay in the returned stream. The caller must set a timeout: it waits while
+/// the other end sends nothing.
 pub(super) async fn detect(stream: Stream) -> io::Result<(Stream, WireProtocol)> {
     match stream {
         Stream::Tcp(stream) => {
@@ -72,7 +72,7 @@ pub(super) async fn detect(stream: Stream) -> io::Result<(Stream, WireProtocol)>
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             };
-            Ok((Stream::Other(Box::new(Resumed { first: first.freeze(), stream })), protocol))
+            Ok((Stream::Other(Box::new(ReplayStream { first: first.freeze(), stream })), protocol))
         }
     }
 }
@@ -88,19 +88,19 @@ async fn peek(stream: &TcpStream) -> io::Result<WireProtocol> {
         if let Some(protocol) = WireProtocol::of(&first[..count]) {
             return Ok(protocol);
         }
-        // The rest is on its way; there is no event for "more than before".
+        // Waits for the rest. There is no event for "more bytes than before".
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 
-/// A stream whose first bytes were already looked at.
-struct Resumed {
+/// A stream whose first bytes were already read.
+struct ReplayStream {
     first: Bytes,
     stream: Box<dyn Duplex>,
 }
 
-impl AsyncRead for Resumed {
+impl AsyncRead for ReplayStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl AsyncRead for Resumed {
     }
 }
 
-impl AsyncWrite for Resumed {
+impl AsyncWrite for ReplayStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_is_told_as_soon_as_it_can_be() {
+    fn protocol_is_detected_as_soon_as_possible() {
         assert_eq!(WireProtocol::of(b""), None);
         for whole in [&GREETING[..], PREFACE] {
             for length in 1..whole.len() {

@@ -1,5 +1,5 @@
-//! How acquires ended, and how long they had waited until then. Every counter is found once, when the node starts:
-//! looking one up costs more than counting.
+//! Outcomes of acquires, and how long they waited. Every counter is looked up once, when the node starts, because a lookup
+//! costs more than counting.
 
 use lockkeeper_core::{Mode, Refusal};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -8,15 +8,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Why, seconds};
+use super::{ReasonLabel, seconds};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Wait {
+struct WaitLabels {
     mode: &'static str,
     outcome: &'static str,
 }
 
-/// One histogram for each mode, of one outcome.
+/// The histograms of one outcome, one for each mode.
 #[derive(Debug)]
 struct Waits {
     exclusive: Histogram,
@@ -24,8 +24,8 @@ struct Waits {
 }
 
 impl Waits {
-    fn of(family: &Family<Wait, Histogram>, outcome: &'static str) -> Waits {
-        let in_mode = |mode: Mode| family.get_or_create(&Wait { mode: mode.as_str(), outcome }).clone();
+    fn of(family: &Family<WaitLabels, Histogram>, outcome: &'static str) -> Waits {
+        let in_mode = |mode: Mode| family.get_or_create(&WaitLabels { mode: mode.as_str(), outcome }).clone();
         Waits { exclusive: in_mode(Mode::Exclusive), shared: in_mode(Mode::Shared) }
     }
 
@@ -38,7 +38,7 @@ impl Waits {
     }
 }
 
-/// Acquires by their end. Each that was decided is in one of the histograms, once.
+/// Acquires by outcome. Each decided acquire is counted in exactly one histogram.
 #[derive(Debug)]
 pub(super) struct Acquires {
     granted: Waits,
@@ -57,10 +57,10 @@ pub(super) struct Acquires {
 
 impl Acquires {
     pub(super) fn new(registry: &mut Registry) -> Acquires {
-        let waits = Family::<Wait, Histogram>::new_with_constructor(seconds);
-        let refused = Family::<Why, Counter>::default();
+        let waits = Family::<WaitLabels, Histogram>::new_with_constructor(seconds);
+        let refused = Family::<ReasonLabel, Counter>::default();
         let of = |outcome| Waits::of(&waits, outcome);
-        let count = |reason| refused.get_or_create(&Why { reason }).clone();
+        let count = |reason| refused.get_or_create(&ReasonLabel { reason }).clone();
         let acquires = Acquires {
             granted: of("granted"),
             timeout: of("timeout"),
@@ -87,7 +87,7 @@ impl Acquires {
         self.granted.observe(mode, waited_ms);
     }
 
-    /// What is wrong with the request itself is not counted: nothing was decided.
+    /// Counts a refusal. Invalid requests are not counted: nothing was decided.
     pub(super) fn refused(&self, mode: Mode, why: &Refusal, waited_ms: u64) {
         let (waits, counter) = match why {
             Refusal::Busy { .. } => (&self.refused, Some(&self.busy)),
@@ -110,7 +110,7 @@ impl Acquires {
         }
     }
 
-    pub(super) fn no_permit_of_a_rate(&self) {
+    pub(super) fn rate_exhausted(&self) {
         self.rate.inc();
     }
 }

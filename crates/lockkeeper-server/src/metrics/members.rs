@@ -1,4 +1,4 @@
-//! Counters of what happens between members. None of them rises in an idle cell.
+//! Counters of connections and elections among members. None of them rises in an idle cell.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,11 +12,11 @@ pub struct MemberCounters {
     pub opened: Counter,
     /// Connections of other members that this node has accepted.
     pub accepted: Counter,
-    /// Elections that this node has begun because the leader's connection ended, or the leader was silent or said goodbye.
+    /// Elections that this node started because the leader's connection ended, or the leader was silent or said goodbye.
     pub attempts: Counter,
-    /// Pre-votes that this node has asked for, whatever for.
+    /// Pre-votes that this node has requested, for any reason.
     pub pre_votes: Counter,
-    /// For how long the leader has waited before entries because a follower lags.
+    /// How long the leader has paused before entries because a follower lags.
     pub proposal_pause_seconds: Counter<f64, AtomicU64>,
 }
 
@@ -30,13 +30,13 @@ impl MemberCounters {
         );
         r.register(
             "elections_triggered",
-            "Elections begun because the leader's connection ended, or the leader was silent or said goodbye",
+            "Elections started because the leader's connection ended, or the leader was silent or said goodbye",
             self.attempts.clone(),
         );
         r.register("pre_votes_requested", "Pre-votes requested from other members", self.pre_votes.clone());
         r.register(
             "proposal_pause_seconds",
-            "For how long the leader has waited before entries because a follower lags",
+            "How long the leader has paused before entries because a follower lags",
             self.proposal_pause_seconds.clone(),
         );
     }

@@ -1,4 +1,4 @@
-//! What only the console shows: pages of locks and elections, one lock with its history, and the health of the cell.
+//! Views for the console only: pages of locks and elections, one lock with its history, and the health of the cell.
 
 use lockkeeper_api::election::Leader;
 use lockkeeper_api::history::{LeaderChange, LockHistory};
@@ -18,29 +18,29 @@ const PAGE: usize = 50;
 const SHOWN_IN_PAGE: usize = 3;
 /// Holders and waiters of one lock.
 const SHOWN_OF_ONE: usize = 200;
-/// Candidates of each election that are named.
+/// Candidates shown of each election.
 const CANDIDATES: usize = 5;
-/// Changes of the leader shown.
+/// Leader changes shown.
 const LEADER_CHANGES: usize = 50;
-/// Locks shown in each list of the health of the cell.
+/// Locks shown in each list of the cell's health.
 const TOP_LOCKS: usize = 5;
 
-/// A page of locks in use, in the order of their names.
+/// A page of the locks in use, in order of name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LockList {
     locks: Vec<ShownLock>,
-    /// There are more behind the last.
+    /// Whether more locks follow.
     more: bool,
-    /// How many are in use in the cell.
+    /// Number of locks in use in the cell.
     total: u64,
 }
 
-/// A lock, of whose holders and waiters only the first are shown.
+/// A lock with its first holders and waiters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct ShownLock {
     #[serde(flatten)]
     lock: LockState,
-    /// There are more holders than these.
+    /// Whether there are more holders than these.
     more_holders: bool,
 }
 
@@ -51,11 +51,11 @@ pub struct LockInFull {
     history: LockHistory,
 }
 
-/// A page of elections, in the order of their names.
+/// A page of elections, in order of name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ElectionList {
     elections: Vec<ShownElection>,
-    /// There are more behind the last.
+    /// Whether more elections follow.
     more: bool,
 }
 
@@ -64,9 +64,9 @@ struct ShownElection {
     election: String,
     lock: String,
     leader: Option<ShownLeader>,
-    /// How many wait to lead.
+    /// Number of candidates that wait to lead.
     candidates: u32,
-    /// The first of them, in order.
+    /// The first candidates, in order.
     next: Vec<Candidate>,
 }
 
@@ -90,17 +90,17 @@ pub struct CellHealth {
     #[serde(flatten)]
     status: Status,
     locks: u64,
-    /// Commands in front of the log.
+    /// Commands that wait for the next log entry.
     queued: u64,
-    /// Null if everything is in memory.
+    /// Null if the node runs in memory.
     disk: Option<Disk>,
     elections: Vec<LeaderChange>,
-    /// Without names for those who may not read all locks.
+    /// Without lock names for callers that may not read all locks.
     top: Top,
 }
 
 impl ShownLock {
-    /// Out of a view with one more than so many holders and waiters, which tells whether there are more.
+    /// Takes a view with up to `limit` + 1 holders and waiters; the extra one tells whether there are more.
     fn new(mut view: LockView, limit: usize) -> ShownLock {
         let more_holders = view.holders.len() > limit;
         view.holders.truncate(limit);
@@ -135,7 +135,7 @@ impl ShownElection {
 }
 
 impl View<'_> {
-    /// A page of locks whose names begin with `prefix`, behind the name `after`.
+    /// Returns a page of the locks whose names start with `prefix`, after the name `after`.
     pub fn lock_list(&self, prefix: &str, after: &str) -> LockList {
         let views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_PAGE + 1);
         let mut locks: Vec<_> =
@@ -145,13 +145,13 @@ impl View<'_> {
         LockList { locks, more, total: self.table.counts().locks }
     }
 
-    /// One lock with its history.
+    /// Returns one lock with its history.
     pub fn lock_in_full(&self, name: &LockName) -> LockInFull {
         let view = self.table.lock_view(name, self.now, SHOWN_OF_ONE + 1);
         LockInFull { lock: ShownLock::new(view, SHOWN_OF_ONE), history: self.history(name, 0) }
     }
 
-    /// A page of elections behind the one of this name.
+    /// Returns a page of elections after the one with this name.
     pub fn elections(&self, after: &str) -> ElectionList {
         let after = if after.is_empty() { String::new() } else { format!("{ELECTION_PREFIX}{after}") };
         let views = self.table.lock_views(ELECTION_PREFIX, &after, self.now, CANDIDATES);
@@ -163,11 +163,11 @@ impl View<'_> {
 }
 
 impl Api {
-    /// The health of the cell. The caller looks at the space on the disk, because that takes a moment.
+    /// Returns the health of the cell. The caller passes the disk usage, because reading it blocks.
     pub fn cell_health(&self, disk: Option<Disk>) -> CellHealth {
         let status = self.status();
         let shared = self.shared();
-        let names_locks = self.may_see_all();
+        let names_locks = self.can_read_all();
         let view = self.local_view();
         let mut top = view.top(&shared.hourly_stats, TOP_LOCKS);
         if !names_locks {

@@ -1,22 +1,22 @@
-//! The room on the disk of the data folder.
+//! Disk usage of the data folder.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-/// The room on a disk, and what the node has taken of it.
+/// The space on a disk, and how much of it the node uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Disk {
-    /// What is left for this process.
+    /// Space available to this process.
     pub free_bytes: u64,
-    /// The size of the disk.
+    /// Size of the disk.
     pub total_bytes: u64,
-    /// What the log and the snapshots take.
+    /// Space used by the log and the snapshots.
     pub data_bytes: u64,
 }
 
 impl Disk {
-    /// Looks at a folder. A few system calls: not for every request.
+    /// Reads the disk usage of a folder. Takes a few blocking system calls, so it is not for every request.
     pub fn of(folder: &Path) -> std::io::Result<Disk> {
         let disk = rustix::fs::statvfs(folder)?;
         let unit = disk.f_frsize;
@@ -28,12 +28,12 @@ impl Disk {
     }
 }
 
-/// The size of all files in a folder and `depth` folders below.
+/// Returns the size of all files in a folder and in `depth` levels of subfolders.
 fn size(folder: &Path, depth: usize) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        // A file may be recycled meanwhile.
+        // A file may be removed meanwhile.
         let Ok(about) = entry.metadata() else { continue };
         bytes += match (about.is_dir(), depth) {
             (true, 0) => 0,
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_the_folder_is_counted() {
+    fn all_files_below_the_folder_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a"), [0; 1_000]).unwrap();
         std::fs::create_dir(folder.path().join("log")).unwrap();

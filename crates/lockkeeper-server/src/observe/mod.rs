@@ -1,11 +1,11 @@
-//! What people look at: the history of a lock, what operators did, contention, who waits for whom, and the sessions. Each
-//! is made out of the lock table; HTTP, gRPC, the console and the CLI show the same types.
+//! Views for people: the history of a lock, the audit trail, contention, the wait graph, and sessions. All are built from the
+//! lock table; HTTP, gRPC, the console and the CLI show the same types.
 //!
-//! Each has a bound of its own, so that a million locks cost no more than a hundred.
+//! Each view is bounded, so that a million locks cost no more than a hundred.
 
 pub mod console;
 pub mod disk;
-pub mod figures;
+pub mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -19,24 +19,24 @@ use lockkeeper_core::history::{EVENTS_PER_LOCK_MAX, ShortSession};
 use lockkeeper_core::{LockName, SessionId};
 
 use crate::api::View;
-use crate::expiry::Expiry;
-use crate::hourly_stats::HourlyStats;
+use crate::leader::expiry::Expiry;
+use crate::metrics::hourly_stats::HourlyStats;
 
-/// Acts and changes of the leader shown, if the request names no number.
+/// Acts and leader changes shown if the request has no limit.
 const ACTS_DEFAULT: usize = 100;
-/// Locks shown in each list, if the request names no number.
+/// Locks shown in each list if the request has no limit.
 const TOP_DEFAULT: usize = 10;
 /// Most locks shown in each list.
 const TOP_MAX: usize = 100;
-/// Sessions in a page, if the request names no number.
+/// Sessions in a page if the request has no limit.
 const SESSIONS_DEFAULT: usize = 100;
 /// Most sessions in a page.
 const SESSIONS_MAX: usize = 1_000;
-/// Most sessions that are looked at for one page, which takes about a millisecond. The next page continues there.
-const SESSIONS_LOOKED_AT_MAX: usize = 10_000;
+/// Most sessions scanned for one page, which takes about a millisecond. The next page continues there.
+const SESSIONS_SCANNED_MAX: usize = 10_000;
 
 impl View<'_> {
-    /// The history of a lock, at most `limit` events; 0 means all there are.
+    /// Returns the history of a lock, at most `limit` events; 0 means all.
     pub fn history(&self, lock: &LockName, limit: usize) -> LockHistory {
         let limit = if limit == 0 { EVENTS_PER_LOCK_MAX } else { limit };
         let events = self.table.history(lock).take(limit);
@@ -44,7 +44,7 @@ impl View<'_> {
         LockHistory { lock: lock.to_string(), events }
     }
 
-    /// At most `limit` acts and as many changes of the leader; 0 means a hundred.
+    /// Returns at most `limit` acts of operators and as many leader changes; 0 means a hundred.
     pub fn audit(&self, limit: usize) -> Audit {
         let limit = if limit == 0 { ACTS_DEFAULT } else { limit };
         let acts = self.table.acts().take(limit).map(|act| AuditAct::new(act, self.now));
@@ -52,7 +52,7 @@ impl View<'_> {
         Audit { acts: acts.collect(), leaders: leaders.collect() }
     }
 
-    /// At most `limit` locks in each list; 0 means ten.
+    /// Returns the most contended and the longest held locks, at most `limit` in each list; 0 means ten.
     pub fn top(&self, hourly_stats: &HourlyStats, limit: usize) -> Top {
         let limit = if limit == 0 { TOP_DEFAULT } else { limit.min(TOP_MAX) };
         let (contended, many_locks) = self.table.most_contended(self.now, limit);
@@ -65,19 +65,19 @@ impl View<'_> {
         }
     }
 
-    /// For one lock and what its holders wait for in turn, or for the whole cell.
+    /// Returns the wait graph of the whole cell, or of one lock and what its holders wait for in turn.
     pub fn graph(&self, lock: Option<&LockName>) -> WaitGraph {
         WaitGraph::new(self.table.wait_graph(lock, self.now), self.table.counts().waiting)
     }
 
-    /// A page of sessions.
+    /// Returns a page of sessions.
     pub fn sessions(&self, expiry: &Expiry, filter: &SessionFilter) -> SessionPage {
         let limit = if filter.limit == 0 { SESSIONS_DEFAULT } else { filter.limit.min(SESSIONS_MAX) };
         let mut found: Vec<(SessionId, _)> = Vec::new();
         let (mut last, mut next) = (filter.after, None);
-        for (looked_at, (id, session)) in self.table.sessions_after(filter.after).enumerate() {
+        for (scanned, (id, session)) in self.table.sessions_after(filter.after).enumerate() {
             let fits = filter.owner.is_empty() || session.owner.contains(&filter.owner);
-            if looked_at == SESSIONS_LOOKED_AT_MAX || (fits && found.len() == limit) {
+            if scanned == SESSIONS_SCANNED_MAX || (fits && found.len() == limit) {
                 next = last;
                 break;
             }

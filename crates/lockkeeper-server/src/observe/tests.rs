@@ -1,6 +1,6 @@
-//! Every view has a bound of its own, and a list that is read page by page costs as much as it is long: ten times as much
-//! in the table costs at most twelve times as much. Counted in the elements of the answers; what the lock table does for a view is
-//! counted in steps by the tests of `lockkeeper-core`.
+//! Every view is bounded, and reading a list page by page has linear cost: ten times as much in the table costs at most
+//! twelve times as much. Cost is counted in elements of the answers; the tests of `lockkeeper-core` count the steps that the
+//! lock table takes for a view.
 
 use std::sync::Mutex;
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use lockkeeper_api::session::SessionFilter;
 
-use super::SESSIONS_LOOKED_AT_MAX;
+use super::SESSIONS_SCANNED_MAX;
 use crate::api::View;
-use crate::expiry::Expiry;
-use crate::hourly_stats::HourlyStats;
+use crate::leader::expiry::Expiry;
+use crate::metrics::hourly_stats::HourlyStats;
 
 const FEW: u64 = 300;
 
-/// Sessions, locks, elections, waiters and forced releases, so many of each.
+/// Builds a table with `count` each of sessions, locks, elections, waiters and forced releases.
 fn table(count: u64) -> Mutex<LockTable> {
     let mut table = LockTable::new();
     let mut run = |command: Command| {
@@ -36,7 +36,7 @@ fn table(count: u64) -> Mutex<LockTable> {
         run(take(number, &format!("forced/{number:05}"), Wait::No));
         let lock = format!("forced/{number:05}").into();
         run(Command::ForceRelease { lock, reason: "test".into(), by: "ada".into() });
-        // Everybody waits for the one before, and for one lock together.
+        // Each session waits for the one before, and all wait for one lock.
         run(take(number, &format!("lock/{:05}", (number - 1).max(1)), Wait::Forever));
         run(take(number, "crowded", Wait::Forever));
         // One lock with a long history.
@@ -50,7 +50,7 @@ fn view(table: &Mutex<LockTable>) -> View<'_> {
     View { table: table.lock().unwrap(), now: CellTime(1_000_000) }
 }
 
-/// How many numbers, texts and so on there are in a view.
+/// Counts the JSON values in a view.
 fn elements(view: &impl Serialize) -> usize {
     fn count(value: &Value) -> usize {
         match value {
@@ -64,7 +64,7 @@ fn elements(view: &impl Serialize) -> usize {
 
 type Measure = fn(&View<'_>) -> usize;
 
-/// Views of one page.
+/// Views that consist of one page, each with its bound.
 const VIEWS: [(&str, Measure, usize); 9] = [
     ("history", |view| elements(&view.history(&"busy".into(), 0)), 2_000),
     ("audit", |view| elements(&view.audit(0)), 3_000),
@@ -77,7 +77,7 @@ const VIEWS: [(&str, Measure, usize); 9] = [
     ("elections", |view| elements(&view.elections("")), 2_000),
 ];
 
-/// Lists, page by page to their end.
+/// Lists, read page by page to their end.
 const LISTS: [(&str, Measure); 3] = [
     ("sessions", |view| {
         let (mut sum, mut wanted) = (0, SessionFilter::default());
@@ -121,7 +121,7 @@ const LISTS: [(&str, Measure); 3] = [
 ];
 
 #[test]
-fn views_and_lists_cost_no_more_than_they_show() {
+fn views_are_bounded_and_lists_have_linear_cost() {
     let (few, many) = (table(FEW), table(10 * FEW));
     for (name, measure, bound) in VIEWS {
         let (one, other) = (measure(&view(&few)), measure(&view(&many)));
@@ -140,15 +140,15 @@ fn views_and_lists_cost_no_more_than_they_show() {
 }
 
 #[test]
-fn a_page_looks_at_a_bounded_number_of_sessions_and_the_next_one_continues_there() {
+fn a_page_scans_a_bounded_number_of_sessions_and_the_next_one_continues_there() {
     let open = |number: usize| Command::OpenSession {
         session: SessionId((number as u128) << 96),
         ttl_ms: 1_000,
-        owner: if number == 2 * SESSIONS_LOOKED_AT_MAX { "wanted".into() } else { "other".into() },
+        owner: if number == 2 * SESSIONS_SCANNED_MAX { "wanted".into() } else { "other".into() },
         identity: None,
     };
     let mut table = LockTable::new();
-    let commands = (1..=3 * SESSIONS_LOOKED_AT_MAX).map(open).collect();
+    let commands = (1..=3 * SESSIONS_SCANNED_MAX).map(open).collect();
     table.apply(1, &Batch { now: CellTime(1), utc_ms: 0, commands }).expect("the first entry");
     let table = Mutex::new(table);
     let (view, expiry) = (view(&table), Expiry::default());

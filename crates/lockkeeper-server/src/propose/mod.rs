@@ -1,7 +1,7 @@
-//! On the leader: drains all that is queued into one log entry and stamps it with cell time.
+//! The proposer. On the leader it drains the queue into one log entry (group commit) and stamps the entry with cell time.
 //!
-//! An entry costs a hundred times what an operation in it costs, so whatever has been queued while the last
-//! entries were on their way goes into the next one together.
+//! An entry costs a hundred times as much as an operation in it, so everything that is queued while earlier entries are in
+//! flight goes into the next one together.
 
 mod pace;
 mod queue;
@@ -19,42 +19,42 @@ use lockkeeper_net::utc;
 
 use self::pace::Pace;
 pub use self::queue::CommandQueue;
-use crate::callers::Caller;
+use crate::effects::callers::Caller;
 use crate::failure::Failure;
-use crate::leader_term::Tenure;
+use crate::leader::term::Tenure;
 use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::log::LogStore;
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
 use crate::trace;
 
-/// Most entries in flight. Two: while one is being made durable, the next is prepared.
+/// Most entries in flight. With two, the next one is prepared while one is being synced.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
-/// A command of the node itself is proposed again after this time, if its entry failed.
-const PROPOSE_AGAIN: Duration = Duration::from_millis(50);
+/// A command of the node itself is proposed again after this time if its entry failed.
+const REPROPOSE_AFTER: Duration = Duration::from_millis(50);
 /// While the disk is full, how often its space is checked.
 const SPACE_CHECK: Duration = Duration::from_millis(200);
 
-/// Proposes until the node stops.
+/// Proposes entries until the node stops.
 pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore) {
-    let mut under_way = FuturesUnordered::new();
+    let mut in_flight = FuturesUnordered::new();
     let mut sequence = 0;
     let mut pace = Pace::default();
-    let mut waits_for_room = false;
+    let mut waits_for_space = false;
     loop {
         tokio::select! {
             biased;
-            Some((entry, result)) = under_way.next(), if !under_way.is_empty() => {
+            Some((entry, result)) = in_flight.next(), if !in_flight.is_empty() => {
                 if let Err(failure) = result {
-                    UnderWay::fail(entry, &shared, &failure);
+                    InFlightEntry::fail(entry, &shared, &failure);
                 }
             }
-            () = shared.queue.filled(), if under_way.len() < ENTRIES_IN_FLIGHT_MAX => {}
-            // What is new is refused before it is queued, so nothing else would notice that there is room.
-            () = tokio::time::sleep(SPACE_CHECK), if waits_for_room || shared.queue.trouble().is_some() => {}
+            () = shared.queue.filled(), if in_flight.len() < ENTRIES_IN_FLIGHT_MAX => {}
+            // New commands are refused before they are queued, so nothing else would notice that there is room again.
+            () = tokio::time::sleep(SPACE_CHECK), if waits_for_space || shared.queue.trouble().is_some() => {}
         }
         space::check(&shared, &consensus, &log);
-        while under_way.len() < ENTRIES_IN_FLIGHT_MAX {
+        while in_flight.len() < ENTRIES_IN_FLIGHT_MAX {
             shared.queue.gather().await;
             let pause = pace.pause(&consensus);
             if !pause.is_zero() && shared.queue.queued() > 0 {
@@ -62,12 +62,12 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
                 shared.metrics.members.proposal_pause_seconds.inc_by(pause.as_secs_f64());
             }
             space::check(&shared, &consensus, &log);
-            // What is queued in front of the log delays nothing else; in the log it would block a vote.
-            waits_for_room = !log.has_room_for(0, shared.queue.next_entry_bytes());
-            if waits_for_room {
+            // A command that waits in this queue delays nothing else; an entry that waits in the log would block a vote.
+            waits_for_space = !log.has_room_for(0, shared.queue.next_entry_bytes());
+            if waits_for_space {
                 break;
             }
-            let Some((commands, callers)) = shared.queue.take_what_fits() else { break };
+            let Some((commands, callers)) = shared.queue.take_admissible() else { break };
             let (now, tenure) = match shared.leader_term.stamp() {
                 Ok(stamp) => stamp,
                 Err(failure) => {
@@ -85,9 +85,9 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
             let span = trace::batch(&callers);
             shared.callers.expect(sequence, callers);
             let proposal = Proposal { proposer: shared.proposer_id, sequence, batch: batch.clone() };
-            let entry = UnderWay { sequence, tenure, batch };
+            let entry = InFlightEntry { sequence, tenure, batch };
             match consensus.propose(proposal).await {
-                Ok(done) => under_way.push(async move {
+                Ok(done) => in_flight.push(async move {
                     let done = done.await;
                     drop(span);
                     (entry, done)
@@ -98,7 +98,7 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
     }
 }
 
-/// The bug `Mutation::GrantBeforeCommit`, if it is put back: answers callers before the entry is committed.
+/// The bug of `Mutation::GrantBeforeCommit`, if it is on: answers callers before the entry is committed.
 #[cfg(feature = "simulation")]
 fn answer_before_commit(shared: &Shared, batch: &Batch, callers: Vec<Caller>) -> Vec<Caller> {
     if !mutation::is_on(Mutation::GrantBeforeCommit) {
@@ -114,17 +114,17 @@ fn answer_before_commit(shared: &Shared, batch: &Batch, callers: Vec<Caller>) ->
     Vec::new()
 }
 
-/// An entry that was proposed and is not applied yet.
-struct UnderWay {
+/// An entry that is proposed and not applied yet.
+struct InFlightEntry {
     sequence: u64,
     tenure: Tenure,
     batch: Arc<EncodedBatch>,
 }
 
-impl UnderWay {
-    /// The entry did not get into the log, or nobody knows. Its callers learn of it; what the node itself asked is asked
-    /// again: an expiry, a tick or a give-back that is lost would leave a session, a wait or a lock as it is for ever.
-    /// All of them do nothing if they have happened already.
+impl InFlightEntry {
+    /// Handles an entry that did not reach the log, or whose outcome is unknown. Its callers get the failure. Commands of
+    /// the node itself are proposed again: a lost expiry, tick or release would leave a session, a wait or a lock in place
+    /// forever. All of these commands are idempotent.
     fn fail(self, shared: &Arc<Shared>, failure: &Failure) {
         let mut own = Vec::new();
         let callers = shared.callers.take(self.sequence).unwrap_or_default();
@@ -139,9 +139,9 @@ impl UnderWay {
         }
         let shared = shared.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(PROPOSE_AGAIN).await;
-            // Only in the tenure that decided it: the next one gives every session its full time again, so an expiry of
-            // this one would break renewals that have been acknowledged since (S3).
+            tokio::time::sleep(REPROPOSE_AFTER).await;
+            // Only in the same tenure: the next one gives every session its full time to live again, so an expiry decided in
+            // this one would break renewals that were acknowledged since (S3).
             if shared.leader_term.tenure() == Some(self.tenure) {
                 own.into_iter().for_each(|command| shared.submit(command, Caller::Nobody));
             }

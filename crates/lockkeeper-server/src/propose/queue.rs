@@ -1,4 +1,4 @@
-//! The queue in front of the log: what clients and the node itself ask for waits here for the next entry.
+//! The queue of commands of clients and of the node itself that wait for the next log entry.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,36 +8,36 @@ use lockkeeper_core::Command;
 use lockkeeper_core::limits::ENTRY_COST_MAX;
 use tokio::sync::Notify;
 
-use crate::callers::Caller;
+use crate::effects::callers::Caller;
 use crate::failure::Failure;
 
-/// Most commands in one entry, so that applying it stays short.
+/// Most commands in one entry, so that applying it stays fast.
 const COMMANDS_PER_ENTRY_MAX: usize = 4_096;
-/// Above this many queued commands only those that free or end something are accepted (S11).
+/// Above this many queued commands only releasing commands are accepted (S11): those that free or end something.
 const QUEUED_NEW_MAX: usize = 100_000;
-/// Above this many no command of a client is accepted.
+/// Above this many queued commands no command of a client is accepted.
 const QUEUED_MAX: usize = 400_000;
-/// Once the oldest queued command has waited for this long, only commands that free or end something are accepted: a caller
-/// that queued now would be answered when it no longer waits. Longer than a leader without a majority keeps leading.
-const QUEUED_NEW_FOR_MAX: Duration = Duration::from_secs(2);
-/// The bounds of the time after which a refused caller is asked to try again.
+/// Once the oldest queued command has waited for this long, only releasing commands are accepted: callers of others would
+/// have given up before their answer. Longer than a leader without a majority keeps leading.
+const QUEUED_NEW_AGE_MAX: Duration = Duration::from_secs(2);
+/// Bounds of the retry time that a refused caller is told.
 const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
-/// An entry is closed when it has grown to about this size.
+/// Approximate size at which an entry is closed.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
-/// Above this many queued bytes only commands that free or end something are accepted.
+/// Above this many queued bytes only releasing commands are accepted.
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
-/// How long an entry gathers at most, while every turn of the runtime brings more commands for it.
-const GATHERED_FOR_MAX: Duration = Duration::from_millis(1);
-/// With fewer queued commands than this the node is not busy: they are proposed at once.
-const WORTH_GATHERING: usize = 16;
+/// Longest time an entry gathers commands, while every turn of the runtime adds some.
+const GATHER_TIME_MAX: Duration = Duration::from_millis(1);
+/// With fewer queued commands than this the node is not busy and proposes them at once.
+const GATHER_MIN: usize = 16;
 
-/// The queue in front of the log.
+/// The queue of commands that wait for the next log entry.
 #[derive(Debug, Default)]
 pub struct CommandQueue {
     queue: Mutex<Queue>,
-    /// The queue is no longer empty.
+    /// Notified when the queue is no longer empty.
     filled: Notify,
-    /// Why nothing new is accepted, while the disk has no room for more.
+    /// Why only releasing commands are accepted, while the disk is full.
     disk_full: Mutex<Option<String>>,
 }
 
@@ -56,13 +56,13 @@ struct Queued {
 }
 
 impl Queue {
-    /// How long the oldest command has waited.
-    fn late(&self) -> Duration {
-        self.late_at(Instant::now())
+    /// Returns how long the oldest command has waited.
+    fn backlog_age(&self) -> Duration {
+        self.backlog_age_at(Instant::now())
     }
 
-    fn late_at(&self, now: Instant) -> Duration {
-        // A simulated node does not depend on how busy the real machine is.
+    fn backlog_age_at(&self, now: Instant) -> Duration {
+        // A simulation must not depend on the load of the real machine.
         #[cfg(feature = "simulation")]
         if lockkeeper_net::simulation::host().is_some() {
             return Duration::ZERO;
@@ -70,24 +70,24 @@ impl Queue {
         self.commands.front().map_or(Duration::ZERO, |oldest| now.saturating_duration_since(oldest.since))
     }
 
-    /// As long as the queue takes now, it will take about then.
+    /// Estimates the next wait by the current one.
     fn retry_after_ms(&self) -> u64 {
-        (self.late().as_millis() as u64).clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end())
+        (self.backlog_age().as_millis() as u64).clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end())
     }
 }
 
 impl CommandQueue {
-    /// Why nothing new is accepted, while the disk has no room for more.
+    /// Returns why only releasing commands are accepted, while the disk is full.
     pub fn trouble(&self) -> Option<String> {
         self.disk_full.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Accepts nothing new from now on, for this reason; or everything again.
+    /// Accepts only releasing commands from now on, for this reason; with `None`, all commands again.
     pub(crate) fn refuse_new(&self, why: Option<String>) {
         let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*disk_full, &why) {
             (None, Some(why)) => tracing::error!("{why}"),
-            (Some(_), None) => tracing::info!("there is room on the disks again"),
+            (Some(_), None) => tracing::info!("the disks have free space again: accepting all commands"),
             _ => {}
         }
         *disk_full = why;
@@ -109,7 +109,7 @@ impl CommandQueue {
             caller.deliver(Err(Failure::Refused(refusal)));
             return;
         }
-        // The clock is read once for each command.
+        // Reads the clock once per command.
         let since = Instant::now();
         let mut queue = self.queue();
         let frees = command.frees();
@@ -118,21 +118,21 @@ impl CommandQueue {
             caller.deliver(Err(Failure::Unavailable(why)));
             return;
         }
-        // What the node itself asks is bounded by what there is, and must never get lost: one tick, one expiry
-        // for each session, one give-back for each grant.
+        // Commands of the node itself must never be lost. Their number is bounded: one tick, one expiry for each session,
+        // one release for each grant.
         let full = match (&caller, frees) {
             (Caller::Nobody, _) => false,
             (_, true) => queue.commands.len() >= QUEUED_MAX,
             (_, false) => {
                 queue.commands.len() >= QUEUED_NEW_MAX
                     || queue.bytes >= QUEUED_NEW_BYTES_MAX
-                    || queue.late_at(since) >= QUEUED_NEW_FOR_MAX
+                    || queue.backlog_age_at(since) >= QUEUED_NEW_AGE_MAX
             }
         };
         if full {
             let retry_after_ms = queue.retry_after_ms();
             drop(queue);
-            let why = "the node has more requests than it can carry";
+            let why = "the node has more requests than it can handle";
             caller.deliver(Err(Failure::Overload { why: why.into(), retry_after_ms }));
             return;
         }
@@ -143,9 +143,8 @@ impl CommandQueue {
         }
     }
 
-    /// This node no longer leads: nothing of what is queued has happened, and nothing will. An expiry that was
-    /// decided here must not wait for another time in office, in which the session has been given its full
-    /// time again.
+    /// Refuses everything that is queued, after a loss of leadership. An expiry that was decided here must not survive into
+    /// another term of this node, which starts by giving the session its full time to live again.
     pub fn refuse_queued(&self, failure: &Failure) {
         let commands = {
             let mut queue = self.queue();
@@ -157,17 +156,17 @@ impl CommandQueue {
         }
     }
 
-    /// How many commands are queued.
+    /// Returns the number of queued commands.
     pub fn queued(&self) -> usize {
         self.queue().commands.len()
     }
 
-    /// How long the oldest queued command has waited: how late the node is with its work.
-    pub fn late(&self) -> Duration {
-        self.queue().late()
+    /// Returns how long the oldest queued command has waited.
+    pub fn backlog_age(&self) -> Duration {
+        self.queue().backlog_age()
     }
 
-    /// When a caller that is refused now should come back.
+    /// Returns when a caller that is refused now should retry.
     pub fn retry_after_ms(&self) -> u64 {
         self.queue().retry_after_ms()
     }
@@ -187,14 +186,14 @@ impl CommandQueue {
         queue.commands.drain(..count).map(|queued| (queued.command, queued.caller)).unzip()
     }
 
-    /// Approximate size of the next entry, in bytes.
+    /// Returns the approximate size of the next entry, in bytes.
     pub(super) fn next_entry_bytes(&self) -> usize {
         self.queue().bytes.min(ENTRY_BYTES_MAX)
     }
 
-    /// The next commands for the log. While the disk is full, those that ask for something new are refused,
-    /// also if they were queued before it was noticed.
-    pub(super) fn take_what_fits(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
+    /// Takes the commands of the next entry. While the disk is full, commands that are not releasing are refused, including
+    /// those that were queued before.
+    pub(super) fn take_admissible(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
         loop {
             let (commands, callers) = self.take();
             if commands.is_empty() {
@@ -215,15 +214,15 @@ impl CommandQueue {
         }
     }
 
-    /// Everybody who is ready to run goes first, and for as long as that brings more to many. A node with time to spare is
-    /// done after one turn; one that has more to do than it can carries fewer and larger entries, and so can do more.
+    /// Yields to tasks that are ready to run while they keep adding commands to a busy queue. An idle node yields once. An
+    /// overloaded one makes fewer and larger entries, which raises its throughput.
     pub(super) async fn gather(&self) {
         let began = tokio::time::Instant::now();
         let mut queued = self.queued();
-        while queued > 0 && queued < COMMANDS_PER_ENTRY_MAX && began.elapsed() < GATHERED_FOR_MAX {
+        while queued > 0 && queued < COMMANDS_PER_ENTRY_MAX && began.elapsed() < GATHER_TIME_MAX {
             tokio::task::yield_now().await;
             let before = std::mem::replace(&mut queued, self.queued());
-            if queued == before || queued < WORTH_GATHERING {
+            if queued == before || queued < GATHER_MIN {
                 return;
             }
         }
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_what_is_new_then_what_frees_and_never_the_nodes_own() {
+    fn full_queue_refuses_new_commands_then_releasing_ones_and_never_the_nodes_own() {
         let queue = CommandQueue::default();
         for _ in 0..QUEUED_NEW_MAX {
             queue.push(put(1), Caller::Nobody);
@@ -263,7 +262,7 @@ mod tests {
         let hint =
             |failure: &Failure| lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default();
         assert!(matches!(&refused, Ok(Err(failure)) if hint(failure) >= 200), "{refused:?}");
-        assert!(ask(&queue, close()).try_recv().is_err(), "what frees is queued");
+        assert!(ask(&queue, close()).try_recv().is_err(), "releasing commands are queued");
         while queue.queued() < QUEUED_MAX {
             queue.push(close(), Caller::Nobody);
         }
@@ -273,9 +272,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_late_refuses_what_is_new_and_says_when_to_come_back() {
+    fn queue_with_an_old_backlog_refuses_new_commands_and_tells_when_to_retry() {
         let queue = CommandQueue::default();
-        let Some(long_ago) = Instant::now().checked_sub(QUEUED_NEW_FOR_MAX + Duration::from_secs(1)) else {
+        let Some(long_ago) = Instant::now().checked_sub(QUEUED_NEW_AGE_MAX + Duration::from_secs(1)) else {
             return;
         };
         let (command, caller) = (Command::Tick, Caller::Nobody);
@@ -285,13 +284,13 @@ mod tests {
             (3_000..=5_000).contains(&lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default())
         };
         assert!(matches!(&refused, Ok(Err(failure)) if late(failure)), "{refused:?}");
-        assert!(ask(&queue, close()).try_recv().is_err(), "what frees is queued");
+        assert!(ask(&queue, close()).try_recv().is_err(), "releasing commands are queued");
         queue.queue().commands.clear();
-        assert!(ask(&queue, put(1)).try_recv().is_err(), "and all is well again");
+        assert!(ask(&queue, put(1)).try_recv().is_err(), "new commands are accepted again");
     }
 
-    /// Brings a command at each turn of the runtime, so many times, and counts the turns.
-    async fn bring(queue: &CommandQueue, turns: &mut usize, commands: usize) {
+    /// Queues a command at each turn of the runtime, up to `commands`, and counts the turns.
+    async fn add_each_turn(queue: &CommandQueue, turns: &mut usize, commands: usize) {
         loop {
             if *turns < commands {
                 queue.push(put(1), Caller::Nobody);
@@ -302,15 +301,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_entry_gathers_what_every_turn_brings_and_does_not_wait_when_one_brings_nothing() {
-        for (queued, commands, gathered) in
-            [(1, 5, 3), (WORTH_GATHERING, 0, WORTH_GATHERING), (WORTH_GATHERING, 5, 21)]
-        {
+    async fn an_entry_gathers_while_turns_add_commands_and_stops_when_one_adds_none() {
+        for (queued, commands, gathered) in [(1, 5, 3), (GATHER_MIN, 0, GATHER_MIN), (GATHER_MIN, 5, 21)] {
             let (queue, mut turns) = (CommandQueue::default(), 0);
             (0..queued).for_each(|_| queue.push(put(1), Caller::Nobody));
             tokio::select! {
                 biased;
-                () = bring(&queue, &mut turns, commands) => {}
+                () = add_each_turn(&queue, &mut turns, commands) => {}
                 () = queue.gather() => {}
             }
             assert_eq!(queue.queued(), gathered);
@@ -319,12 +316,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_entry_does_not_gather_for_ever() {
+    async fn an_entry_does_not_gather_forever() {
         let (queue, mut turns) = (CommandQueue::default(), 0);
-        (0..WORTH_GATHERING).for_each(|_| queue.push(put(1), Caller::Nobody));
+        (0..GATHER_MIN).for_each(|_| queue.push(put(1), Caller::Nobody));
         tokio::select! {
             biased;
-            () = bring(&queue, &mut turns, usize::MAX) => {}
+            () = add_each_turn(&queue, &mut turns, usize::MAX) => {}
             () = queue.gather() => {}
         }
         assert!(queue.queued() <= COMMANDS_PER_ENTRY_MAX + 1, "{}", queue.queued());
@@ -364,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_never_reaches_the_log() {
+    fn too_large_commands_never_reach_the_log() {
         let queue = CommandQueue::default();
         let refused = ask(&queue, put(10 << 20)).try_recv();
         assert!(matches!(refused, Ok(Err(Failure::Refused(Refusal::TooLarge(_))))), "{refused:?}");
@@ -372,16 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_also_refuses_what_was_queued_before() {
+    fn full_disk_also_refuses_commands_queued_before() {
         let queue = CommandQueue::default();
         let mut new = ask(&queue, put(1));
         let _frees = ask(&queue, close());
         *queue.disk_full.lock().expect("not poisoned") = Some("no space left".to_owned());
-        let (commands, _) = queue.take_what_fits().expect("something frees");
+        let (commands, _) = queue.take_admissible().expect("a releasing command");
         assert_eq!(commands, [close()]);
         assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));
         let mut late = ask(&queue, put(1));
         assert!(matches!(late.try_recv(), Ok(Err(Failure::Unavailable(_)))));
-        assert!(queue.take_what_fits().is_none());
+        assert!(queue.take_admissible().is_none());
     }
 }

@@ -1,23 +1,23 @@
-//! Whether the logs of the cell have room for more (S11). What is left is kept for releases and for the end of sessions.
+//! Free space in the logs of the cell (S11). The last of it is reserved for releases and the end of sessions.
 
 use crate::raft::Consensus;
 use crate::raft::log::LogStore;
 use crate::shared::Shared;
 
-/// This much is kept at least, in this node's log and in those of a majority.
+/// Least reserve in this node's log and in the logs of a majority.
 const RESERVED_BYTES: u64 = 5 << 20;
-/// What it takes to end one grant, one session or one wait, with the frames around it.
+/// Log bytes needed to end one grant, one session or one wait, including framing.
 const BYTES_TO_END_ONE: u64 = 192;
-/// More cannot be kept: it is noticed that there is no room when a segment of 16 MiB begins.
+/// Largest reserve: a shortage is noticed only when a segment of 16 MiB begins.
 const RESERVED_BYTES_MAX: u64 = 12 << 20;
 
-/// Looks at the room in the logs. While it is short, nothing new is taken in; when there is room again, everything goes on by
-/// itself.
+/// Checks the free space in the logs. While it is short, the queue accepts only releasing commands; once there is space
+/// again, it accepts all.
 pub(crate) fn check(shared: &Shared, consensus: &Consensus, log: &LogStore) {
     shared.queue.refuse_new(shortage(shared, consensus, log));
 }
 
-/// Why nothing new is taken in, if so.
+/// Returns why the space is short, if it is.
 fn shortage(shared: &Shared, consensus: &Consensus, log: &LogStore) -> Option<String> {
     let space = log.space();
     if space.trouble.is_none() && !consensus.has_reports_of_shortage() {
@@ -26,16 +26,18 @@ fn shortage(shared: &Shared, consensus: &Consensus, log: &LogStore) -> Option<St
     let reserved = reserved_bytes(shared);
     let own = space.trouble.filter(|_| space.current_bytes + space.next_bytes < reserved);
     let why = match own {
-        Some(error) => error.while_it_is_tried_again(),
+        Some(error) => error.retry_message(),
         None => {
             let nodes = consensus.majority_lacks_space(reserved)?;
-            format!("no space left on the disks of nodes {nodes:?}: free some, and it goes on by itself")
+            format!(
+                "no space left on the disks of nodes {nodes:?}: free some space, and writes resume by themselves"
+            )
         }
     };
-    Some(format!("nothing new is granted for now, releases still work: {why}"))
+    Some(format!("new grants and writes are refused, releases still work: {why}"))
 }
 
-/// Enough to end everything that there is.
+/// Returns the log bytes needed to end every grant, session and wait.
 fn reserved_bytes(shared: &Shared) -> u64 {
     let counts = shared.table().counts();
     let things = counts.grants + counts.sessions + counts.waiting;

@@ -1,8 +1,8 @@
-//! The acknowledgements that the leader's lease is computed from: for each member, when the last acknowledged request was sent and what
-//! the member promised with its answer.
+//! Acknowledgements from which the leader's lease is computed: for each member, when the last acknowledged request was sent and the
+//! promise in its answer.
 //!
-//! openraft counts acknowledgements too, but by log id: the answer to an old request also acknowledges later requests without new
-//! entries. A leader that was stopped while an answer was under way got a fresh lease from it when it woke up.
+//! openraft counts acknowledgements too, but by log ID: the answer to an old request also acknowledges later requests without new
+//! entries. A leader that was paused while an answer was in flight would get a fresh lease from it when it resumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::types::Vote;
 
-/// Clocks may run apart by one percent and two milliseconds.
+/// Maximum clock drift: one percent and two milliseconds.
 const DRIFT_PERCENT: u32 = 1;
 const DRIFT_MORE: Duration = Duration::from_millis(2);
 
-/// The part of a promise that the leader can rely on, by its own clock.
+/// Returns the part of a promise that the leader can rely on by its own clock.
 pub(crate) fn safe_part(promise: Duration) -> Duration {
     promise.saturating_sub(promise * DRIFT_PERCENT / 100 + DRIFT_MORE)
 }
@@ -30,14 +30,14 @@ pub(crate) struct Acks {
 /// The acknowledgements of one member to one leader.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ack {
-    /// As whose leader it was sent.
+    /// The leader's vote when the request was sent.
     vote: Vote,
-    /// When the latest request that it has acknowledged was sent.
+    /// Send time of the latest request that the member has acknowledged.
     pub(crate) sent: Instant,
-    /// The latest promise: how long after a request the member neither votes nor stands for election.
+    /// The latest promise: the time after a request in which the member neither votes nor stands for election.
     promise: Duration,
-    // Invariant: the latest end of all its promises, less drift. A member that was restarted with a shorter promise keeps the one that it
-    // gave before (`raft/promise.rs`).
+    // Invariant: the latest end of all its promises, less drift. A member that was restarted with a shorter promise keeps its earlier
+    // one (`raft/promise.rs`).
     pub(crate) promised_until: Instant,
 }
 
@@ -46,9 +46,9 @@ impl Acks {
         self.by_member.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The member has accepted a request that was sent at this moment as the leader of this vote, and has promised to follow nobody
-    /// else for this long after it.
-    pub(crate) fn accepted(&self, member: u64, vote: Vote, sent: Instant, promise: Duration) {
+    /// Records that the member has accepted a request of the leader with this vote, sent at `sent`, and has promised to follow no
+    /// other leader for `promise` after that.
+    pub(crate) fn record(&self, member: u64, vote: Vote, sent: Instant, promise: Duration) {
         let promised_until = sent + safe_part(promise);
         let mut by_member = self.by_member();
         match by_member.get_mut(&member) {
@@ -62,15 +62,15 @@ impl Acks {
         }
     }
 
-    /// The shortest promise among these members, of those that have acknowledged something of this leader.
+    /// Returns the shortest promise of those among `voters` that have acknowledged a request of this leader.
     pub(crate) fn shortest_promise(&self, vote: Vote, voters: impl Iterator<Item = u64>) -> Option<Duration> {
         let by_member = self.by_member();
         let promises = voters.filter_map(|voter| by_member.get(&voter).filter(|ack| ack.vote == vote));
         promises.map(|ack| ack.promise).min()
     }
 
-    /// The latest moment that a majority of every group of voters reaches, where `moment` says how far an acknowledgement of this
-    /// leader goes. The leader itself reaches `of_leader`.
+    /// Returns the latest moment that a majority of every group of voters reaches. `moment` maps an acknowledgement of this leader to
+    /// the moment that its member reaches; the leader itself reaches `of_leader`.
     pub(crate) fn majority(
         &self,
         (own, of_leader): (u64, Instant),
@@ -119,47 +119,47 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_older_request_and_another_term_acknowledge_nothing_new() {
+    async fn an_older_request_or_another_term_does_not_extend_an_acknowledgement() {
         let acks = Acks::default();
         let groups = [group(&[1, 2, 3])];
         let first = Instant::now();
         let second = first + 40 * TICK;
         assert_eq!(since(&acks, 2, &groups), None);
-        acks.accepted(2, vote(2), second, SHORT);
-        acks.accepted(2, vote(2), first, SHORT);
+        acks.record(2, vote(2), second, SHORT);
+        acks.record(2, vote(2), first, SHORT);
         tokio::time::advance(50 * TICK).await;
         assert_eq!(since(&acks, 2, &groups), Some(second));
-        // A late answer to the leader of before.
-        acks.accepted(2, vote(1), Instant::now(), SHORT);
+        // A late answer to the previous leader.
+        acks.record(2, vote(1), Instant::now(), SHORT);
         assert_eq!((since(&acks, 1, &groups), since(&acks, 2, &groups)), (None, Some(second)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_takes_a_majority_of_all_groups() {
+    async fn a_majority_of_every_group_is_required() {
         let acks = Acks::default();
         let began = Instant::now();
         for member in 2..=5 {
             tokio::time::advance(TICK).await;
-            acks.accepted(member, vote(1), Instant::now(), SHORT);
+            acks.record(member, vote(1), Instant::now(), SHORT);
         }
         let since =
             |groups: &[BTreeSet<u64>]| since(&acks, 1, groups).map(|since| (since - began).as_millis() / 100);
-        assert_eq!(since(&[group(&[1])]), Some(4), "alone, it is its own majority");
+        assert_eq!(since(&[group(&[1])]), Some(4), "a single voter is its own majority");
         assert_eq!(since(&[group(&[1, 2])]), Some(1));
         assert_eq!(since(&[group(&[1, 2, 3])]), Some(2));
         assert_eq!(since(&[group(&[1, 2, 3, 4, 5])]), Some(3));
-        assert_eq!(since(&[group(&[2, 3, 4])]), Some(2), "one that leaves is no voter");
+        assert_eq!(since(&[group(&[2, 3, 4])]), Some(2), "a leader that is being removed is not a voter");
         assert_eq!(
             since(&[group(&[1, 4, 5]), group(&[1, 2, 3])]),
             Some(2),
-            "while members change, both count"
+            "in a joint configuration both groups count"
         );
         assert_eq!(since(&[group(&[1, 2, 3]), group(&[1, 6, 7])]), None);
         assert_eq!(since(&[]), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_promise_counts_for_as_long_as_its_member_gave_it() {
+    async fn each_members_own_promise_counts() {
         let acks = Acks::default();
         let now = Instant::now();
         let forever = now + Duration::from_secs(3_600);
@@ -167,17 +167,17 @@ mod tests {
             acks.majority((1, forever), vote(1), groups, |ack| Some(ack.promised_until))
                 .map(|until| until.saturating_duration_since(now))
         };
-        acks.accepted(2, vote(1), now, SHORT);
+        acks.record(2, vote(1), now, SHORT);
         assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(SHORT)));
-        // One of the two followers is enough, so the longer promise counts; of four, two are needed.
-        acks.accepted(3, vote(1), now, LONG);
+        // One of two followers is enough, so the longer promise counts. Of four, two are needed.
+        acks.record(3, vote(1), now, LONG);
         assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(LONG)));
-        acks.accepted(4, vote(1), now, SHORT);
+        acks.record(4, vote(1), now, SHORT);
         assert_eq!(until(&[group(&[1, 2, 3, 4, 5])]), Some(safe_part(SHORT)));
         assert_eq!(acks.shortest_promise(vote(1), [2, 3].into_iter()), Some(SHORT));
         assert_eq!(acks.shortest_promise(vote(1), [3, 9].into_iter()), Some(LONG));
-        // A shorter promise does not take back one that was given before.
-        acks.accepted(3, vote(1), now + TICK, SHORT);
+        // A shorter promise does not cancel an earlier one.
+        acks.record(3, vote(1), now + TICK, SHORT);
         assert_eq!(until(&[group(&[1, 2, 3])]), Some(safe_part(LONG)));
     }
 }

@@ -1,9 +1,9 @@
-//! Whether the members have the same lock table (S13).
+//! Detection of members whose lock tables differ (S13).
 //!
-//! After each entry the table has a hash (`lockkeeper_core::table_hash`). With its acknowledgements a follower reports the
-//! index and hash of the last entry that it has applied; the leader compares them with its own at that index. With its
-//! entries the leader sends the last index and hash that a majority has in common; a member that has another hash there is
-//! in the minority. It stops serving and says so.
+//! The table has a hash after each entry (`lockkeeper_core::table_hash`). With its acknowledgements a follower reports the
+//! index and hash of the last entry that it has applied, and the leader compares them with its own hash at that index. With
+//! its entries the leader sends the last index and hash that a majority shares. A member with another hash at that index is
+//! in the minority: it stops serving and logs an error.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lockkeeper_api::peer;
 use lockkeeper_core::mutation::{self, Mutation};
 
-/// Hashes of this node's last entries. A report about an older entry cannot be compared any more: the next one will be.
+/// Number of recent hashes that a node keeps. A report about an older entry can't be compared, but a later one can.
 const HASHES_KEPT: usize = 4_096;
 
-/// The hash of a table after an entry. Entries are counted as the table does, from 1.
+/// Hash of a table after an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TableHash {
-    /// The entry.
+    /// Number of the entry. The table counts entries from 1.
     pub index: u64,
-    /// The hash.
     pub hash: u64,
 }
 
@@ -33,14 +32,14 @@ impl TableHash {
     }
 }
 
-/// Two tables that should be the same are not.
+/// Difference between two tables that should be equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The entry after which it was noticed.
+    /// The entry after which it was detected.
     pub index: u64,
-    /// The hash of this node's table.
+    /// Hash of this node's table.
     pub own: u64,
-    /// The hash of the other one.
+    /// Hash of the other table.
     pub other: u64,
 }
 
@@ -51,18 +50,18 @@ impl std::fmt::Display for Disagreement {
     }
 }
 
-/// What follows for a leader from what its members report.
+/// Conclusion of a leader from its members' reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A majority has this node's table, or nobody is known to have another one.
+    /// A majority has this node's table, or no member is known to have a different one.
     Serve,
-    /// A majority has another table than this node.
+    /// A majority has a different table than this node.
     Minority(Disagreement),
-    /// Somebody has another table, and it is not known what the majority has.
+    /// A member has a different table, and it is unknown which one the majority has.
     Undecided(Disagreement),
 }
 
-/// What this node knows about the tables of the cell.
+/// This node's knowledge of the tables in the cell.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     inner: Mutex<Inner>,
@@ -71,23 +70,23 @@ pub(crate) struct Agreement {
 #[derive(Debug, Default)]
 struct Inner {
     node_id: u64,
-    /// The voters, as of the last change of members that is applied here: more than one group while they change.
+    /// The voters, as of the last membership change that is applied here. More than one group in a joint configuration.
     groups: Vec<BTreeSet<u64>>,
-    // Invariant: indexes rise by one.
+    // Invariant: consecutive indexes.
     own: VecDeque<TableHash>,
     members: BTreeMap<u64, Report>,
-    /// What the majority has, for an entry that is not applied here yet.
+    /// The majority's hash, for an entry that is not applied here yet.
     announced: Option<TableHash>,
-    /// This node is in the minority.
+    /// Set when this node is in the minority.
     stopped: Option<Disagreement>,
 }
 
-/// What a member has reported.
+/// Reports of a member.
 #[derive(Debug, Default)]
 struct Report {
-    /// For an entry that is not applied here yet.
+    /// Its hash for an entry that is not applied here yet.
     early: Option<TableHash>,
-    /// The last entry after which its table was the same.
+    /// The last entry after which its table was equal.
     agreed: Option<u64>,
     differs: Option<Disagreement>,
 }
@@ -101,12 +100,12 @@ impl Agreement {
         Agreement { inner: Mutex::new(Inner { node_id, ..Inner::default() }) }
     }
 
-    /// Who votes.
+    /// Sets the groups of voters.
     pub(crate) fn set_voters(&self, groups: &[BTreeSet<u64>]) {
         self.inner().groups = groups.to_vec();
     }
 
-    /// This node has applied an entry.
+    /// Records an entry that this node has applied.
     pub(crate) fn applied(&self, new: TableHash) {
         let mut inner = self.inner();
         inner.own.push_back(new);
@@ -116,44 +115,44 @@ impl Agreement {
         inner.compare_early(new.index);
     }
 
-    /// This node's table was replaced by that of a snapshot: what was known about the old one is void.
-    pub(crate) fn replaced(&self, new: TableHash) {
+    /// Discards everything known about the old table after a snapshot has replaced it.
+    pub(crate) fn reset(&self, new: TableHash) {
         let mut inner = self.inner();
         let (node_id, groups) = (inner.node_id, std::mem::take(&mut inner.groups));
         *inner = Inner { node_id, groups, own: VecDeque::from([new]), ..Inner::default() };
     }
 
-    /// The last entry that this node has applied.
+    /// Returns the hash after the last entry that this node has applied.
     pub(crate) fn latest(&self) -> Option<TableHash> {
         self.inner().own.back().copied()
     }
 
-    /// A new term begins: what members reported in earlier ones may be outdated.
+    /// Discards the members' reports at the start of a term: those of earlier terms may be outdated.
     pub(crate) fn forget_reports(&self) {
         self.inner().members.clear();
     }
 
-    /// A member reports what it has applied.
+    /// Handles a member's report of its last applied entry.
     pub(crate) fn report(&self, member: u64, theirs: TableHash) {
         let mut inner = self.inner();
-        match inner.differs(theirs) {
+        match inner.compare(theirs) {
             Compared::Early => inner.members.entry(member).or_default().early = Some(theirs),
-            compared => inner.note(member, theirs.index, compared),
+            compared => inner.record(member, theirs.index, compared),
         }
     }
 
-    /// The leader tells what a majority has.
+    /// Handles the leader's announcement of the majority's hash.
     pub(crate) fn announce(&self, majority: TableHash) {
         let mut inner = self.inner();
-        match inner.differs(majority) {
+        match inner.compare(majority) {
             Compared::Early => inner.announced = Some(majority),
             Compared::Differs(found) => inner.stop(found),
             Compared::Same | Compared::Unknown => {}
         }
     }
 
-    /// The last entry after which a majority of every group of voters has this node's table.
-    pub(crate) fn of_majority(&self) -> Option<TableHash> {
+    /// Returns the hash after the last entry at which a majority of every group of voters has this node's table.
+    pub(crate) fn majority_hash(&self) -> Option<TableHash> {
         let inner = self.inner();
         let latest = inner.own.back()?.index;
         let agreed = |voter: &u64| match *voter == inner.node_id {
@@ -172,7 +171,7 @@ impl Agreement {
         inner.own_at(lowest)
     }
 
-    /// Whether a leader may serve. It may not while a table differs, unless a majority is known to have its own.
+    /// Decides whether a leader may serve. While a table differs, it may only serve if a majority is known to have its table.
     pub(crate) fn verdict(&self) -> Verdict {
         let inner = self.inner();
         if mutation::is_on(Mutation::IgnoreDisagreement) {
@@ -186,46 +185,46 @@ impl Agreement {
         let Some(last) = voters().filter_map(differs).max_by_key(|found| found.index) else {
             return Verdict::Serve;
         };
-        // Who agreed before the difference was there says nothing about it.
+        // An agreement at an earlier entry proves nothing about the difference.
         let agrees = |voter: &u64| {
             *voter == inner.node_id
                 || inner.members.get(voter).is_some_and(|report| report.agreed >= Some(last.index))
         };
-        let most = |voters: &BTreeSet<u64>, is_one: &dyn Fn(&u64) -> bool| {
+        let is_majority = |voters: &BTreeSet<u64>, is_one: &dyn Fn(&u64) -> bool| {
             voters.iter().filter(|voter| is_one(voter)).count() > voters.len() / 2
         };
-        if inner.groups.iter().all(|voters| most(voters, &agrees)) {
+        if inner.groups.iter().all(|voters| is_majority(voters, &agrees)) {
             return Verdict::Serve;
         }
-        match inner.groups.iter().any(|voters| most(voters, &|voter| differs(voter).is_some())) {
+        match inner.groups.iter().any(|voters| is_majority(voters, &|voter| differs(voter).is_some())) {
             true => Verdict::Minority(last),
             false => Verdict::Undecided(last),
         }
     }
 
-    /// This node stops serving.
+    /// Stops serving permanently.
     pub(crate) fn stop(&self, found: Disagreement) {
         self.inner().stop(found);
     }
 
-    /// Why this node has stopped serving, if it has.
+    /// Returns the disagreement that has stopped this node, if there is one.
     pub(crate) fn stopped(&self) -> Option<Disagreement> {
         self.inner().stopped
     }
 
-    /// On a leader: how a member's table differs from this node's, if it does.
-    pub(crate) fn differs(&self, member: u64) -> Option<Disagreement> {
+    /// Returns how a member's table differs from this node's, if it does. Only on a leader.
+    pub(crate) fn difference(&self, member: u64) -> Option<Disagreement> {
         self.inner().members.get(&member).and_then(|report| report.differs)
     }
 }
 
-/// A hash of somebody else beside our own.
+/// Result of comparing another node's hash with this node's.
 enum Compared {
     Same,
     Differs(Disagreement),
     /// The entry is not applied here yet.
     Early,
-    /// Our own hash of that entry is no longer kept.
+    /// This node no longer keeps its hash of that entry.
     Unknown,
 }
 
@@ -236,7 +235,7 @@ impl Inner {
         self.own.get(place).copied()
     }
 
-    fn differs(&self, theirs: TableHash) -> Compared {
+    fn compare(&self, theirs: TableHash) -> Compared {
         if self.own.back().is_none_or(|latest| latest.index < theirs.index) {
             return Compared::Early;
         }
@@ -249,15 +248,15 @@ impl Inner {
         }
     }
 
-    fn note(&mut self, member: u64, index: u64, compared: Compared) {
+    fn record(&mut self, member: u64, index: u64, compared: Compared) {
         let report = self.members.entry(member).or_default();
         match compared {
             Compared::Same => {
                 report.agreed = report.agreed.max(Some(index));
-                // It has our table again, from a snapshot. A late report from before it differed changes nothing.
+                // The member has recovered by a snapshot. A late report from before the difference changes nothing.
                 if report.differs.is_some_and(|found| found.index <= index) {
                     report.differs = None;
-                    tracing::info!(member, index, "the member has the same lock table again");
+                    tracing::info!(member, index, "the lock table of a member agrees again");
                 }
             }
             Compared::Differs(found) => {
@@ -270,13 +269,13 @@ impl Inner {
         }
     }
 
-    /// Compares what came before this entry was applied.
+    /// Compares the hashes that arrived before their entries were applied.
     fn compare_early(&mut self, index: u64) {
         if let Some(majority) = self.announced
             && majority.index <= index
         {
             self.announced = None;
-            if let Compared::Differs(found) = self.differs(majority) {
+            if let Compared::Differs(found) = self.compare(majority) {
                 self.stop(found);
             }
         }
@@ -288,8 +287,8 @@ impl Inner {
             })
             .collect();
         for (member, theirs) in early {
-            let compared = self.differs(theirs);
-            self.note(member, theirs.index, compared);
+            let compared = self.compare(theirs);
+            self.record(member, theirs.index, compared);
             if let Some(report) = self.members.get_mut(&member) {
                 report.early = None;
             }
@@ -302,8 +301,8 @@ impl Inner {
         }
         if self.stopped.is_none() {
             tracing::error!(
-                "this node has another lock table than the majority and stops serving: {found}. Stop it, keep its data \
-                 folder for an analysis, and start it with an empty one: remove it from the cell and add it again"
+                "the lock table of this node differs from the majority's, it stops serving: {found}. Stop the node, keep its \
+                 data folder for analysis, remove the node from the cell, and add it again with an empty data folder"
             );
         }
         self.stopped = Some(self.stopped.unwrap_or(found));
@@ -318,7 +317,7 @@ mod tests {
         TableHash { index, hash }
     }
 
-    /// A leader that has applied ten entries; the hash of each is its index.
+    /// Returns a leader that has applied ten entries. The hash of each is its index.
     fn leader() -> Agreement {
         let agreement = Agreement::new(1);
         agreement.set_voters(&[BTreeSet::from([1, 2, 3])]);
@@ -327,18 +326,18 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_serves_while_nobody_is_known_to_differ() {
+    fn a_leader_serves_while_no_member_is_known_to_differ() {
         let agreement = leader();
         assert_eq!(agreement.verdict(), Verdict::Serve);
-        assert_eq!(agreement.of_majority(), None, "nobody has reported");
+        assert_eq!(agreement.majority_hash(), None, "no member has reported");
         agreement.report(2, at(7, 7));
-        assert_eq!(agreement.of_majority(), Some(at(7, 7)));
+        assert_eq!(agreement.majority_hash(), Some(at(7, 7)));
         agreement.report(3, at(9, 9));
-        assert_eq!(agreement.of_majority(), Some(at(9, 9)));
+        assert_eq!(agreement.majority_hash(), Some(at(9, 9)));
     }
 
     #[test]
-    fn a_member_that_differs_stops_the_leader_until_a_majority_is_known_to_agree() {
+    fn a_differing_member_stops_the_leader_until_a_majority_is_known_to_agree() {
         let agreement = leader();
         agreement.report(2, at(7, 7));
         agreement.report(3, at(9, 99));
@@ -346,14 +345,14 @@ mod tests {
         assert_eq!(agreement.verdict(), Verdict::Undecided(found), "7 is before the difference");
         agreement.report(2, at(9, 9));
         assert_eq!(agreement.verdict(), Verdict::Serve);
-        assert_eq!(agreement.differs(3), Some(found));
-        assert_eq!(agreement.of_majority(), Some(at(9, 9)));
+        assert_eq!(agreement.difference(3), Some(found));
+        assert_eq!(agreement.majority_hash(), Some(at(9, 9)));
         agreement.report(3, at(10, 10));
-        assert_eq!(agreement.differs(3), None, "it got a snapshot");
+        assert_eq!(agreement.difference(3), None, "it got a snapshot");
     }
 
     #[test]
-    fn a_leader_whose_table_differs_from_most_is_in_the_minority() {
+    fn a_leader_whose_table_differs_from_the_majority_is_in_the_minority() {
         let agreement = leader();
         agreement.report(2, at(9, 99));
         agreement.report(3, at(9, 99));
@@ -376,24 +375,24 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_stops_when_the_majority_has_another_table_until_it_gets_that() {
+    fn a_follower_that_differs_from_the_majority_stops_until_it_gets_a_snapshot() {
         let follower = leader();
         follower.announce(at(10, 10));
         follower.announce(at(11, 99));
         assert_eq!(follower.stopped(), None, "not applied yet");
         follower.applied(at(11, 11));
         assert_eq!(follower.stopped(), Some(Disagreement { index: 11, own: 11, other: 99 }));
-        follower.replaced(at(20, 200));
+        follower.reset(at(20, 200));
         assert_eq!(follower.stopped(), None);
         follower.announce(at(5, 999));
         assert_eq!(follower.stopped(), None, "its own hash of that entry is not known any more");
     }
 
     #[test]
-    fn a_cell_of_one_has_nobody_to_differ_from() {
+    fn a_single_node_always_serves() {
         let agreement = leader();
         agreement.set_voters(&[BTreeSet::from([1])]);
         assert_eq!(agreement.verdict(), Verdict::Serve);
-        assert_eq!(agreement.of_majority(), Some(at(10, 10)));
+        assert_eq!(agreement.majority_hash(), Some(at(10, 10)));
     }
 }

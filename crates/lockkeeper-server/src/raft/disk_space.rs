@@ -1,4 +1,4 @@
-//! Free log space of the members, as they report it with their answers.
+//! Free log space of the members, which they report with their answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Consensus;
 use super::log::SpaceWatch;
 
-/// The free bytes that a node reports while its next log segment cannot be made; `None` otherwise.
+/// Returns the free bytes that a node reports while its next log segment can't be created. `None` otherwise.
 pub(crate) fn space_if_short(log: &SpaceWatch) -> Option<u64> {
     let space = log.space()?;
     space.trouble.map(|_| space.current_bytes + space.next_bytes)
 }
 
-/// The latest reports of members that are short of disk space.
+/// Latest reports of members that are short of disk space.
 #[derive(Debug, Default)]
 pub(crate) struct SpaceReports {
     short: Mutex<BTreeMap<u64, u64>>,
@@ -35,13 +35,13 @@ impl SpaceReports {
 }
 
 impl Consensus {
-    /// Whether any member has reported a shortage.
+    /// Reports whether any member is short of space.
     pub(crate) fn has_reports_of_shortage(&self) -> bool {
         !self.space_reports.short().is_empty()
     }
 
-    /// The voters without space for `bytes`, if the reachable voters with space are no majority. Only a leader that has space itself
-    /// asks: the reports of a follower are outdated.
+    /// Returns the voters without space for `bytes`, unless a majority is reachable and has space. Only for a leader that has space
+    /// itself: the reports that a follower has are outdated.
     pub(crate) fn majority_lacks_space(&self, bytes: u64) -> Option<Vec<u64>> {
         let lacking: Vec<u64> = {
             let short = self.space_reports.short();
@@ -56,8 +56,8 @@ impl Consensus {
         }
         let voters: Vec<_> = status.members.iter().filter(|member| member.voter).collect();
         let have_room = voters.iter().filter(|member| {
-            let is_there = member.node_id == self.node_id || self.is_reachable(member);
-            is_there && !lacking.contains(&member.node_id)
+            let is_reachable = member.node_id == self.node_id || self.is_reachable(member);
+            is_reachable && !lacking.contains(&member.node_id)
         });
         let is_lacking = |id: &u64| voters.iter().any(|member| member.node_id == *id);
         let lacking: Vec<u64> = lacking.iter().copied().filter(is_lacking).collect();
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_without_shortage_clears_the_shortage() {
+    fn a_report_without_shortage_clears_the_shortage() {
         let space_reports = SpaceReports::default();
         space_reports.report(2, Some(7));
         space_reports.report(3, None);

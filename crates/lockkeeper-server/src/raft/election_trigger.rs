@@ -1,8 +1,8 @@
-//! Triggers elections before raft's own random timeout: once after the leader's connection has ended or the leader has been silent for
+//! Triggers elections before raft's own random timeout: once when the leader's connection has ended or the leader has been silent for
 //! longer than this node's promise, and at once when the leader resigns (goodbye).
 //!
 //! A connection can end, and a message can be late, while the leader is healthy. So each silence triggers a single attempt, at the end of
-//! the promise, and the attempt is dropped if the leader was heard again or another election has begun. It starts with a pre-vote, which
+//! the promise, and the attempt is dropped if the leader was heard again or another election has started. It starts with a pre-vote, which
 //! members that hear the leader refuse. All other elections are left to raft's own timeout.
 
 use std::collections::BTreeMap;
@@ -21,25 +21,25 @@ use super::timing::Timing;
 use super::types::Vote;
 use crate::metrics::MemberCounters;
 
-/// Triggers elections by watching the connections of the other members.
+/// Trigger of elections, which watches the connections of the other members.
 pub(crate) struct ElectionTrigger {
     raft: Raft,
     leader_contact: Arc<LeaderContact>,
     timing: Timing,
     counters: MemberCounters,
-    /// Until then this node neither votes nor stands for election: it may have promised so before it was restarted.
+    /// Before this time the node neither votes nor stands for election: it may have promised that before it was restarted.
     votes_from: Instant,
-    /// How many connections each member has open to this node.
+    /// Number of open connections of each member to this node.
     connections: Mutex<BTreeMap<u64, usize>>,
-    /// Whether this node may lead at all.
+    /// Whether this node may lead.
     is_eligible: AtomicBool,
     // Invariant: at most one attempt is scheduled for a closed connection or a goodbye.
     is_scheduled: AtomicBool,
-    /// The leader contact before the latest attempt: each silence has one attempt.
+    /// Last leader contact before the latest attempt: each silence has one attempt.
     attempted: Mutex<Option<Instant>>,
 }
 
-/// Counts a connection of a member until it is dropped.
+/// Guard that counts a connection of a member until it is dropped.
 pub(crate) struct OpenConnection<'a> {
     election_trigger: &'a ElectionTrigger,
     from: u64,
@@ -87,7 +87,7 @@ impl ElectionTrigger {
         self.is_eligible.load(Ordering::Relaxed)
     }
 
-    /// Whether the promises of an earlier process have all expired.
+    /// Reports whether all promises of an earlier process have expired.
     pub(crate) fn may_vote(&self) -> bool {
         Instant::now() >= self.votes_from
     }
@@ -115,13 +115,11 @@ impl ElectionTrigger {
                 (last_contact + election_trigger.timing.promise() + delay).max(election_trigger.votes_from);
             tokio::time::sleep_until(at).await;
             election_trigger.is_scheduled.store(false, Ordering::Relaxed);
-            election_trigger
-                .attempt(from, term, last_contact, "the connection of the leader has ended")
-                .await;
+            election_trigger.attempt(from, term, last_contact, "the leader's connection has ended").await;
         });
     }
 
-    /// Attempts one election for each silence of a leader that is longer than the promise. Runs until the task is aborted.
+    /// Attempts one election for each silence of a leader that exceeds the promise. Runs until the task is aborted.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
             let leader = self.raft.metrics().borrow_watched().current_leader;
@@ -132,7 +130,7 @@ impl ElectionTrigger {
                 tokio::time::sleep(self.timing.heartbeat).await;
                 continue;
             };
-            // Later than nodes whose connection to the leader has ended: those are surer that it is gone.
+            // Later than nodes whose connection to the leader has ended: they have better evidence of its failure.
             let delay = self.timing.campaign_margin() + self.timing.heartbeat / 2 + self.own_delay(leader);
             let at = (last_contact + self.timing.promise() + delay).max(self.votes_from);
             tokio::time::sleep_until(at).await;
@@ -153,13 +151,13 @@ impl ElectionTrigger {
         if !self.is_eligible() {
             return;
         }
-        tracing::info!(leader, term, "{why}: standing for election");
+        tracing::info!(leader, term, "{why}: starting an election");
         self.counters.attempts.inc();
-        // Raft itself refuses as long as the promise holds, here and at the other members.
+        // Raft itself refuses while the promise holds, here and on the other members.
         let _ = self.raft.trigger().elect(true).await;
     }
 
-    /// Handles the leader's goodbye: it has left office, so nobody has to wait for its lease to end.
+    /// Handles the leader's goodbye: it has stepped down, so an election need not wait for its lease to end.
     pub(crate) fn leader_resigned(self: &Arc<Self>, from: u64, vote: Vote) {
         if vote.leader_id.node_id != from || self.is_scheduled.swap(true, Ordering::Relaxed) {
             return;
@@ -177,7 +175,7 @@ impl ElectionTrigger {
                 tracing::info!(
                     leader = from,
                     term = vote.leader_id.term,
-                    "the leader stops: standing for election"
+                    "the leader stops: starting an election"
                 );
                 election_trigger.counters.attempts.inc();
                 let request = TransferLeaderRequest::new(vote, own, None);
@@ -186,7 +184,7 @@ impl ElectionTrigger {
         });
     }
 
-    /// The term and the last contact, if this node follows that leader.
+    /// Returns the term and the last contact if this node follows that leader.
     fn led_by(&self, leader: u64) -> Option<(u64, Instant)> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -195,7 +193,8 @@ impl ElectionTrigger {
         is_follower.then_some((metrics.current_term, last_contact))
     }
 
-    /// This node's delay among the followers: they stand one after the other, by id, so that they do not split the votes.
+    /// Returns this node's delay among the followers. They stand for election in the order of their IDs, so that they do not
+    /// split the vote.
     fn own_delay(&self, leader: u64) -> Duration {
         let before = {
             let metrics = self.raft.metrics();
@@ -203,7 +202,7 @@ impl ElectionTrigger {
             let voters = metrics.membership_config.membership().voter_ids();
             voters.filter(|voter| *voter != leader && *voter < metrics.id).count()
         };
-        let apart = self.timing.campaign_stagger();
-        apart * before as u32 + random_below(apart / 2)
+        let stagger = self.timing.campaign_stagger();
+        stagger * before as u32 + random_below(stagger / 2)
     }
 }

@@ -1,8 +1,8 @@
-//! The commands of an entry together with their bytes. An entry goes to the log and to each member, and from a member
-//! into its log: its commands are encoded once, by the leader, and copied from then on.
+//! The commands of an entry together with their encoded bytes. An entry is written to the leader's log, sent to each member
+//! and written to its log. The leader encodes its commands once, and the bytes are copied from then on.
 //!
-//! What is encoded here is to the byte what postcard makes of the same value, so that whoever has no copy of the bytes
-//! encodes the entry, and whoever has one reads it, as if there were none.
+//! The encoding equals postcard's encoding of the same value byte for byte, so an entry can be encoded without the copied
+//! bytes and decoded without this module.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type Encoded = postcard::Result<Vec<u8>>;
 type Decoded<'a, T> = postcard::Result<(T, &'a [u8])>;
 
-/// The place of `EntryPayload::Normal` among its siblings.
+/// Variant index of `EntryPayload::Normal`.
 const NORMAL: u32 = 1;
 
-/// A batch, and its bytes if somebody has made them.
+/// Batch, with its encoded bytes if they are available.
 #[derive(Debug)]
 pub struct EncodedBatch {
     batch: Batch,
-    // Invariant: decoded, they are the batch.
+    // Invariant: they decode to `batch`.
     bytes: Option<Box<[u8]>>,
 }
 
 impl EncodedBatch {
-    /// Encodes the batch for all who will want it.
+    /// Encodes the batch.
     pub fn new(batch: Batch) -> EncodedBatch {
-        // What cannot be encoded is refused by the log, with its reason.
+        // A batch that can't be encoded is refused by the log, which reports the reason.
         let bytes = put(&batch, Vec::with_capacity(64 * (batch.commands.len() + 1))).ok();
         EncodedBatch { batch, bytes: bytes.map(Vec::into_boxed_slice) }
     }
@@ -73,7 +73,7 @@ fn take<T: DeserializeOwned>(bytes: &[u8]) -> Decoded<'_, T> {
     postcard::take_from_bytes(bytes)
 }
 
-/// Appends an entry.
+/// Appends an encoded entry to `out`.
 pub(crate) fn put_entry(entry: &Entry, out: Vec<u8>) -> Encoded {
     match &entry.payload {
         EntryPayload::Normal(Proposal { proposer, sequence, batch }) if let Some(bytes) = &batch.bytes => {
@@ -85,7 +85,7 @@ pub(crate) fn put_entry(entry: &Entry, out: Vec<u8>) -> Encoded {
     }
 }
 
-/// Takes an entry from the front of these bytes, and keeps those of its commands.
+/// Decodes an entry from the front of `bytes`, and keeps the bytes of its commands.
 pub(crate) fn take_entry(bytes: &[u8]) -> Decoded<'_, Entry> {
     let (log_id, payload) = take::<LogId>(bytes)?;
     let (kind, rest) = take::<u32>(payload)?;
@@ -100,13 +100,13 @@ pub(crate) fn take_entry(bytes: &[u8]) -> Decoded<'_, Entry> {
     Ok((Entry::new(log_id, EntryPayload::Normal(Proposal { proposer, sequence, batch })), rest))
 }
 
-/// What the leader sends to a member.
+/// Encodes an append request.
 pub(crate) fn put_append(request: &AppendEntriesRequest) -> Encoded {
-    let packed = |entry: &Entry| match &entry.payload {
+    let encoded_len = |entry: &Entry| match &entry.payload {
         EntryPayload::Normal(proposal) => proposal.batch.bytes.as_ref().map_or(0, |bytes| bytes.len()),
         _ => 0,
     };
-    let room = 128 + request.entries.iter().map(|entry| packed(entry) + 64).sum::<usize>();
+    let room = 128 + request.entries.iter().map(|entry| encoded_len(entry) + 64).sum::<usize>();
     let count = request.entries.len() as u64;
     let mut out = put(&(request.vote, request.prev_log_id, count), Vec::with_capacity(room))?;
     for entry in &request.entries {
@@ -115,10 +115,10 @@ pub(crate) fn put_append(request: &AppendEntriesRequest) -> Encoded {
     put(&request.leader_commit, out)
 }
 
-/// What a member is sent by the leader.
+/// Decodes an append request.
 pub(crate) fn take_append(bytes: &[u8]) -> Decoded<'_, AppendEntriesRequest> {
     let ((vote, prev_log_id, count), mut rest) = take::<(Vote, Option<LogId>, u64)>(bytes)?;
-    // The count is somebody's word: room is made for what comes.
+    // The count is untrusted, so no capacity is reserved for it.
     let mut entries = Vec::new();
     for _ in 0..count {
         let (entry, after) = take_entry(rest)?;
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    fn request(packed: impl Fn(Batch) -> EncodedBatch) -> AppendEntriesRequest {
-        let proposal = |sequence| Proposal { proposer: u64::MAX, sequence, batch: Arc::new(packed(batch())) };
+    fn request(encode: impl Fn(Batch) -> EncodedBatch) -> AppendEntriesRequest {
+        let proposal = |sequence| Proposal { proposer: u64::MAX, sequence, batch: Arc::new(encode(batch())) };
         let members =
             Membership::<u64, Member>::new(vec![[1].into()], BTreeMap::from([(1, Member::default())]))
                 .expect("a member");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_postcard_with_and_without_a_copy() {
+    fn the_encoding_equals_postcards_with_and_without_copied_bytes() {
         let bare = request(|batch| EncodedBatch { batch, bytes: None });
         let expected = put(&bare, Vec::new()).expect("encoded");
         assert_eq!(put_append(&bare).expect("encoded"), expected);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_the_same_and_has_its_bytes_again() {
+    fn decoded_entries_are_equal_and_keep_their_bytes() {
         let bytes = put_append(&request(EncodedBatch::new)).expect("encoded");
         let (read, rest) = take_append(&bytes).expect("decoded");
         assert_eq!(rest, [0; 0]);
@@ -197,7 +197,7 @@ mod tests {
         let EntryPayload::Normal(proposal) = &read.entries[0].payload else { panic!("{read:?}") };
         assert_eq!(proposal.batch.bytes, EncodedBatch::new(batch()).bytes);
         for cut in 0..bytes.len() {
-            assert!(take_append(&bytes[..cut]).is_err(), "{cut} of {} bytes are no request", bytes.len());
+            assert!(take_append(&bytes[..cut]).is_err(), "{cut} of {} bytes are not a request", bytes.len());
         }
     }
 }

@@ -1,8 +1,7 @@
-//! The leader hands its leadership over to another member.
+//! Leadership transfer: the leader hands over to another member.
 //!
-//! openraft never ends a transfer that has failed: the leader sends no heartbeats and takes no entries for as long as no other
-//! member is elected, and none may be able to win. So a leader that nobody has replaced after some time steps down, and stands
-//! for election again.
+//! openraft never ends a failed transfer: the leader sends no heartbeats and accepts no entries until another member is elected,
+//! and possibly none can win. So a leader that is not replaced within some time steps down, and stands for election again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,14 +16,14 @@ use super::types::Vote;
 use super::{Consensus, RaftStatus, stopped};
 use crate::failure::Failure;
 
-/// A transfer has failed when so many election timeouts have passed: in the first the lease of the leader ends, in the second
-/// every other member has stood for election, and the third is for its votes.
+/// A transfer has failed after this many election timeouts: during the first the leader's lease ends, during the second every
+/// other member stands for election, and the third is for the votes.
 const ELECTIONS_UNTIL_FAILED: u32 = 3;
-/// The caller of a hand-over gets its answer after so many election timeouts at the latest.
+/// The caller of a transfer gets its answer after this many election timeouts at the latest.
 const ELECTIONS_UNTIL_ANSWERED: u32 = 7;
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The transfer that this node has begun, if any.
+/// The transfer that this node has started, if any.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HandOver {
     pending: Arc<Mutex<Option<Transfer>>>,
@@ -45,7 +44,7 @@ impl HandOver {
 }
 
 impl Consensus {
-    /// The member that should lead if this node no longer does: one that is there and has the most.
+    /// Returns the preferred next leader: the reachable voter with the most entries.
     pub(crate) fn successor(&self) -> Option<u64> {
         self.status()
             .members
@@ -56,7 +55,7 @@ impl Consensus {
             .map(|member| member.node_id)
     }
 
-    /// Hands the leadership over, and waits until somebody else leads. This node must have left its office.
+    /// Transfers the leadership and waits until another member leads. This node must have stopped serving as the leader.
     pub(crate) async fn hand_over(&self, to: u64) -> Result<(), Failure> {
         let term = self.status().term;
         let began = Instant::now();
@@ -67,16 +66,18 @@ impl Consensus {
             if status.term > term && status.leader.is_some() && !status.leads {
                 return Ok(());
             }
-            let took_back = status.term > term && status.leads;
-            if took_back || began.elapsed() > ELECTIONS_UNTIL_ANSWERED * self.timing.election_max {
-                return Err(Failure::Unavailable(format!("node {to} did not take over: try again")));
+            let reelected = status.term > term && status.leads;
+            if reelected || began.elapsed() > ELECTIONS_UNTIL_ANSWERED * self.timing.election_max {
+                return Err(Failure::Unavailable(format!(
+                    "node {to} did not take over the leadership: try again"
+                )));
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Ends a transfer that has failed. Returns true if this node stands for election because of it. To be called
-    /// again and again by the task that follows raft: whoever asked for the hand-over may be gone.
+    /// Ends a failed transfer. Returns true if this node stands for election because of it. The task that follows raft's state
+    /// must call it repeatedly, because the caller of the transfer may be gone.
     pub(crate) async fn end_failed_hand_over(&self, status: &RaftStatus) -> bool {
         let Some(transfer) = *self.handing_over.pending() else { return false };
         if !status.leads || status.term != transfer.term {
@@ -86,7 +87,7 @@ impl Consensus {
         if transfer.since.elapsed() < ELECTIONS_UNTIL_FAILED * self.timing.election_max {
             return false;
         }
-        tracing::warn!(to = transfer.to, "leadership transfer failed: standing for election again");
+        tracing::warn!(to = transfer.to, "leadership transfer failed: starting an election");
         match self.step_down(transfer).await {
             Ok(()) => true,
             Err(failure) => {
@@ -96,14 +97,14 @@ impl Consensus {
         }
     }
 
-    /// Steps down as if the successor stood for election in the next term, which is what this leader has asked it to do, and
-    /// then stands itself. Safe: a vote that reaches no candidate counts nowhere, and the candidate for whom it was given
-    /// still needs a log that is as complete as this one.
+    /// Steps down as if the successor stood for election in the next term, as this leader has asked it to, and then starts an
+    /// election itself. Safe: a vote that reaches no candidate has no effect, and the candidate that it was given to still needs
+    /// a log as complete as this one.
     async fn step_down(&self, transfer: Transfer) -> Result<(), Failure> {
         let last_log_id = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
-            // A leader's last entry is one of its own term.
+            // A leader's last entry has its own term.
             metrics.last_log_index.map(|index| LogId::new(metrics.vote.leader_id.to_committed(), index))
         };
         let vote = Vote::new(transfer.term + 1, transfer.to);
@@ -111,7 +112,7 @@ impl Consensus {
         let answer =
             self.raft.vote(request).await.map_err(|error| Failure::Unavailable(error.to_string()))?;
         if !answer.vote_granted {
-            return Err(Failure::Unavailable(format!("the next term is taken already: {}", answer.vote)));
+            return Err(Failure::Unavailable(format!("the next term already has a vote: {}", answer.vote)));
         }
         self.raft.trigger().elect(true).await.map_err(|f| stopped(&f))
     }
@@ -122,12 +123,12 @@ mod tests {
     use super::*;
     use crate::test_cell::{LONG, leader, put, start_cell, until};
 
-    /// A member that is not there: whoever is asked to hand over to it is not replaced by it.
+    /// A member that does not exist, so a transfer to it fails.
     const ABSENT: u64 = 9;
 
-    /// The others cannot take over either: without a way back the leader would neither send heartbeats nor take entries for good.
+    /// The other members can't take over either. Without recovery the leader would never send heartbeats or accept entries again.
     #[tokio::test]
-    async fn cell_goes_on_after_a_transfer_that_nobody_followed() {
+    async fn the_leader_recovers_from_a_failed_transfer() {
         let nodes = start_cell(|_, config| config).await;
         let leads = leader(&nodes).await;
         let leader = &nodes[leads];
@@ -141,13 +142,13 @@ mod tests {
         let term = consensus.status().term;
         let leader_term = &leader.api().shared().leader_term;
         leader_term.yield_for(LONG);
-        leader_term.leave(None);
+        leader_term.end(None);
 
         let began = Instant::now();
         let handed_over = consensus.hand_over(ABSENT).await;
-        until("writes to go on", async || put(leader, "k", 1).await.then_some(())).await;
+        until("writes to resume", async || put(leader, "k", 1).await.then_some(())).await;
         println!(
-            "{handed_over:?}; writes went on {} ms after the transfer began",
+            "{handed_over:?}; writes resumed {} ms after the transfer began",
             began.elapsed().as_millis()
         );
         assert!(consensus.status().term > term);

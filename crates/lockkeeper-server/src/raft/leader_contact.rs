@@ -1,16 +1,16 @@
-//! The time of the last message from a leader. openraft names the last leader until another one is elected. Without this time a
-//! follower whose leader is gone would redirect its clients to it for as long as no other leader can be elected.
+//! Time of the last message from a leader. openraft reports the last leader until another one is elected. Without this time a
+//! follower would redirect its clients to a failed leader until another one is elected.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Records when a leader was last heard.
+/// Time of the last contact with a leader.
 #[derive(Debug)]
 pub(crate) struct LeaderContact {
     last: Mutex<Option<Instant>>,
-    /// After this silence the leader counts as unknown.
+    /// The leader counts as unknown after this silence.
     forget_after: Duration,
 }
 

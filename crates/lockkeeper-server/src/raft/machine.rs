@@ -1,4 +1,4 @@
-//! The lock table as raft's state machine: committed entries go in, effects go out to the node.
+//! The lock table as raft's state machine: applies committed entries and passes their effects to the node.
 
 use std::fmt;
 use std::io;
@@ -15,27 +15,27 @@ use tokio::time::Instant;
 use super::agreement::{Agreement, TableHash};
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, Member, Membership, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
-use crate::blocking;
+use crate::limits::blocking;
 
-/// Between two tries to write a snapshot.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Retry interval after a snapshot could not be written.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// After so many commands everybody else has a turn. An estimate, not measured.
+/// Commands that are applied before the task yields. An estimate, not measured.
 const COMMANDS_PER_TURN: usize = 256;
 
-/// The lock table that entries are applied to, and the node around it that acts on what follows.
+/// Owner of the lock table, which handles the effects of applied entries.
 pub(crate) trait TableHost: fmt::Debug + Send + Sync {
-    /// The lock table.
+    /// Locks the lock table.
     fn table(&self) -> MutexGuard<'_, LockTable>;
 
-    /// Whether this node leads the cell.
+    /// Reports whether this node leads the cell.
     fn leads(&self) -> bool;
 
-    /// An entry was applied: its answers and effects have to reach those whom they concern. `wake_before` is when the table
-    /// needed its next entry before this one.
+    /// Delivers the answers and effects of an applied entry. `wake_before` is the time at which the table needed its next entry
+    /// before this one was applied.
     fn dispatch(&self, proposal: &Proposal, applied: Applied, wake_before: Option<CellTime>);
 
-    /// A snapshot was written.
+    /// Records that a snapshot was written.
     fn snapshot_written(&self, took: Duration);
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// On the table of the node, as of the snapshot it was read from.
+    /// Creates a state machine on the node's table, which was read from the snapshot with this metadata.
     pub(crate) fn new(
         host: Arc<dyn TableHost>,
         agreement: Arc<Agreement>,
@@ -61,12 +61,12 @@ impl Machine {
             Some(meta) => (meta.last_log_id, meta.last_membership),
             None => (None, StoredMembership::default()),
         };
-        agreement.replaced(hash_of(&host.table()));
+        agreement.reset(hash_of(&host.table()));
         agreement.set_voters(membership.membership().get_joint_config());
         Machine { host, agreement, snapshots, applied, membership }
     }
 
-    fn apply_one(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
+    fn apply_entry(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
         // Raft counts from 0, the table from 1: an empty table has applied nothing.
         let number = entry.log_id.index + 1;
         let mut table = self.host.table();
@@ -79,7 +79,7 @@ impl Machine {
             }
             EntryPayload::Membership(membership) => {
                 table.skip(number).map_err(io::Error::other)?;
-                table.note_members(in_words(membership));
+                table.note_members(describe_members(membership));
                 self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
                 self.agreement.set_voters(membership.get_joint_config());
                 self.agreement.applied(hash_of(&table));
@@ -90,7 +90,7 @@ impl Machine {
                 self.agreement.applied(hash_of(&table));
                 drop(table);
                 self.host.dispatch(proposal, applied, wake_before);
-                self.snapshots.count(proposal.batch.commands.len() as u64);
+                self.snapshots.count_commands(proposal.batch.commands.len() as u64);
             }
         }
         self.applied = Some(entry.log_id);
@@ -111,13 +111,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Entries: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
         if !self.host.leads() {
-            // A follower learns what is committed together with the next entries, and the leader waits for them to be
-            // acknowledged: whoever is ready to run goes first.
+            // A follower learns the commit index together with the next entries, whose acknowledgement the leader waits for:
+            // tasks that are ready to run go first.
             tokio::task::yield_now().await;
         }
         let mut commands = 0;
         while let Some((entry, responder)) = entries.try_next().await? {
-            self.apply_one(&entry)?;
+            self.apply_entry(&entry)?;
             if let Some(responder) = responder {
                 responder.send(());
             }
@@ -125,7 +125,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 EntryPayload::Normal(proposal) => proposal.batch.commands.len().max(1),
                 EntryPayload::Blank | EntryPayload::Membership(_) => 1,
             };
-            // Whoever catches up has thousands of entries in one go: the others have their turn between them.
+            // A node that catches up applies thousands of entries at once: other tasks run in between.
             if commands >= COMMANDS_PER_TURN {
                 commands = 0;
                 tokio::task::yield_now().await;
@@ -136,7 +136,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
-            // Takes no time: the copies share everything until one of them changes.
+            // Cheap: the copies share everything until one of them changes.
             table: self.host.table().clone(),
             meta: SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() },
             snapshots: self.snapshots.clone(),
@@ -153,7 +153,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let expected = meta.clone();
         let mut table = blocking::run(move || store.install(&expected, &snapshot)).await??;
         table.support(self.host.table().supported()).map_err(io::Error::other)?;
-        self.agreement.replaced(hash_of(&table));
+        self.agreement.reset(hash_of(&table));
         self.agreement.set_voters(meta.last_membership.membership().get_joint_config());
         let old = std::mem::replace(&mut *self.host.table(), table);
         blocking::drop_aside(old);
@@ -173,8 +173,8 @@ fn hash_of(table: &LockTable) -> TableHash {
     TableHash { index: table.applied(), hash: table.hash() }
 }
 
-/// The members for the audit trail, such as `1 at 10.0.0.1:7420, 2 at 10.0.0.2:7420 (learns)`.
-fn in_words(membership: &Membership) -> String {
+/// Describes the members for the audit trail, such as `1 at 10.0.0.1:7420, 2 at 10.0.0.2:7420 (learns)`.
+fn describe_members(membership: &Membership) -> String {
     let voters: Vec<u64> = membership.voter_ids().collect();
     let word = |(id, member): (&u64, &Member)| {
         let learns = if voters.contains(id) { "" } else { " (learns)" };
@@ -183,7 +183,7 @@ fn in_words(membership: &Membership) -> String {
     membership.nodes().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes one snapshot, on a thread of its own, while grants go on.
+/// Writes one snapshot on a separate thread, while the node continues to serve.
 #[derive(Debug)]
 pub(crate) struct Builder {
     table: LockTable,
@@ -193,10 +193,10 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// One try, on a thread of its own. The outer error means that this thread is gone.
-    async fn try_to_write(&mut self) -> Result<io::Result<(SnapshotMeta, SnapshotImage)>, io::Error> {
+    /// Attempts to write the snapshot on a separate thread. The outer error means that this thread has failed.
+    async fn try_write(&mut self) -> Result<io::Result<(SnapshotMeta, SnapshotImage)>, io::Error> {
         let (meta, store) = (self.meta.clone(), self.snapshots.clone());
-        // The last handle on the old nodes of the table goes there, not on the thread that serves.
+        // The last handle of the table's old nodes is dropped on that thread, not on the serving thread.
         let table = std::mem::take(&mut self.table);
         let (written, table) = blocking::run_aside(move || match store.write(&meta, &table) {
             Ok(written) => (Ok(written), LockTable::new()),
@@ -214,12 +214,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotImage>, io::Error> {
         let began = Instant::now();
         let (meta, snapshot) = loop {
-            match self.try_to_write().await? {
+            match self.try_write().await? {
                 Ok(written) => break written,
                 Err(error) => {
-                    // The log is still whole, so this is no reason to stop: it grows until there is room.
-                    tracing::error!(%error, "no snapshot could be written; trying again in a second");
-                    tokio::time::sleep(TRY_AGAIN).await;
+                    // The log is complete, so the node goes on. The log grows until there is space.
+                    tracing::error!(%error, "failed to write a snapshot, retrying in a second");
+                    tokio::time::sleep(RETRY).await;
                 }
             }
         };
@@ -228,7 +228,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             through = meta.last_log_id.map_or(0, |id| id.index),
             bytes = snapshot.len(),
             took_ms = began.elapsed().as_millis() as u64,
-            "snapshot taken"
+            "wrote a snapshot"
         );
         Ok(openraft::Snapshot { meta, snapshot })
     }
@@ -243,12 +243,12 @@ mod tests {
     use openraft::testing::log_id;
 
     use super::*;
-    use crate::blocking::tests::dropped_aside;
+    use crate::limits::blocking::tests::dropped_aside;
+    use crate::metrics::slow_acquires::SlowAcquireLog;
     use crate::metrics::{self, Metrics};
     use crate::raft::encoded_batch::EncodedBatch;
     use crate::raft::types::Entry;
     use crate::shared::Shared;
-    use crate::slow::Slow;
 
     fn entry(index: u64, commands: usize) -> Entry {
         let put =
@@ -261,14 +261,14 @@ mod tests {
 
     fn machine() -> Machine {
         let metrics = Metrics::new(metrics::seconds());
-        let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, Slow::new(Duration::ZERO)));
+        let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, SlowAcquireLog::new(Duration::ZERO)));
         let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
         Machine::new(shared, Arc::new(Agreement::new(1)), snapshots, None)
     }
 
-    /// To drop a table of a million locks takes long: not on the thread that serves.
+    /// Dropping a table of a million locks takes too long for the serving thread.
     #[tokio::test]
-    async fn table_that_a_snapshot_replaces_is_dropped_aside() {
+    async fn a_table_replaced_by_a_snapshot_is_dropped_on_another_thread() {
         let mut source = machine();
         let entries = (0..3).map(|index| Ok((entry(index, 2), None)));
         source.apply(futures_util::stream::iter(entries)).await.expect("applied");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_have_their_turn_while_a_node_catches_up() {
+    async fn other_tasks_run_while_a_node_catches_up() {
         const ENTRIES: u64 = 1_000;
         const COMMANDS: usize = 10;
         let mut machine = machine();

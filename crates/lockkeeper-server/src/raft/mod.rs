@@ -1,5 +1,5 @@
 //! Consensus: openraft with our log on disk and our lock table as the state machine.
-//! Nothing outside this folder names an openraft type, so that the choice can change.
+//! No openraft type is used outside this folder, so that the library can be replaced.
 
 pub(crate) mod acks;
 pub(crate) mod agreement;
@@ -48,7 +48,7 @@ use self::lease::Lease;
 use self::log::LogStore;
 use self::machine::Machine;
 pub(crate) use self::machine::TableHost;
-use self::network::{Contact, Dialer, Links, Network, PeerService, PeerServiceParts};
+use self::network::{Dialer, Links, Network, PeerContext, PeerService, PeerServiceParts};
 use self::snapshot::SnapshotStore;
 pub(crate) use self::status::{FollowerProgress, Progress};
 pub use self::status::{MemberStatus, RaftStatus};
@@ -56,20 +56,20 @@ pub use self::timing::{Timing, TimingPreset};
 use self::types::{Member, Proposal, TypeConfig};
 use crate::data_dir::{DataDir, Identity};
 use crate::failure::Failure;
+use crate::formation::versions::Versions;
 use crate::metrics::MemberCounters;
-use crate::versions::Versions;
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
-/// A follower that is further behind than this gets a snapshot, if there is one that helps.
+/// A follower that lags behind by more than this gets a snapshot, if a recent enough one exists.
 const ENTRIES_BEHIND_MAX: u64 = 20_000;
-/// Most entries in one message; the log's reader bounds its bytes.
+/// Maximum number of entries in one message. The log's reader bounds its bytes.
 const ENTRIES_PER_MESSAGE_MAX: u64 = 256;
 
-/// The sequence number of a barrier, which has no callers: those of the proposer begin at 1.
+/// Sequence number of a barrier, which has no callers. The proposer's numbers start at 1.
 const BARRIER: u64 = 0;
 
-/// A node's consensus module.
+/// Consensus module of a node.
 #[derive(Clone)]
 pub struct Consensus {
     raft: Raft,
@@ -97,30 +97,30 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// What consensus starts with.
+/// Arguments of [`Consensus::start`].
 pub(crate) struct Start {
     pub(crate) home: Arc<DataDir>,
     pub(crate) timing: Timing,
     pub(crate) log: LogStore,
     pub(crate) snapshots: SnapshotStore,
-    /// Log entries that are kept behind a snapshot.
+    /// Number of log entries that are kept after a snapshot covers them.
     pub(crate) entries_behind_snapshot: u64,
     pub(crate) snapshot_meta: Option<types::SnapshotMeta>,
-    /// The lock table, and who acts on what follows from its entries.
+    /// Owns the lock table and handles the effects of its entries.
     pub(crate) host: Arc<dyn TableHost>,
     pub(crate) counters: MemberCounters,
-    /// How the others should know this node.
+    /// This node's entry in the membership.
     pub(crate) own: Member,
-    /// The members it was started with.
-    pub(crate) given: Vec<(u64, Member)>,
-    /// How other members are reached.
+    /// The members that this node was started with.
+    pub(crate) configured: Vec<(u64, Member)>,
+    /// Opens connections to other members.
     pub(crate) dialer: Dialer,
-    /// Which versions this node supports.
+    /// Versions that this node supports.
     pub(crate) versions: Versions,
 }
 
 impl Consensus {
-    /// Starts raft on what the log and the snapshot hold. Returns the service for the other members with it.
+    /// Starts raft from the log and the snapshot. Also returns the service for the other members.
     pub(crate) async fn start(start: Start) -> Result<(Consensus, PeerService), Failure> {
         let Start {
             home,
@@ -132,7 +132,7 @@ impl Consensus {
             host,
             counters,
             own,
-            given,
+            configured,
             dialer,
             versions,
         } = start;
@@ -142,15 +142,15 @@ impl Consensus {
             heartbeat_interval: timing.heartbeat.as_millis() as u64,
             election_timeout_min: timing.election_min.as_millis() as u64,
             election_timeout_max: timing.election_max.as_millis() as u64,
-            // Snapshots are asked for by the number of commands, not of entries.
+            // Snapshots are triggered by the number of commands, not of entries.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: entries_behind_snapshot,
             replication_lag_threshold: ENTRIES_BEHIND_MAX,
             max_payload_entries: ENTRIES_PER_MESSAGE_MAX,
             enable_leader_restore: Some(false),
-            // A node that was cut off must not depose a leader whom the others follow.
+            // A node that was partitioned must not depose a leader that the others follow.
             enable_pre_vote: Some(true),
-            // The office is handed over before a leader is removed.
+            // A leader transfers its leadership before it is removed.
             removed_leader_step_down: StepDownPolicy::Never,
             ..Config::default()
         };
@@ -170,7 +170,7 @@ impl Consensus {
             space_reports: space_reports.clone(),
         }));
         let longest_promise = promise::prepare(&home, timing.promise())
-            .map_err(|error| Failure::Unavailable(format!("the identity cannot be written: {error}")))?;
+            .map_err(|error| Failure::Unavailable(format!("failed to write the identity: {error}")))?;
         let network = Network::new(links.clone());
         let raft = Raft::new(node_id, Arc::new(config), network, log.clone(), machine)
             .await
@@ -181,7 +181,7 @@ impl Consensus {
         let peer_maintenance =
             peer_maintenance::run(raft.clone(), links.clone(), acks, timing, sends_heartbeats.clone());
         // A promise not to vote outlives the process that gave it, and its start is not recorded. So this node neither votes nor stands
-        // for election for as long as it could still hold.
+        // for election while such a promise could still hold.
         let may_have_promised = home.cell().is_some() && !is_only_voter(&raft, node_id);
         let silent_for = if may_have_promised { longest_promise } else { Duration::ZERO };
         let election_trigger = Arc::new(ElectionTrigger::new(
@@ -208,13 +208,13 @@ impl Consensus {
             handing_over: HandOver::default(),
             space_reports,
         };
-        consensus.stay_silent(silent_for, home.clone());
+        consensus.suppress_elections(silent_for, home.clone());
         let service = PeerService::new(PeerServiceParts {
             raft,
             log: log.space_watch(),
             home,
             own,
-            given,
+            configured,
             snapshots: &snapshots,
             leader_contact,
             election_trigger,
@@ -226,8 +226,8 @@ impl Consensus {
         Ok((consensus, service))
     }
 
-    /// Suppresses elections for this long; after that only the current promise counts.
-    fn stay_silent(&self, silent_for: Duration, home: Arc<DataDir>) {
+    /// Suppresses elections for this time. Afterwards only the current promise counts.
+    fn suppress_elections(&self, silent_for: Duration, home: Arc<DataDir>) {
         let (raft, election_trigger) = (self.raft.clone(), self.election_trigger.clone());
         let promise = self.timing.promise();
         raft.runtime_config().elect(silent_for.is_zero());
@@ -235,28 +235,28 @@ impl Consensus {
             tokio::time::sleep(silent_for).await;
             raft.runtime_config().elect(election_trigger.is_eligible());
             if let Err(error) = promise::settle(&home, promise) {
-                tracing::warn!(%error, "failed to write the identity: the next start waits longer than it must");
+                tracing::warn!(%error, "failed to write the identity: the next start suppresses elections for longer than necessary");
             }
         });
     }
 
-    /// The timing of heartbeats and elections.
+    /// Returns the timing of heartbeats and elections.
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// What is needed to contact another node on behalf of this one.
-    pub(crate) fn contact(&self, own: Identity) -> Contact<'_> {
+    /// Returns the parameters of requests to other nodes.
+    pub(crate) fn peer_context(&self, own: Identity) -> PeerContext<'_> {
         let versions = self.links.versions();
-        Contact { dialer: &self.dialer, timing: &self.timing, versions, own }
+        PeerContext { dialer: &self.dialer, timing: &self.timing, versions, own }
     }
 
-    /// Whether this node is the only one that votes.
+    /// Reports whether this node is the only voter.
     pub(crate) fn is_alone(&self) -> bool {
         is_only_voter(&self.raft, self.node_id)
     }
 
-    /// Whether this node has ever been part of a cell.
+    /// Reports whether this node has ever been part of a cell.
     pub(crate) async fn is_formed(&self) -> Result<bool, Failure> {
         self.raft.is_initialized().await.map_err(|f| stopped(&f))
     }
@@ -269,12 +269,12 @@ impl Consensus {
         self.raft.initialize(members).await.map_err(|error| Failure::Unavailable(error.to_string()))
     }
 
-    /// Stands for election at once, without an election timeout. For cells of one.
+    /// Starts an election at once, without an election timeout. For cells of one node.
     pub(crate) async fn campaign(&self) -> Result<(), Failure> {
         self.raft.trigger().elect(false).await.map_err(|f| stopped(&f))
     }
 
-    /// Proposes an entry. The future ends when it is applied, or has failed.
+    /// Proposes an entry. The returned future completes when the entry is applied or has failed.
     pub(crate) async fn propose(
         &self,
         proposal: Proposal,
@@ -284,28 +284,28 @@ impl Consensus {
         Ok(async move {
             match done.await {
                 Ok(Ok(_)) => Ok(()),
-                // It never got into the log.
+                // The entry was not appended.
                 Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(match to.reason {
                     ForwardReason::LeaseExpired => Failure::no_majority(),
                     _ => Failure::NotLeader { leader: to.leader_node.map(|member| member.client) },
                 }),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "an entry is in doubt");
+                    tracing::debug!(%error, "the outcome of an entry is unknown");
                     Err(Failure::unknown("the leader has changed"))
                 }
-                Err(_) => Err(Failure::unknown("the node lost its office on the way")),
+                Err(_) => Err(Failure::unknown("the node lost its leadership meanwhile")),
             }
         })
     }
 
-    /// Commits an entry that changes nothing, and waits until it is applied here. Everything that was in the log when it
-    /// was proposed, committed or not, is applied before it.
+    /// Commits an entry without commands and waits until it is applied here. Everything that was in the log when it was
+    /// proposed, committed or not, is applied before it.
     pub(crate) async fn commit_barrier(&self, proposer: u64, now: CellTime) -> Result<(), Failure> {
         let batch = Arc::new(EncodedBatch::new(Batch { now, utc_ms: utc::now_ms(), commands: Vec::new() }));
         self.propose(Proposal { proposer, sequence: BARRIER, batch }).await?.await
     }
 
-    /// Waits until everything that was ever acknowledged is applied here and a majority follows this node.
+    /// Waits until everything that was acknowledged before is applied here and a majority has confirmed this leader.
     pub(crate) async fn confirm_leadership(&self) -> Result<(), Failure> {
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
             Ok(_) => Ok(()),
@@ -320,13 +320,13 @@ impl Consensus {
         self.raft.runtime_config().heartbeat(enabled);
     }
 
-    /// The leader's lease.
+    /// Returns the leader's lease.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
 
-    /// Whether this node may serve if it leads, by what is known about the members' tables (S13). In the minority it
-    /// stops serving for good.
+    /// Checks whether this node may serve as the leader, by the members' reported tables (S13). A node in the minority
+    /// stops serving permanently.
     pub(crate) fn check_agreement(&self) -> Result<(), Disagreement> {
         match self.agreement.verdict() {
             Verdict::Serve => Ok(()),
@@ -338,34 +338,34 @@ impl Consensus {
         }
     }
 
-    /// Whether this node may lead: otherwise it stands for no election, and sends no heartbeats if it leads.
+    /// Allows or forbids this node to lead. If forbidden, it starts no elections, and sends no heartbeats if it leads.
     pub(crate) fn set_eligible(&self, is_eligible: bool) {
         self.raft.runtime_config().elect(is_eligible);
         self.election_trigger.set_eligible(is_eligible);
         self.set_heartbeats(is_eligible);
     }
 
-    /// This node has just been elected: what members reported before may be outdated.
+    /// Discards the members' reports after this node was elected: they may be outdated.
     pub(crate) fn forget_reports(&self) {
         self.agreement.forget_reports();
     }
 
-    /// Why this node has stopped serving: its table differs from that of the majority.
+    /// Returns the disagreement with the majority that has stopped this node, if there is one.
     pub fn stopped_by_disagreement(&self) -> Option<Disagreement> {
         self.agreement.stopped()
     }
 
-    /// On a leader: how a member's table differs, if it does.
+    /// Returns how a member's table differs, if it does. Only on a leader.
     pub fn disagreement_of(&self, member: u64) -> Option<Disagreement> {
-        self.agreement.differs(member)
+        self.agreement.difference(member)
     }
 
-    /// Has a snapshot taken, so that the log can be cut.
+    /// Triggers a snapshot, so that the log can be purged.
     pub(crate) async fn take_snapshot(&self) -> Result<(), Failure> {
         self.raft.trigger().snapshot().await.map_err(|f| stopped(&f))
     }
 
-    /// What raft knows.
+    /// Returns raft's view of the cell.
     pub fn status(&self) -> RaftStatus {
         let metrics = self.raft.metrics();
         let mut status = status::of(&metrics.borrow_watched(), &self.links.round_trips());
@@ -375,7 +375,7 @@ impl Consensus {
         status
     }
 
-    /// How far the followers are, if this node leads.
+    /// Returns the progress of the followers, if this node leads.
     pub(crate) fn progress(&self) -> Progress {
         let metrics = self.raft.metrics();
         status::progress(&metrics.borrow_watched(), 2 * self.timing.election_max)
@@ -383,7 +383,7 @@ impl Consensus {
 
     /// Waits until the leader, the term or the health of raft changes.
     pub(crate) async fn changed(&self, seen: &RaftStatus) -> RaftStatus {
-        // These change with the leader alone, not with every entry.
+        // These metrics change only with the leader, not with every entry.
         let mut metrics = self.raft.server_metrics();
         loop {
             let now = self.status();
@@ -400,8 +400,9 @@ impl Consensus {
         }
     }
 
-    /// Tells the others that this leader stops, if it leads. It must have left office for good: nobody waits for its lease then.
-    pub(crate) async fn say_goodbye(&self) {
+    /// Tells the other members that this leader stops, if it leads. It must have stopped serving permanently: they do not wait for its
+    /// lease to end.
+    pub(crate) async fn send_goodbye(&self) {
         if self.status().leads && !self.is_alone() {
             let vote = self.raft.metrics().borrow_watched().vote;
             self.links.goodbye(&vote).await;

@@ -1,4 +1,4 @@
-//! Keeps a connection open to each member, and sends extra heartbeats to followers whose promise is shorter than the leader's.
+//! Keeps a connection to each member open, and sends extra heartbeats to followers whose promise is shorter than the leader's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use super::network::Links;
 use super::timing::Timing;
 use super::types::Member;
 
-/// How often the connections are compared with the membership.
+/// Interval at which the connections are compared with the membership.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-/// How often a round trip that exceeds the timing is reported.
+/// Interval at which a round trip that exceeds the timing is logged.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
-/// Heartbeats within one promise of a follower.
+/// Number of heartbeats during one promise of a follower.
 const HEARTBEATS_PER_PROMISE: u32 = 3;
 
 /// Maintains connections and heartbeats until the task is aborted.
@@ -40,8 +40,8 @@ pub(super) async fn run(
                 reported = Some(Instant::now());
             }
         }
-        let pause = match heartbeat_needed(&raft, &acks, &timing) {
-            // A leader that must be replaced sends no heartbeats at all: followers that hear one would not stand for election.
+        let pause = match extra_heartbeat_interval(&raft, &acks, &timing) {
+            // A leader that must be replaced sends no heartbeats: followers that hear one would not stand for election.
             Some(pause) if sends_heartbeats.load(Ordering::Relaxed) => {
                 let _ = raft.trigger().heartbeat().await;
                 pause
@@ -61,7 +61,7 @@ fn sync_connections(raft: &Raft, links: &Links, known: &mut Vec<(u64, Member)>) 
         (metrics.id, members)
     };
     if members != *known {
-        links.keep(own, &members);
+        links.set_members(own, &members);
         *known = members;
     }
 }
@@ -76,14 +76,14 @@ fn report(links: &Links, timing: &Timing) -> bool {
         node,
         round_trip_ms = round_trip.as_millis() as u64,
         limit_ms = timing.round_trip_max().as_millis() as u64,
-        "the round trip to a member is too long for this timing, leaders may change without need: set a slower --timing on all nodes"
+        "the round trip to a member is too long for this timing, leaders may change unnecessarily: set a slower --timing on all nodes"
     );
     true
 }
 
-/// The interval of the extra heartbeats, if they are needed. While the timing of a cell is changed by a rolling restart, a follower may
+/// Returns the interval of the extra heartbeats, if they are needed. While a rolling restart changes the timing of a cell, a follower may
 /// have a shorter promise than this leader's settings imply, and would stand for election between two regular heartbeats.
-fn heartbeat_needed(raft: &Raft, acks: &Acks, timing: &Timing) -> Option<Duration> {
+fn extra_heartbeat_interval(raft: &Raft, acks: &Acks, timing: &Timing) -> Option<Duration> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     if metrics.state != ServerState::Leader {

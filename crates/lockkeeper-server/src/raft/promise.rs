@@ -1,15 +1,15 @@
-//! The promise of a follower outlives its process: it is in the identity of the data folder before it is first given.
+//! The promise of a follower outlives its process: it is written to the identity of the data folder before it is first given.
 //!
-//! A node that is restarted may have promised a leader to follow nobody else for a while, and does not remember when. So it neither
-//! votes nor stands for as long as the longest promise that it can have given, which is that of the last process or, while the timing
-//! is changed, the one before.
+//! A restarted node may have promised to follow no other leader for some time, and does not know when. So it neither votes nor stands
+//! for election for the longest promise that it can have given: that of the last process or, while the timing is changed, an
+//! earlier one.
 
 use std::io;
 use std::time::Duration;
 
 use crate::data_dir::DataDir;
 
-/// Makes this promise durable before it is first given. Returns the longest promise that can still hold.
+/// Makes a longer promise durable before it is first given. Returns the longest promise that can still hold.
 pub(crate) fn prepare(home: &DataDir, promise: Duration) -> io::Result<Duration> {
     let promise_ms = promise.as_millis() as u64;
     let before = home.identity().promise_ms;
@@ -19,8 +19,8 @@ pub(crate) fn prepare(home: &DataDir, promise: Duration) -> io::Result<Duration>
     Ok(Duration::from_millis(before.max(promise_ms)))
 }
 
-/// The node has been silent for all that it can have promised before: from now on only this promise counts. Not earlier, because a node
-/// that is restarted again in between must still keep the longer one.
+/// Makes this promise the only one, after all earlier promises have expired. Not before that, because a node that is restarted
+/// meanwhile must still keep the longer one.
 pub(crate) fn settle(home: &DataDir, promise: Duration) -> io::Result<()> {
     let promise_ms = promise.as_millis() as u64;
     match home.identity().promise_ms == promise_ms {
@@ -45,7 +45,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(prepare(&open(folder.path()), SHORT).unwrap(), SHORT);
         assert_eq!(prepare(&open(folder.path()), LONG).unwrap(), LONG);
-        // It goes back to the shorter one, and is restarted before it was silent for long enough: both keep the longer one.
+        // Two starts with the shorter promise again, without settling: both keep the longer one.
         assert_eq!(prepare(&open(folder.path()), SHORT).unwrap(), LONG);
         let home = open(folder.path());
         assert_eq!(prepare(&home, SHORT).unwrap(), LONG);

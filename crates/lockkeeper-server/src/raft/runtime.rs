@@ -1,4 +1,4 @@
-//! The runtime that openraft works on: tokio, with our own chance, so that a simulation can repeat an election.
+//! The async runtime of openraft: tokio with our own source of randomness, so that a simulation can replay elections.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use openraft::{AsyncRuntime, OptionalSend};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// Tokio, as openraft sees it.
+/// tokio, as openraft's runtime.
 #[derive(Debug)]
 pub struct Runtime(TokioRuntime);
 
@@ -59,9 +59,9 @@ impl AsyncRuntime for Runtime {
         TokioRuntime::is_panic(error)
     }
 
-    // Asked for once in an election, so that its cost does not matter.
+    // Called once per election, so its cost does not matter.
     fn thread_rng() -> Self::ThreadLocalRng {
-        // Without chance, members merely stand at the same time, and try again.
+        // If the random source fails, members may stand for election at the same time, and retry.
         SmallRng::seed_from_u64(lockkeeper_net::random::number().unwrap_or_default())
     }
 

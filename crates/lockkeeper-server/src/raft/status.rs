@@ -1,4 +1,4 @@
-//! What raft knows about itself and the cell, in our words.
+//! Raft's view of itself and the cell, without openraft's types.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use openraft::{Instant as _, ServerState};
 
 use super::types::{Member, TypeConfig};
 
-/// What raft knows about itself and the cell.
+/// Raft's view of itself and the cell.
 #[derive(Debug, Clone, Default)]
 pub struct RaftStatus {
-    /// The leader's id.
+    /// ID of the leader.
     pub leader: Option<u64>,
-    /// The leader's address.
+    /// Client address of the leader.
     pub leader_address: Option<String>,
-    /// Whether this node leads, by raft's own account.
+    /// Whether raft considers this node the leader.
     pub leads: bool,
-    /// The term.
+    /// Current term.
     pub term: u64,
     /// Index of the last entry in the log.
     pub last_log: u64,
@@ -33,20 +33,20 @@ pub struct RaftStatus {
     pub stopped: Option<String>,
 }
 
-/// One member.
+/// Status of one member.
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
-    /// Its id.
+    /// Its ID.
     pub node_id: u64,
-    /// Where it is.
+    /// Its addresses and data folder.
     pub member: Member,
-    /// Whether it votes; otherwise it only learns.
+    /// Whether it is a voter; otherwise it is a learner.
     pub voter: bool,
-    /// On the leader: the last entry that it has.
+    /// On the leader: index of the last entry that it has.
     pub matched: Option<u64>,
-    /// On the leader: for how long it has not answered.
+    /// On the leader: time since its last answer.
     pub silent_ms: Option<u64>,
-    /// The measured round trip from this node.
+    /// Measured round trip from this node.
     pub round_trip: Option<Duration>,
 }
 
@@ -94,26 +94,26 @@ pub(super) fn of(m: &RaftMetrics<TypeConfig>, round_trips: &BTreeMap<u64, Durati
     }
 }
 
-/// How far the followers are, on the leader.
+/// Progress of the followers, on the leader.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
-    /// How many members vote, this node included.
+    /// Number of voters, including this node.
     pub(crate) voters: usize,
-    /// The voters but for this node. Empty on a follower.
+    /// The other voters. Empty on a follower.
     pub(crate) followers: Vec<FollowerProgress>,
 }
 
-/// How far one of them is.
+/// Progress of one follower.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FollowerProgress {
     pub(crate) node_id: u64,
-    /// How many entries of the leader it has not acknowledged.
+    /// Number of the leader's entries that it has not acknowledged.
     pub(crate) lag: u64,
-    /// Whether it has acknowledged nothing at all lately.
+    /// Whether it has not answered recently.
     pub(crate) is_silent: bool,
 }
 
-/// Whoever has not answered for `silence` is silent.
+/// Returns the progress of the followers. One that has not answered for `silence` counts as silent.
 pub(super) fn progress(m: &RaftMetrics<TypeConfig>, silence: Duration) -> Progress {
     let mut progress = Progress::default();
     let Some(replication) = &m.replication else { return progress };

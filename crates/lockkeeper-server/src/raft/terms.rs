@@ -1,25 +1,25 @@
-//! Which terms a node accepts.
+//! Plausibility check of terms.
 //!
-//! Raft persists every higher term that a member names. Where members have no certificates anybody can claim to be one,
-//! and a single message with the highest number there is would end a cell for good: no election can count beyond it, and
-//! the number is on the disk. So a term that no history of elections can have reached is refused before anything is
-//! persisted, on every way that members have to this node (`network/service.rs`).
+//! Raft persists every higher term in a message. Without certificates, any sender can claim to be a member, and a single
+//! message with the highest possible term would disable a cell permanently: no election can exceed it, and it is on disk.
+//! So a term that no series of elections can have reached is refused before anything is persisted, in every message from
+//! members (`network/service.rs`).
 //!
 //! A term rises by one with each election. With pre-votes (`enable_pre_vote`) an election needs a majority that hears no
-//! leader, so terms rise at most once in an election timeout (0.2 s): a node that was away would have to miss more than
-//! two days of nothing but failed elections to be [`LEAP_MAX`] behind. Its way back is that of any lost node: it is removed
-//! from the cell and added again with an empty folder.
+//! leader, so terms rise at most once per election timeout (0.2 s): a node would have to miss more than two days of failed
+//! elections to be [`LEAP_MAX`] behind. It then recovers like any lost node: it is removed from the cell and added again
+//! with an empty folder.
 
 use super::types::Vote;
 
-/// How far another member can be ahead of this node.
+/// Maximum difference between a message's term and this node's.
 const LEAP_MAX: u64 = 1_000_000;
-/// The highest term that a node without members accepts: it has nothing to compare with.
+/// Highest term that a node without members accepts: it has no term to compare with.
 const FIRST_TERM_MAX: u64 = 1 << 62;
-/// Above this a node does not start. A stranger who goes there by leaps has to send more than 10^12 messages.
+/// Highest term with which a node starts. An attacker needs more than 10^12 messages to get there in leaps.
 const TERM_MAX: u64 = 1 << 63;
 
-/// The highest term that a node in this term accepts.
+/// Returns the highest term that a node accepts.
 pub(super) fn highest_plausible(own_term: u64, has_members: bool) -> u64 {
     match has_members {
         true => own_term.saturating_add(LEAP_MAX).min(TERM_MAX),
@@ -27,12 +27,12 @@ pub(super) fn highest_plausible(own_term: u64, has_members: bool) -> u64 {
     }
 }
 
-/// What is wrong with the vote that a node has on its disk, if something is.
+/// Checks the term of the vote on disk.
 pub(crate) fn check_persisted(vote: Option<&Vote>) -> Result<(), String> {
     match vote {
         Some(vote) if vote.leader_id.term > TERM_MAX => Err(format!(
-            "the log has a vote in term {}, which no election can have reached: somebody who is not a member of the cell \
-             has sent it to this node. Protect the members' port first: docs/security.md, --peer-ca",
+            "the log has a vote in term {}, which no election can have reached: a sender outside the cell has sent it to \
+             this node. Protect the peer port first: docs/security.md, --peer-ca",
             vote.leader_id.term
         )),
         _ => Ok(()),
@@ -44,14 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_term_that_elections_can_have_reached_is_accepted() {
+    fn a_plausible_term_is_accepted() {
         assert_eq!(highest_plausible(7, true), 1_000_007);
         assert!(highest_plausible(u64::MAX, true) <= TERM_MAX);
-        assert!(highest_plausible(0, false) < TERM_MAX, "it can start with what it believed, and leap on");
+        assert!(
+            highest_plausible(0, false) < TERM_MAX,
+            "a node starts with any term that it has accepted, and accepts higher ones"
+        );
     }
 
     #[test]
-    fn an_impossible_term_on_the_disk_is_named() {
+    fn an_implausible_term_on_disk_is_refused() {
         assert!(check_persisted(None).is_ok());
         assert!(check_persisted(Some(&Vote::new(FIRST_TERM_MAX, 1))).is_ok());
         let refused = check_persisted(Some(&Vote::new(u64::MAX, 2))).unwrap_err();

@@ -3,15 +3,15 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The settings that decide how long a cell waits for a silent leader. The limits of the network layer derive from them, so that
-/// a cell whose members are far apart does not take a slow answer for a lost one.
+/// Settings that determine how long a cell waits for a silent leader. The limits of the network layer derive from them, so that
+/// a cell with distant members does not mistake a slow answer for a lost one.
 ///
-/// A member votes for nobody else, and does not stand itself, for `election_max` after a message of the leader: that is the promise
-/// which the leader's lease is made of. After that silence it waits between `election_min` and `election_max` more before it
-/// stands.
+/// For `election_max` after a message of the leader a member neither votes for another node nor stands for election itself: this
+/// promise is the basis of the leader's lease. After that silence it waits for another random time between `election_min` and
+/// `election_max` before it stands for election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Between two heartbeats of the leader; also the time within which raft wants one answered.
+    /// Interval between the leader's heartbeats, and raft's time limit for their answers.
     pub heartbeat: Duration,
     /// Shortest random delay before an election.
     pub election_min: Duration,
@@ -22,20 +22,20 @@ pub struct Timing {
 /// A set of timing values for a kind of network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimingPreset {
-    /// Members in one data center or in nearby ones: up to 50 ms between them.
+    /// Members in one data center or in nearby ones: round trips of up to 50 ms.
     #[default]
     Lan,
-    /// Members in one part of the world: up to 150 ms between them.
+    /// Members on one continent: round trips of up to 150 ms.
     Region,
-    /// Members all over the world: up to 400 ms between them.
+    /// Members around the world: round trips of up to 400 ms.
     Global,
 }
 
 impl TimingPreset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [TimingPreset; 3] = [TimingPreset::Lan, TimingPreset::Region, TimingPreset::Global];
 
-    /// Its name, as in `--timing`.
+    /// Returns its name, as in `--timing`.
     pub fn name(self) -> &'static str {
         match self {
             TimingPreset::Lan => "lan",
@@ -44,7 +44,7 @@ impl TimingPreset {
         }
     }
 
-    /// Its values.
+    /// Returns its values.
     pub fn timing(self) -> Timing {
         let of = |heartbeat, election_min, election_max| Timing {
             heartbeat: Duration::from_millis(heartbeat),
@@ -75,15 +75,16 @@ impl Default for Timing {
     }
 }
 
-/// Shortest and longest heartbeat that can be set.
+/// Shortest heartbeat interval that can be set.
 const HEARTBEAT_MIN: Duration = Duration::from_millis(20);
+/// Longest election timeout that can be set.
 const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(60);
-/// So many heartbeats fit into an election timeout, at least.
+/// Minimum number of heartbeats in an election timeout.
 const HEARTBEATS_PER_PROMISE_MIN: u32 = 3;
 
 impl Timing {
-    /// The values of the preset, with those replaced that are given. An election timeout without a heartbeat keeps the preset's ratio
-    /// between the two, and the other way round.
+    /// Returns the preset's values, with the given ones replaced. If only one of the two is given, the other keeps the preset's ratio
+    /// to it.
     pub fn custom(
         preset: TimingPreset,
         heartbeat: Option<Duration>,
@@ -124,55 +125,55 @@ impl Timing {
         Ok(())
     }
 
-    /// For how long a follower keeps its promise after each message of the leader. Openraft enforces just this: its leader lease is
+    /// Returns a follower's promise after each message of the leader. Openraft enforces exactly this: its leader lease is
     /// `election_timeout_max`, in whole milliseconds.
     pub fn promise(&self) -> Duration {
         Duration::from_millis(self.election_max.as_millis() as u64)
     }
 
-    /// The longest round trip between members that this timing is made for: a heartbeat is answered well before the next, and six
-    /// round trips fit into the promise, so that the lease outlives a lost packet.
+    /// Returns the longest round trip between members that this timing supports: a heartbeat is answered well before the next one,
+    /// and six round trips fit into the promise, so that the lease survives a lost packet.
     pub fn round_trip_max(&self) -> Duration {
         (self.heartbeat * 2 / 3).min(self.election_max / 6)
     }
 
-    /// How long a connection between members may take to come about: TCP, TLS and the greetings are up to four round trips.
+    /// Time limit for opening a connection between members: TCP, TLS and the greetings take up to four round trips.
     pub(crate) fn connect_within(&self) -> Duration {
         self.election_max.max(Duration::from_secs(1))
     }
 
-    /// How long a member may take to answer hello.
+    /// Time limit for the answer to a hello.
     pub(crate) fn hello_within(&self) -> Duration {
         self.connect_within()
     }
 
-    /// A connection on which an answer is due is pinged after this silence.
+    /// A connection with unanswered requests is pinged after this silence.
     pub(crate) fn suspect_after(&self) -> Duration {
         self.election_max / 2
     }
 
-    /// A ping that is not answered within this time shows that the connection is cut: a new one finds out more.
+    /// A connection whose ping is not answered within this time counts as cut and is replaced.
     pub(crate) fn stalled_after(&self) -> Duration {
         self.election_max
     }
 
-    /// A gRPC connection that does not answer a ping within this time is closed. Snapshots go on it.
+    /// A gRPC connection, which carries snapshots, is closed if a ping is not answered within this time.
     pub(crate) fn grpc_stalled_after(&self) -> Duration {
         self.election_max.max(Duration::from_secs(3))
     }
 
-    /// A leader that has not heard a majority for so long leaves office. Longer than an election takes.
-    pub(crate) fn alone_after(&self) -> Duration {
+    /// A leader that has not heard from a majority for this time steps down. Longer than an election takes.
+    pub(crate) fn quorum_lost_after(&self) -> Duration {
         self.election_max * 10 / 3
     }
 
-    /// A follower no longer names a leader that it has not heard for so long. Longer than an election takes.
+    /// A follower that has not heard from its leader for this time reports no leader. Longer than an election takes.
     pub(crate) fn forget_leader_after(&self) -> Duration {
         self.election_max * 10 / 3
     }
 
-    /// A leader that nobody answers stops its heartbeats for so long: enough for another one to be elected.
-    pub(crate) fn silent_for(&self) -> Duration {
+    /// A leader without a quorum stops its heartbeats for this time, which is enough for another one to be elected.
+    pub(crate) fn heartbeat_pause(&self) -> Duration {
         self.election_max * 8 / 3
     }
 
@@ -181,13 +182,13 @@ impl Timing {
         (self.election_max * 4).max(Duration::from_secs(2))
     }
 
-    /// How long followers wait beyond their promise before they stand for election: the leader's last message may have reached the
-    /// others a little later.
+    /// Delay between the end of a follower's promise and its candidacy: the leader's last message may have reached the others a little
+    /// later.
     pub(crate) fn campaign_margin(&self) -> Duration {
         self.heartbeat / 8
     }
 
-    /// The delay between the attempts of two followers when the leader is gone, so that they do not split the votes.
+    /// Delay between the candidacies of two followers after the leader is lost, so that they do not split the vote.
     pub(crate) fn campaign_stagger(&self) -> Duration {
         self.heartbeat / 3
     }
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_holds_at_its_round_trip() {
+    fn each_preset_supports_its_round_trip() {
         for (preset, round_trip) in
             [(TimingPreset::Lan, 50), (TimingPreset::Region, 150), (TimingPreset::Global, 400)]
         {
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn single_values_replace_those_of_the_preset() {
+    fn given_values_replace_those_of_the_preset() {
         let custom = |heartbeat, election| Timing::custom(TimingPreset::Lan, heartbeat, election);
         assert_eq!(custom(None, None), Ok(Timing::default()));
         let slower = Timing { heartbeat: ms(180), election_min: ms(400), election_max: ms(600) };
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn raft_accepts_every_timing_that_can_be_set() {
-        // Its own rule: a heartbeat and a tick of 13/64 of it are shorter than the shortest random delay.
+        // Its own rule: a heartbeat plus a tick of 13/64 of it is shorter than the shortest random delay.
         for heartbeat in 20..400 {
             let Timing { heartbeat, election_min, .. } =
                 Timing::custom(TimingPreset::Lan, Some(ms(heartbeat)), Some(ms(3 * heartbeat))).unwrap();

@@ -1,4 +1,4 @@
-//! The types that openraft is configured with.
+//! Type configuration of openraft.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::encoded_batch::EncodedBatch;
 
 openraft::declare_raft_types!(
-    /// How openraft sees Lockkeeper.
+    /// Types of Lockkeeper for openraft.
     pub TypeConfig:
         D = Proposal,
         R = (),
@@ -17,26 +17,26 @@ openraft::declare_raft_types!(
         AsyncRuntime = super::runtime::Runtime,
 );
 
-/// A member of the cell, as all members know it. Part of the replicated membership.
+/// Member of the cell. Part of the replicated membership.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Where clients reach it.
+    /// Address for clients.
     pub client: String,
-    /// Where the other members reach it.
+    /// Address for the other members.
     pub peer: String,
-    /// The data folder it votes from. A node that comes back with an empty folder has another one, and no
-    /// longer counts as this member: it may have forgotten votes and entries that others rely on.
+    /// ID of its data folder. A node that returns with an empty folder has another ID and no longer counts as
+    /// this member: it may have lost votes and entries that others rely on.
     pub folder: u64,
 }
 
-/// What one log entry carries. Cloning is cheap: the log, replication and the lock table share the batch.
+/// Content of one log entry. Cloning is cheap: the log, replication and the lock table share the batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// Drawn anew by each process. Only the process that proposed has callers waiting for the answers.
+    /// Random ID of the proposing process. Only that process has callers that wait for the answers.
     pub proposer: u64,
-    /// Counts the proposals of that process.
+    /// Sequence number of the proposal in that process.
     pub sequence: u64,
-    /// The commands with their time.
+    /// The commands and their cell time.
     pub batch: Arc<EncodedBatch>,
 }
 
@@ -50,11 +50,11 @@ impl fmt::Display for Proposal {
 pub type Entry = <TypeConfig as openraft::RaftTypeConfig>::Entry;
 /// A vote.
 pub type Vote = openraft::type_config::alias::VoteOf<TypeConfig>;
-/// The identity of an entry.
+/// Identity of an entry: leader, term and index.
 pub type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 /// The members of the cell as of some entry.
 pub type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
-/// What a snapshot covers.
+/// Metadata of a snapshot: the last entry and the membership.
 pub type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 /// The members of the cell.
 pub type Membership = openraft::Membership<u64, Member>;

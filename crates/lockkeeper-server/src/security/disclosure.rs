@@ -1,5 +1,5 @@
-//! The one filter for the details of errors: a caller is shown a lock, its holders and its waiters only if it may read
-//! that lock. Every failure passes here on its way to a client, whatever the protocol.
+//! Redacts the details of errors: a caller sees a lock, its holders and its waiters only if it may read that lock. Every
+//! failure passes here before it is sent to a client, whatever the protocol.
 
 use lockkeeper_core::{CycleStep, Refusal};
 use smol_str::SmolStr;
@@ -7,20 +7,20 @@ use smol_str::SmolStr;
 use crate::api::Api;
 use crate::failure::Failure;
 
-/// Stands for a name, an owner or a scope that the caller may not see.
+/// Replaces a name, an owner or a scope that the caller may not see.
 const HIDDEN: &str = "(hidden)";
 
 impl Api {
-    /// The failure with the details that the caller may see.
+    /// Returns the failure with only the details that the caller may see.
     pub(crate) fn disclose(&self, failure: Failure) -> Failure {
         match failure {
-            Failure::Refused(refusal) => Failure::Refused(disclose(refusal, |lock| self.may_see(lock))),
+            Failure::Refused(refusal) => Failure::Refused(disclose(refusal, |lock| self.can_read(lock))),
             other => other,
         }
     }
 }
 
-/// A failure for somebody of whom nothing is known.
+/// Returns the failure for an unknown caller: all details are redacted.
 pub(crate) fn disclose_nothing(failure: Failure) -> Failure {
     match failure {
         Failure::Refused(refusal) => Failure::Refused(disclose(refusal, |_| false)),
@@ -28,20 +28,20 @@ pub(crate) fn disclose_nothing(failure: Failure) -> Failure {
     }
 }
 
-fn disclose(refusal: Refusal, may_see: impl Fn(&str) -> bool) -> Refusal {
+fn disclose(refusal: Refusal, can_read: impl Fn(&str) -> bool) -> Refusal {
     match refusal {
-        Refusal::Deadlock { cycle } if !cycle.iter().all(|step| may_see(&step.lock)) => {
-            let step = |step: &CycleStep| match may_see(&step.lock) {
+        Refusal::Deadlock { cycle } if !cycle.iter().all(|step| can_read(&step.lock)) => {
+            let step = |step: &CycleStep| match can_read(&step.lock) {
                 true => step.clone(),
                 false => CycleStep { scope: HIDDEN.into(), owner: HIDDEN.into(), lock: HIDDEN.into() },
             };
             Refusal::Deadlock { cycle: cycle.iter().map(step).collect() }
         }
-        Refusal::Died { lock, .. } if !may_see(&lock) => {
+        Refusal::Died { lock, .. } if !can_read(&lock) => {
             Refusal::Died { lock, older: SmolStr::new_static(HIDDEN) }
         }
-        // The caller has named these locks itself, and admission has checked its rights to them: `StaleToken` is about
-        // a fence, which needs the right to read its lock.
+        // The caller named these locks itself, and admission has checked its rights to them. `StaleToken` is about a fence,
+        // which requires the right to read its lock.
         other @ (Refusal::Deadlock { .. }
         | Refusal::Died { .. }
         | Refusal::Busy { .. }

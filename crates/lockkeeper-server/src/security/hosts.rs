@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Stands for every name in the setting.
+/// Allows every name in the setting.
 const ANY: &str = "*";
 
 /// The names by which callers may address a node, besides IP addresses and the names of the loopback interface.
@@ -59,7 +59,7 @@ pub(crate) fn normalize(host: &str) -> String {
     host.to_ascii_lowercase()
 }
 
-/// Nobody can make an IP address resolve to another machine.
+/// An IP address is not resolved, so DNS rebinding cannot use it.
 fn is_address(host: &str) -> bool {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     bare.parse::<IpAddr>().is_ok()

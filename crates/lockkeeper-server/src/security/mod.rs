@@ -1,56 +1,56 @@
-//! Who may come in, and what they may do. docs/security.md tells the model.
+//! Authentication and authorization. docs/security.md explains the model.
 
 pub mod admission;
+pub mod authenticator;
 pub mod disclosure;
-pub mod guard;
 pub mod hosts;
 pub mod port_security;
+pub mod principal;
 mod rates;
 pub mod tokens;
-pub mod who;
 
-pub use guard::Guard;
+pub use authenticator::Authenticator;
 pub use port_security::{PortSecurity, SecurityError};
+pub use principal::Principal;
 pub(crate) use rates::Rates;
-pub use who::Who;
 
 use std::path::PathBuf;
 
 pub use lockkeeper_net::tls::KeyPair;
 
-/// The settings. The default is for a node that only its own machine can reach: no TLS, nobody is asked who they are.
+/// The security settings. The default is for a node that only its own machine can reach: no TLS and no authentication.
 #[derive(Debug, Clone, Default)]
 pub struct Security {
-    /// The node's certificate and key: clients are served under TLS.
+    /// The node's certificate and key. With them, clients are served over TLS.
     pub tls: Option<KeyPair>,
-    /// The authority of clients' certificates: the name in a certificate is an identity.
+    /// The CA of client certificates. The name in a client certificate is an identity.
     pub client_ca: Option<PathBuf>,
-    /// The authority of the members' certificates: only who has one can vote and append.
+    /// The CA of member certificates. Only nodes with one can vote and append.
     pub peer_ca: Option<PathBuf>,
-    /// What this node shows to the other members, if not `tls`.
+    /// The certificate and key that this node presents to other members, if not `tls`.
     pub peer: Option<KeyPair>,
-    /// A file with the token of the identity that may do everything.
+    /// A file with the access token of root.
     pub root_token_file: Option<PathBuf>,
-    /// Use that file although everybody on the machine may read it: for file systems without modes.
+    /// Accept that file even if it is world-readable, for file systems without permissions.
     pub root_token_readable: bool,
-    /// The name in the certificate of an identity that may do everything.
+    /// The name in the client certificate of root.
     pub root_name: Option<String>,
-    /// Serve others than the own machine, although they are not asked who they are or everybody can listen in.
+    /// Serve other machines even without authentication or encryption.
     pub insecure: bool,
-    /// Host names that requests may carry in addition, where callers are not authenticated; `*` allows every name.
+    /// Additional host names that requests may name if authentication is off; `*` allows every name.
     pub allowed_hosts: Vec<String>,
-    /// How many connections are served.
+    /// Limits on the number of connections.
     pub connection_limits: ConnectionLimits,
 }
 
-/// How many connections are served at once.
+/// Limits on the number of concurrent connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// In all.
+    /// Total number.
     pub connections_max: usize,
-    /// From one address.
+    /// Number from one IP address.
     pub per_address_max: usize,
-    /// That have not said anything yet, or have not finished their handshake.
+    /// Number of those that have sent nothing yet, or have not finished their handshake.
     pub silent_max: usize,
 }
 

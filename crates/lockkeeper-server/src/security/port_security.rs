@@ -1,4 +1,4 @@
-//! The ports and what is asked at them, made from the settings when a node starts.
+//! Security of the ports: TLS and authentication, built from the settings when a node starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use lockkeeper_net::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visitor};
 
 use super::hosts::AllowedHosts;
-use super::{ConnectionLimits, Guard, Security};
+use super::{Authenticator, ConnectionLimits, Security};
 
-/// The node cannot be served like this. Each text says what to change.
+/// The security settings cannot be used. Each message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// Certificates or keys cannot be used.
@@ -18,99 +18,99 @@ pub enum SecurityError {
     /// The root token cannot be used.
     #[error("{0}")]
     RootToken(String),
-    /// Two settings do not fit together.
+    /// Settings contradict each other.
     #[error("{0}")]
     Settings(&'static str),
-    /// Others could come in without being asked.
+    /// Other machines could connect without authentication or encryption.
     #[error(
-        "{address} can be reached from other machines, and {lacks}. Give --tls-cert and --tls-key with --client-ca or \
-         --root-token-file (docs/security.md), listen on 127.0.0.1, or say --insecure if everybody who reaches the \
+        "{address} can be reached from other machines, and {lacks}. Set --tls-cert and --tls-key with --client-ca or \
+         --root-token-file (docs/security.md), listen on 127.0.0.1, or pass --insecure if everyone who can reach the \
          port may do everything"
     )]
     Exposed {
-        /// Where it would listen.
+        /// The address to listen on.
         address: SocketAddr,
-        /// What is missing.
+        /// The missing protection.
         lacks: &'static str,
     },
-    /// Members would not be asked for a certificate.
+    /// Members would not authenticate each other.
     #[error(
-        "the members of the cell have nothing to show to each other: give --peer-ca, the authority of their \
-         certificates, to all of them, or say --insecure if everybody who reaches the port may vote"
+        "the members of the cell cannot authenticate each other: set --peer-ca, the CA of their certificates, on all of \
+         them, or pass --insecure if everyone who can reach the port may vote"
     )]
     MembersUnknown,
 }
 
-/// Who counts as a member.
+/// Which connections count as those of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Members {
-    /// Everybody who says so.
-    Anybody,
-    /// Who has a certificate of the members' authority.
+pub enum MemberPolicy {
+    /// All that claim to be.
+    Anyone,
+    /// Those with a certificate of the members' CA.
     Certified,
-    /// Nobody: this is a cell of one.
-    Nobody,
+    /// None: this is a cell of one node.
+    NoOne,
 }
 
-impl Members {
-    /// Whether somebody counts as one.
-    pub(crate) fn include(self, visitor: &Visitor) -> bool {
+impl MemberPolicy {
+    /// Whether a connection counts as a member's.
+    pub(crate) fn admits(self, visitor: &Visitor) -> bool {
         match self {
-            Members::Anybody => true,
-            Members::Certified => visitor.member,
-            Members::Nobody => false,
+            MemberPolicy::Anyone => true,
+            MemberPolicy::Certified => visitor.member,
+            MemberPolicy::NoOne => false,
         }
     }
 }
 
-/// How a node is reached, and reaches others.
+/// The security of incoming and outgoing connections of a node.
 #[derive(Debug, Clone)]
 pub struct PortSecurity {
-    /// On the port for clients.
+    /// TLS on the port for clients.
     pub clients: Option<ServerTls>,
-    /// On a port for members alone.
+    /// TLS on a separate port for members.
     pub peers: Option<ServerTls>,
-    /// To other members.
+    /// TLS to other members.
     pub dialing: Option<ClientTls>,
-    /// Who counts as a member.
-    pub members: Members,
-    /// Tells who asks.
-    pub guard: Arc<Guard>,
-    /// The host names that requests may carry.
+    /// Which connections count as those of members.
+    pub members: MemberPolicy,
+    /// Authenticates callers.
+    pub authenticator: Arc<Authenticator>,
+    /// The host names that requests may name.
     pub hosts: AllowedHosts,
-    /// How many connections are served.
+    /// Limits on the number of connections.
     pub connection_limits: ConnectionLimits,
     insecure: bool,
-    asks: bool,
+    authenticates: bool,
 }
 
 impl PortSecurity {
-    /// Reads all files.
+    /// Reads all files and checks the settings.
     pub fn open(security: &Security) -> Result<PortSecurity, SecurityError> {
         let Security { tls, client_ca, peer_ca, peer, .. } = security;
         if tls.is_none() && (client_ca.is_some() || peer_ca.is_some()) {
             return Err(SecurityError::Settings(
-                "--client-ca and --peer-ca are for TLS: give the node a certificate with --tls-cert and --tls-key",
+                "--client-ca and --peer-ca require TLS: set the node's certificate with --tls-cert and --tls-key",
             ));
         }
         if peer.is_some() && peer_ca.is_none() {
             return Err(SecurityError::Settings(
-                "--peer-cert and --peer-key are shown to members: name their authority with --peer-ca",
+                "--peer-cert and --peer-key are presented to members: set their CA with --peer-ca",
             ));
         }
         if security.root_name.is_some() && client_ca.is_none() {
             return Err(SecurityError::Settings(
-                "--root-name is the name in a client's certificate: name the clients' authority with --client-ca",
+                "--root-name is the name in a client certificate: set the CA of clients with --client-ca",
             ));
         }
         if let (Some(clients), Some(peers)) = (client_ca, peer_ca)
             && same_content(clients, peers)
         {
             return Err(SecurityError::Settings(
-                "--client-ca and --peer-ca are the same authority: every client could vote; use one for each",
+                "--client-ca and --peer-ca are the same CA, so every client could vote: use a separate CA for each",
             ));
         }
-        let guard = Guard::new(security)?;
+        let authenticator = Authenticator::new(security)?;
         let tokens = security.root_token_file.is_some();
         let serve = |client_ca: &Option<PathBuf>, own: &Option<super::KeyPair>, required: bool| {
             own.as_ref()
@@ -129,52 +129,52 @@ impl PortSecurity {
             (Some(ca), Some(own)) => Some(ClientTls::new(ca.clone(), Some(own.clone()))?),
             _ => None,
         };
-        let asks = client_ca.is_some() || tokens;
-        let members = match (peer_ca.is_some(), security.insecure || !asks) {
-            (true, _) => Members::Certified,
-            (false, true) => Members::Anybody,
-            (false, false) => Members::Nobody,
+        let authenticates = client_ca.is_some() || tokens;
+        let members = match (peer_ca.is_some(), security.insecure || !authenticates) {
+            (true, _) => MemberPolicy::Certified,
+            (false, true) => MemberPolicy::Anyone,
+            (false, false) => MemberPolicy::NoOne,
         };
         Ok(PortSecurity {
             clients: serve(client_ca, tls, client_ca.is_some() && !tokens)?,
             peers: serve(&None, &shown.cloned(), peer_ca.is_some())?,
             dialing,
             members,
-            guard: Arc::new(guard),
-            hosts: AllowedHosts::new(&security.allowed_hosts, asks),
+            authenticator: Arc::new(authenticator),
+            hosts: AllowedHosts::new(&security.allowed_hosts, authenticates),
             connection_limits: security.connection_limits,
             insecure: security.insecure,
-            asks,
+            authenticates,
         })
     }
 
-    /// Whether clients may be served at this address.
+    /// Checks that clients may be served at this address.
     pub(crate) fn may_serve(&self, address: SocketAddr) -> Result<(), SecurityError> {
         if address.ip().is_loopback() || self.insecure {
             return Ok(());
         }
-        let lacks = match (&self.clients, self.asks) {
-            (None, true) => "everybody on the way could read along",
-            (None, false) => "nobody is asked who they are",
-            (Some(_), false) => "nobody is asked who they are",
+        let lacks = match (&self.clients, self.authenticates) {
+            (None, true) => "connections are not encrypted",
+            (None, false) => "callers are not authenticated",
+            (Some(_), false) => "callers are not authenticated",
             (Some(_), true) => return Ok(()),
         };
         Err(SecurityError::Exposed { address, lacks })
     }
 
-    /// Whether members may be served at this address.
+    /// Checks that members may be served at this address.
     pub(crate) fn may_serve_members(&self, address: SocketAddr) -> Result<(), SecurityError> {
         match self.members {
-            Members::Anybody if !address.ip().is_loopback() && !self.insecure => {
-                Err(SecurityError::Exposed { address, lacks: "members are not asked for a certificate" })
+            MemberPolicy::Anyone if !address.ip().is_loopback() && !self.insecure => {
+                Err(SecurityError::Exposed { address, lacks: "members are not authenticated" })
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether a cell of so many can be formed.
+    /// Checks that a cell of this many members can be formed.
     pub(crate) fn may_have_members(&self, count: usize) -> Result<(), SecurityError> {
-        let cannot = self.members == Members::Nobody || self.clients.is_some() && self.dialing.is_none();
+        let cannot = self.members == MemberPolicy::NoOne || self.clients.is_some() && self.dialing.is_none();
         match cannot && count > 1 {
             true => Err(SecurityError::MembersUnknown),
             false => Ok(()),

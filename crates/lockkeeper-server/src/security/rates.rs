@@ -1,5 +1,5 @@
-//! Requests in a second, for namespaces that have such a bound. On the leader, in front of the log: the table has no
-//! clock, and what is refused here costs nobody else anything.
+//! Request rates of namespaces that have such a quota. Checked on the leader before the log: the table has no clock, and a
+//! request refused here costs other clients nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use smol_str::SmolStr;
 
-/// Most namespaces whose requests are counted at once; beyond it those are forgotten that have been quiet.
+/// Most namespaces whose requests are counted; above it, those without recent requests are dropped.
 const NAMESPACES_MAX: usize = 10_000;
 
-/// How much each namespace has left.
+/// A token bucket for each namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     buckets: Mutex<HashMap<SmolStr, Bucket>>,
@@ -23,7 +23,8 @@ struct Bucket {
 }
 
 impl Rates {
-    /// Takes one request of the namespace, if there is one left; a quiet second is worth `per_s` at once.
+    /// Takes one request from the namespace's bucket, if there is one. The bucket holds `per_s` requests and refills in a
+    /// second.
     pub(crate) fn take(&self, namespace: &str, per_s: u32, now: Instant) -> bool {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let most = f64::from(per_s);
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_has_its_rate_and_others_are_not_touched() {
+    fn each_namespace_has_its_own_rate() {
         let (rates, began) = (Rates::default(), Instant::now());
         for _ in 0..10 {
             assert!(rates.take("a", 10, began));
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_bounded() {
+    fn number_of_buckets_is_bounded() {
         let (rates, now) = (Rates::default(), Instant::now());
         for number in 0..(3 * NAMESPACES_MAX) {
             rates.take(&number.to_string(), 1, now);

@@ -1,8 +1,8 @@
-//! Access tokens: `lk_ID_SECRET`. The secret has 256 random bits and is kept nowhere; the table has SHA-256 of a salt
+//! Access tokens: `lk_ID_SECRET`. The secret has 256 random bits and is never stored; the table has the SHA-256 of a salt
 //! and the secret.
 //!
-//! No slow hash is needed: those protect passwords, which can be guessed. Nobody guesses 256 random bits, however fast
-//! the hash, and a slow one would let strangers keep the node busy.
+//! No slow hash is needed: slow hashes protect passwords, which can be guessed. 256 random bits cannot be guessed, and a slow
+//! hash would let unauthenticated callers overload the node.
 
 use lockkeeper_core::{AccessChange, AccessToken};
 use ring::digest::{Context, SHA256};
@@ -15,21 +15,22 @@ const MARK: &str = "lk_";
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
 
-/// A token that was just made.
+/// A newly generated token.
 pub struct NewToken {
-    /// Its public part.
+    /// Its public id.
     pub id: SmolStr,
-    /// The whole, for its owner's eyes only.
+    /// The whole token, for its owner only.
     pub text: String,
-    /// What the cell remembers of it.
+    /// The change that adds it to the cell.
     pub change: AccessChange,
 }
 
-/// Draws a token.
-pub fn draw(identity: &str) -> Result<NewToken, Failure> {
+/// Generates a token for an identity.
+pub fn generate(identity: &str) -> Result<NewToken, Failure> {
     let mut bytes = [0; ID_BYTES + 16 + SECRET_BYTES];
-    lockkeeper_net::random::fill(&mut bytes)
-        .map_err(|error| Failure::Unavailable(format!("the system gives no random bytes: {error}")))?;
+    lockkeeper_net::random::fill(&mut bytes).map_err(|error| {
+        Failure::Unavailable(format!("failed to get random bytes from the operating system: {error}"))
+    })?;
     let (id, rest) = bytes.split_at(ID_BYTES);
     let (salt, secret) = rest.split_at(16);
     let (id, secret) = (hex(id), hex(secret));
@@ -42,17 +43,17 @@ pub fn draw(identity: &str) -> Result<NewToken, Failure> {
     Ok(NewToken { id, text, change })
 }
 
-/// The public part and the secret of a token's text.
+/// Splits the text of a token into its id and its secret.
 pub fn parts(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix(MARK)?.split_once('_')
 }
 
 /// Whether the secret belongs to the token.
-pub fn fits(token: &AccessToken, secret: &str) -> bool {
-    same(&hash(&token.salt, secret.as_bytes()), &token.hash)
+pub fn verify(token: &AccessToken, secret: &str) -> bool {
+    constant_time_eq(&hash(&token.salt, secret.as_bytes()), &token.hash)
 }
 
-/// SHA-256 of salt and secret.
+/// Returns the SHA-256 of salt and secret.
 pub fn hash(salt: &[u8; 16], secret: &[u8]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     context.update(salt);
@@ -62,8 +63,8 @@ pub fn hash(salt: &[u8; 16], secret: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// In a time that tells nothing about where they differ.
-pub fn same(one: &[u8; 32], other: &[u8; 32]) -> bool {
+/// Compares in constant time.
+pub fn constant_time_eq(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.ct_eq(other).into()
 }
 
@@ -76,21 +77,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_fits_its_own_secret_alone() {
-        let made = draw("ci").unwrap();
-        let AccessChange::AddToken { id, identity, salt, hash } = made.change else { panic!("a token") };
+    fn token_is_verified_by_its_own_secret_only() {
+        let generated = generate("ci").unwrap();
+        let AccessChange::AddToken { id, identity, salt, hash } = generated.change else {
+            panic!("not an AddToken")
+        };
         assert_eq!(identity, "ci");
         let token = AccessToken { identity, salt, hash, made: Default::default() };
-        let (shown, secret) = parts(&made.text).unwrap();
+        let (shown, secret) = parts(&generated.text).unwrap();
         assert_eq!(shown, id);
         assert_eq!(secret.len(), 2 * SECRET_BYTES);
-        assert!(fits(&token, secret));
-        assert!(!fits(&token, &secret[1..]));
-        assert!(!fits(&token, ""));
+        assert!(verify(&token, secret));
+        assert!(!verify(&token, &secret[1..]));
+        assert!(!verify(&token, ""));
         let (_, other) = {
-            let other = draw("ci").unwrap();
+            let other = generate("ci").unwrap();
             (other.id, other.text)
         };
-        assert!(!fits(&token, parts(&other).unwrap().1));
+        assert!(!verify(&token, parts(&other).unwrap().1));
     }
 }

@@ -1,5 +1,4 @@
-//! The outgoing half of a client's stream: whatever has gathered when the client can take a frame goes into
-//! that one frame.
+//! The outgoing half of a client's stream. Everything that is queued when the client can receive goes into one frame.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
@@ -11,33 +10,32 @@ use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
 use prost::Message;
 
 use crate::api::{Api, WeakApi};
-use crate::budget::{ByteBudget, Charge};
 use crate::failure::{Failure, Outcome};
+use crate::limits::budget::{ByteBudget, Charge};
+use crate::limits::turns::TurnPermit;
 use crate::security::disclosure;
-use crate::turns::TurnPermit;
 
 /// Most answers and events in one frame, so that one message stays below what a client accepts.
 const ITEMS_PER_FRAME_MAX: usize = 4_096;
-/// A frame is closed when it has grown to this size: stock gRPC clients take 4 MiB.
+/// Size at which a frame is closed. gRPC clients accept 4 MiB by default.
 const FRAME_BYTES_MAX: usize = 2 << 20;
-/// Answers and events of one stream that wait to be read, in bytes; beyond it none of its operations is carried out
-/// until the client has read (S11). It can be exceeded by one answer, and by the answers of operations that were in the
-/// log already.
+/// Unread answers and events of one stream, in bytes. Above it, none of its operations is carried out until the client has
+/// read (S11). One answer can exceed it, and so can answers of operations that were already in the log.
 const QUEUED_BYTES_MAX: usize = FRAME_BYTES_MAX;
-/// Most operations of one stream that wait for their answer (S11).
+/// Most unanswered operations of one stream (S11).
 const OPERATIONS_OPEN_MAX: usize = 100_000;
 
-/// The right to do what takes long, when it is this stream's turn.
+/// A future that resolves to this stream's turn for long work.
 pub(crate) type AwaitedPermit = Pin<Box<dyn Future<Output = TurnPermit> + Send>>;
 
 /// A client's stream.
 #[derive(Debug, Default)]
 pub struct Connection {
     inner: Mutex<Inner>,
-    /// Whose stream it is: what is pushed is checked against the rights of that moment. None: nobody is known, and
-    /// nothing is disclosed.
+    /// The client's principal, for checking its current rights when something is pushed. None until it is set; then nothing
+    /// is disclosed.
     viewer: Mutex<Option<WeakApi>>,
-    /// Where what it keeps is counted; the meter of its identity changes when the client authenticates.
+    /// Counts what the stream keeps. Replaced when the client authenticates.
     budget: Mutex<Option<ByteBudget>>,
 }
 
@@ -46,30 +44,30 @@ struct Inner {
     answers: Queue<v1::Answer>,
     events: Queue<v1::Event>,
     open: usize,
-    /// What the queues hold, counted in the budget.
+    /// Counts the queues in the budget.
     charge: Option<Charge>,
     sessions: BTreeSet<SessionId>,
     closed: bool,
-    /// Nothing more is read; when all that has gathered is written, it is closed.
+    /// Nothing more is read. The stream closes once everything queued is written.
     ending: bool,
-    /// Whether it is known who the client is, or nobody asks.
-    known: bool,
+    /// Authenticated, or authentication is off.
+    authenticated: bool,
     waker: Option<Waker>,
 }
 
 /// Whether a stream's next operation may be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// It may.
+    /// Yes.
     Open {
-        /// The bytes of answers and events that wait to be read.
+        /// Size of the unread answers and events.
         bytes_queued: usize,
     },
-    /// The client has to read answers first.
+    /// Not before the client has read answers.
     Behind,
-    /// Nothing more is read; what has gathered is still written.
+    /// No: nothing more is read, but what is queued is still written.
     Ending,
-    /// The stream was ended from this side.
+    /// No: the node has closed the stream.
     Closed,
 }
 
@@ -78,17 +76,17 @@ impl Connection {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Authenticated, or authentication is off.
-    pub fn recognise(&self) {
-        self.inner().known = true;
+    /// Marks the client as authenticated, or authentication as off.
+    pub fn set_authenticated(&self) {
+        self.inner().authenticated = true;
     }
 
-    /// From now on the client's rights are those of this caller.
+    /// Sets the client's principal.
     pub(crate) fn set_viewer(&self, api: &Api) {
         *self.viewer.lock().unwrap_or_else(PoisonError::into_inner) = Some(api.downgrade());
     }
 
-    /// From now on what waits for the client is counted here.
+    /// Sets the budget that counts what the stream keeps.
     pub(crate) fn set_budget(&self, budget: ByteBudget) {
         let mut inner = self.inner();
         inner.charge = Some(budget.charge(inner.answers.bytes + inner.events.bytes));
@@ -100,7 +98,7 @@ impl Connection {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a read, whose answer may be large, may be carried out.
+    /// Refuses a read while the client is above its budget: the answer may be large.
     pub(crate) fn check_read(&self) -> Result<(), Failure> {
         self.budget().map_or(Ok(()), |budget| budget.check_read())
     }
@@ -110,8 +108,8 @@ impl Connection {
         self.budget().map(|budget| budget.charge(bytes))
     }
 
-    /// Counts bytes in the budget of the client's identity alone: what one connection can keep of them has a bound of its
-    /// own, and reading answers does not free them.
+    /// Counts bytes in the budget of the client's identity only: one connection has its own bound on them, and reading
+    /// answers does not free them.
     pub(crate) fn charge_identity(&self, bytes: usize) -> Option<Charge> {
         self.budget().map(|budget| budget.charge_identity(bytes))
     }
@@ -121,7 +119,7 @@ impl Connection {
         self.budget().is_none_or(|budget| budget.has_identity_room())
     }
 
-    /// Waits for the turn of a read whose cost grows with what is in the table.
+    /// Waits for the turn of a read whose cost grows with the table.
     pub(crate) fn read_turn(&self) -> Option<AwaitedPermit> {
         self.budget().map(|budget| Box::pin(budget.read_turn()) as _)
     }
@@ -142,18 +140,18 @@ impl Connection {
         }
     }
 
-    /// Whether the client may still have this grant, for which it has waited.
-    pub(crate) fn may_receive(&self, grant: &Grant) -> Result<(), Failure> {
-        self.viewer().map_or(Ok(()), |viewer| viewer.may_receive(grant))
+    /// Checks that the client may still receive a grant that it has waited for.
+    pub(crate) fn check_may_receive(&self, grant: &Grant) -> Result<(), Failure> {
+        self.viewer().map_or(Ok(()), |viewer| viewer.check_may_receive(grant))
     }
 
-    /// Whether it is known who the client is, or nobody asks.
-    pub fn is_known(&self) -> bool {
-        self.inner().known
+    /// Whether the client is authenticated, or authentication is off.
+    pub fn is_authenticated(&self) -> bool {
+        self.inner().authenticated
     }
 
-    /// An operation has come in. False if too many wait for their answer already.
-    pub fn begin(&self) -> bool {
+    /// Counts an operation that arrived. Returns false if too many are unanswered.
+    pub fn begin_operation(&self) -> bool {
         let mut inner = self.inner();
         inner.open += 1;
         inner.open <= OPERATIONS_OPEN_MAX
@@ -172,7 +170,7 @@ impl Connection {
         self.send(id, v1::answer::Kind::Error(wire_error(&self.disclose(failure))));
     }
 
-    /// Answers an operation with this.
+    /// Answers an operation with a message.
     pub fn send(&self, id: u64, kind: v1::answer::Kind) {
         let mut inner = self.inner();
         inner.open = inner.open.saturating_sub(1);
@@ -198,12 +196,12 @@ impl Connection {
         }
     }
 
-    /// The client learns which node it speaks with.
+    /// Sends the id of this node.
     pub fn welcome(&self, node_id: u64) {
         self.push(v1::event::Kind::Welcome(v1::Welcome { node_id }));
     }
 
-    /// The client learns that one of its sessions has ended.
+    /// Notifies the client that one of its sessions has ended.
     pub fn session_ended(&self, session: SessionId, why: SessionEnd) {
         self.inner().sessions.remove(&session);
         let why = match why {
@@ -214,7 +212,7 @@ impl Connection {
         self.push(v1::event::Kind::SessionEnded(event));
     }
 
-    /// The client learns that one of its grants was taken away.
+    /// Notifies the client that it has lost a grant.
     pub fn grant_lost(&self, session: SessionId, lock: &LockName, token: Token, why: &str) {
         let event = v1::GrantLost {
             session: session.to_string(),
@@ -226,8 +224,8 @@ impl Connection {
     }
 
     fn push(&self, kind: v1::event::Kind) {
-        // Whoever was known and no longer is, is told so with its next operation, and of nothing else.
-        if self.is_known() && self.viewer().is_some_and(|viewer| !viewer.is_known()) {
+        // A client whose credentials were revoked gets no more events; its next operation is refused.
+        if self.is_authenticated() && self.viewer().is_some_and(|viewer| !viewer.is_authenticated()) {
             return self.end();
         }
         let mut inner = self.inner();
@@ -238,17 +236,17 @@ impl Connection {
         }
     }
 
-    /// Remembers that this stream speaks for a session.
-    pub fn speaks_for(&self, session: SessionId) {
+    /// Adds a session that is attached to this stream.
+    pub fn add_session(&self, session: SessionId) {
         self.inner().sessions.insert(session);
     }
 
-    /// The sessions it speaks for.
+    /// Returns the sessions attached to this stream.
     pub fn sessions(&self) -> Vec<SessionId> {
         self.inner().sessions.iter().copied().collect()
     }
 
-    /// Ends the stream: nothing more is read from it or written to it.
+    /// Closes the stream at once: nothing more is read or written.
     pub fn close(&self) {
         let mut inner = self.inner();
         inner.closed = true;
@@ -258,19 +256,19 @@ impl Connection {
         inner.wake();
     }
 
-    /// Ends the stream when all that has gathered is written; nothing more is read from it.
+    /// Closes the stream once everything queued is written. Nothing more is read.
     pub fn end(&self) {
         let mut inner = self.inner();
         inner.ending = true;
         inner.wake();
     }
 
-    /// Whether it was ended from this side.
+    /// Whether the node has closed the stream.
     pub fn is_closed(&self) -> bool {
         self.inner().closed
     }
 
-    /// The next frame; `None` when the stream was ended.
+    /// Polls for the next frame; `None` when the stream is closed.
     pub fn poll_frame(&self, context: &mut Context<'_>) -> Poll<Option<v1::ServerFrame>> {
         let mut inner = self.inner();
         if inner.closed {
@@ -290,7 +288,7 @@ impl Connection {
         let before = inner.answers.bytes + inner.events.bytes;
         let mut room = FRAME_BYTES_MAX;
         let answers = inner.answers.take_some(&mut room);
-        // An event may be about an answer that is still behind, and must not overtake it.
+        // An event may refer to an answer that is still queued, and must not overtake it.
         let events = match inner.answers.items.is_empty() {
             true => inner.events.take_some(&mut room),
             false => Vec::new(),
@@ -321,13 +319,13 @@ impl Inner {
     }
 }
 
-/// Messages that wait to be sent.
+/// Queued messages.
 #[derive(Debug)]
 struct Queue<T> {
     items: Vec<T>,
     /// The size of each, in the same order.
     sizes: VecDeque<usize>,
-    /// Of all of them.
+    /// The sum of the sizes.
     bytes: usize,
 }
 
@@ -338,9 +336,9 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Message> Queue<T> {
-    /// How large it is.
+    /// Queues a message and returns its size.
     fn push(&mut self, item: T) -> usize {
-        // With its tag and length.
+        // Includes its tag and length.
         let size = item.encoded_len() + 8;
         self.bytes += size;
         self.sizes.push_back(size);
@@ -348,7 +346,7 @@ impl<T: Message> Queue<T> {
         size
     }
 
-    /// As many as fit into the frame, at least one if there is one.
+    /// Takes as many as fit into the frame, at least one if there is one.
     fn take_some(&mut self, room: &mut usize) -> Vec<T> {
         let mut count = 0;
         for size in self.sizes.iter().take(ITEMS_PER_FRAME_MAX) {
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_stays_below_what_clients_take() {
+    fn frames_stay_below_the_size_that_clients_accept() {
         let connection = Connection::default();
         for id in 0..200 {
             connection.send(id, value(64 * 1024));
@@ -401,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_answers_stop_the_intake_by_their_bytes() {
+    fn unread_bytes_stop_the_intake() {
         let connection = Connection::default();
         for id in 0..31 {
             connection.send(id, value(64 * 1024));
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_larger_than_a_frame_goes_alone() {
+    fn answer_larger_than_a_frame_is_sent_alone() {
         let connection = Connection::default();
         connection.send(1, value(FRAME_BYTES_MAX + 1));
         connection.send(2, value(1));

@@ -1,15 +1,15 @@
-//! Which operations can take long: they wait for their turn (`crate::turns`).
+//! Classifies operations that can take long and therefore wait for their turn (`crate::limits::turns`).
 
 use lockkeeper_api::v1::operation::Kind;
 use lockkeeper_api::{session_id, v1};
 
 use crate::api::Api;
 
-/// A session with more grants than this has them listed like any other long list.
+/// Listing more grants than this counts as a long read.
 const FEW_GRANTS: u32 = 1_000;
 
-/// Whether the cost of an operation grows with what is in the table. Writes do not count: their cost is bounded when they are
-/// applied. Nor do renewals and what is needed for them.
+/// Whether the cost of an operation grows with the table. Writes do not count: their cost is bounded when they are applied.
+/// Renewals, and what is needed for them, do not count either.
 pub(super) fn grows_with_table(api: &Api, operation: &v1::Operation) -> bool {
     match &operation.kind {
         Some(

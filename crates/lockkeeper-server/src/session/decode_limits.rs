@@ -1,20 +1,21 @@
-//! Limits on the parts of a client's frame, checked before it is decoded. Two bytes on the wire can become a few hundred in
-//! memory: an operation without fields, an empty name in a list. A frame of 4 MiB could take half a gigabyte (S11).
+//! Limits on the number of parts in a client's frame, checked before it is decoded. Two bytes on the wire can become a few
+//! hundred in memory: an operation without fields, an empty name in a list. A frame of 4 MiB could take half a gigabyte
+//! (S11).
 
 use bytes::Buf;
 use lockkeeper_api::v1;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// Most operations in one frame; our library sends a thousand at most.
+/// Most operations in one frame. Our library sends at most a thousand.
 pub(crate) const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
-/// Most texts, byte strings and messages in all operations of one frame; the largest renewal has half as many.
+/// Most strings, byte fields and messages in all operations of one frame. The largest renewal has half as many.
 const FIELDS_PER_FRAME_MAX: usize = 1 << 18;
-/// Smaller frames cannot become large, and are not looked at.
+/// Smaller frames cannot become large and are not checked.
 const SMALL_BYTES: usize = 64 << 10;
-/// Frame, operation and the request in it: the levels that have lists.
+/// The levels that have lists: the frame, its operations and their requests.
 const DEPTH: usize = 3;
 
-/// Refuses the bytes of a [`v1::ClientFrame`] that would take much more memory than they are long. Bytes that are no
+/// Refuses the bytes of a [`v1::ClientFrame`] that would take much more memory than their length. Bytes that are not
 /// protobuf are left to the decoder.
 pub(crate) fn check_frame(bytes: &[u8]) -> Result<(), &'static str> {
     if bytes.len() <= SMALL_BYTES {
@@ -25,7 +26,7 @@ pub(crate) fn check_frame(bytes: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The memory of decoded operations, about: what they have on the heap is as long as what they were decoded from.
+/// Estimates the memory of decoded operations: their heap data is about as large as their encoding.
 pub(crate) fn decoded_bytes(operations: &[v1::Operation]) -> usize {
     use prost::Message;
     operations.iter().map(|operation| size_of::<v1::Operation>() + 2 * operation.encoded_len()).sum()
@@ -69,10 +70,10 @@ impl Count {
             _ => self.fields += 1,
         }
         if self.operations > OPERATIONS_PER_FRAME_MAX {
-            return Err("it has too many operations");
+            return Err("too many operations in one frame");
         }
         if self.fields > FIELDS_PER_FRAME_MAX {
-            return Err("its operations have too many fields");
+            return Err("too many fields in the operations of one frame");
         }
         Ok(())
     }
@@ -88,7 +89,7 @@ mod tests {
     const FRAME_BYTES: usize = 4 << 20;
 
     #[test]
-    fn frames_that_grow_when_they_are_decoded_are_refused() {
+    fn frames_that_expand_when_decoded_are_refused() {
         let operations = [0x0a, 0].repeat(FRAME_BYTES / 2);
         assert!(check_frame(&operations).is_err());
         let renewal = |count, length: usize| {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_frame_are_left_to_the_decoder() {
+    fn malformed_bytes_are_left_to_the_decoder() {
         for bytes in [vec![0xff; 1 << 20], [0x0a, 0xff, 0xff, 0x7f].repeat(1 << 18), vec![0x0b; 1 << 20]] {
             assert!(check_frame(&bytes).is_ok());
         }

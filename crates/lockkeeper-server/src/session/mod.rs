@@ -1,4 +1,4 @@
-//! One stream for each client: many operations in a frame, answers in any order, grants and events pushed.
+//! The stream of a client: many operations in a frame, answers in any order, pushed grants and events.
 
 pub mod connection;
 mod costs;

@@ -10,14 +10,14 @@ use lockkeeper_core::{Command, Wait};
 use super::connection::Connection;
 use super::costs;
 use crate::api::{Admitted, Api, check_request_id};
-use crate::budget::ConnectionBudget;
-use crate::callers::Caller;
+use crate::effects::callers::Caller;
 use crate::failure::Failure;
+use crate::limits::budget::ConnectionBudget;
 
-/// An observer is answered after this time, even if nothing has changed.
+/// An observer is answered after this time even if nothing has changed.
 const OBSERVED_FOR: Duration = Duration::from_secs(30);
 
-/// Most sessions in one renewal, which is carried out in one go.
+/// Most sessions in one renewal, which runs without interruption.
 const SESSIONS_PER_RENEWAL_MAX: usize = 8_192;
 
 /// Carries out one operation.
@@ -28,18 +28,18 @@ pub(super) fn carry_out(
     operation: v1::Operation,
 ) {
     let id = operation.id;
-    let has_room = connection.begin();
-    // What frees, ends or renews something is always accepted (S11).
-    if !has_room && operation.kind.as_ref().is_none_or(operation::asks_for_more) {
+    let has_room = connection.begin_operation();
+    // Operations that free, end or renew something are always accepted (S11).
+    if !has_room && operation.kind.as_ref().is_none_or(operation::adds_work) {
         let overload = Failure::Overload {
-            why: "too many operations of this stream wait for their answer".into(),
+            why: "too many unanswered operations on this stream".into(),
             retry_after_ms: api.shared().queue.retry_after_ms(),
         };
         return connection.fail(id, overload);
     }
     let done = match operation.kind {
         None => {
-            Err(Failure::Invalid("an operation has no kind: this client is newer than the node".to_owned()))
+            Err(Failure::Invalid("unknown kind of operation: the client is newer than this node".to_owned()))
         }
         Some(kind) => Operation::try_from(kind)
             .map_err(Failure::from)
@@ -67,7 +67,7 @@ fn run(
         Operation::Observe(request) => observe(api, connection, id, request)?,
         Operation::Authenticate(request) => {
             *api = api.with_token(&request.token)?;
-            connection.recognise();
+            connection.set_authenticated();
             connection.set_viewer(api);
             connection.set_budget(api.budget(budget));
             connection.send(id, answer::Kind::Done(v1::Done {}));
@@ -76,7 +76,7 @@ fn run(
     Ok(())
 }
 
-/// Queues the command that a request becomes, or answers the request at once.
+/// Queues the command of a request, or answers a read at once.
 fn submit(
     api: &Api,
     connection: &Arc<Connection>,
@@ -86,7 +86,7 @@ fn submit(
 ) -> Result<(), Failure> {
     match api.admit(request)? {
         Admitted::Command(command) => {
-            must_have_request_id(&command)?;
+            check_has_request_id(&command)?;
             let shape = command.opens().map_or(shape, ReplyShape::Opening);
             api.shared().submit(command, Caller::Stream { connection: connection.clone(), id, shape });
         }
@@ -95,37 +95,39 @@ fn submit(
             connection.send(id, api.read(request)?.try_into()?);
         }
         Admitted::Steps(_) => {
-            return Err(Failure::Unsupported("this is a call of its own, not an operation".to_owned()));
+            return Err(Failure::Unsupported(
+                "this request is not supported on a stream: use the unary call".to_owned(),
+            ));
         }
     }
     Ok(())
 }
 
-/// On a stream a request that may wait needs an id: a client that was cut off finds it again by it.
-fn must_have_request_id(command: &Command) -> Result<(), Failure> {
+/// Checks that a request that may wait has an id. A client that reconnects finds its request by it.
+fn check_has_request_id(command: &Command) -> Result<(), Failure> {
     let Command::Acquire(request) = command else { return Ok(()) };
     match &request.request {
         Some(id) => check_request_id(id),
         None if request.wait == Wait::No => Ok(()),
-        None => Err(Failure::Invalid("a request that waits on a stream needs a request id".to_owned())),
+        None => Err(Failure::Invalid("an acquire that waits needs a request id on a stream".to_owned())),
     }
 }
 
 fn keep_alive(api: &Api, request: &v1::KeepAliveAll) -> Result<answer::Kind, Failure> {
-    // A renewal of nothing is a question: do you still lead? Otherwise each session asks by itself.
+    // An empty renewal asks whether this node still leads. Otherwise the renewal of each session checks it.
     if request.sessions.is_empty() {
-        api.may_answer()?;
+        api.check_leads()?;
     }
     if request.sessions.len() > SESSIONS_PER_RENEWAL_MAX {
         return Err(Failure::TooLarge(format!(
-            "{} sessions are to be renewed at once, at most {SESSIONS_PER_RENEWAL_MAX} can be: divide them into several \
+            "{} sessions in one renewal, at most {SESSIONS_PER_RENEWAL_MAX} are allowed: split them into several \
              operations",
             request.sessions.len()
         )));
     }
     let mut ttl_ms = Vec::with_capacity(request.sessions.len());
     for session in &request.sessions {
-        // What cannot be a session is lost, like any other that nobody knows.
+        // A malformed id is answered as a lost session, like an unknown one.
         ttl_ms.push(match session_id(session) {
             Ok(session) => api.keep_alive(session)?.unwrap_or(0),
             Err(_) => 0,
@@ -147,7 +149,7 @@ fn attach(
     Ok(answer::Kind::Attach(v1::AttachResponse { ttl_ms, grants }))
 }
 
-/// Answers when somebody else leads than the caller knows, or after a while.
+/// Answers when the leader differs from the one that the caller knows, or after a timeout.
 fn observe(
     api: &Api,
     connection: &Arc<Connection>,

@@ -1,5 +1,5 @@
-//! A client's stream as one thing that is polled: frames come in and are carried out, frames go out. There
-//! is no task between the socket and the proposer, and a client that does not read is not read from.
+//! A client's stream as a single `Stream`: polling it carries out incoming frames and yields outgoing ones. There is no task
+//! between the socket and the proposer, and the node does not read from a client that does not read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,56 +14,56 @@ use super::connection::{AwaitedPermit, Connection, Intake};
 use super::costs;
 use super::decode_limits::{OPERATIONS_PER_FRAME_MAX, decoded_bytes};
 use crate::api::Api;
-use crate::budget::{Charge, ConnectionBudget, SMALL_BYTES};
+use crate::limits::budget::{Charge, ConnectionBudget, SMALL_BYTES};
+use crate::limits::turns::TurnPermit;
 use crate::listen::LogThrottle;
-use crate::security::Who;
-use crate::turns::TurnPermit;
+use crate::security::Principal;
 
-/// Operations carried out in one go before others get their turn, also if there are answers to write all the time: a
-/// client whose requests are all refused must not keep renewals of others waiting.
+/// Most operations in one turn, even if there are always answers to write: a client whose requests are all refused must not
+/// delay renewals of others.
 const OPERATIONS_PER_TURN: usize = 512;
-/// The same for the answers they bring: what is long to send takes long to put together.
+/// Most bytes of answers in one turn: long answers take long to build.
 const BYTES_PER_TURN: usize = 256 << 10;
-/// The same for frames, whatever is in them.
+/// Most frames in one turn, whatever is in them.
 const FRAMES_PER_TURN: usize = 32;
-/// The same for time: some operations take long.
+/// Longest turn: some operations take long.
 const TURN_TIME_MAX: Duration = Duration::from_millis(1);
-/// The clock is read once for so many operations.
+/// The clock is read once per this many operations.
 const OPERATIONS_PER_CLOCK: usize = 8;
 
-/// The stream of frames to a client, which takes in the client's frames on the way.
+/// The stream of frames to a client. Polling it also processes the client's frames.
 pub struct ClientStream<Inbound> {
     inbound: Inbound,
-    /// What is left of the frame that came in last. The next one is read when this is empty, and nothing of it is carried
-    /// out while the answers before it have used up the connection's budget.
+    /// The rest of the last frame. The next frame is read when this is empty. No operation is carried out while the client
+    /// has too many unread answers.
     pending: std::vec::IntoIter<v1::Operation>,
-    /// Counts `pending` in the budget of the client's identity, as soon as it has to wait.
+    /// Counts `pending` in the budget of the client's identity once it has to wait.
     pending_charge: Option<Charge>,
     connection: Arc<Connection>,
     budget: ConnectionBudget,
     api: Api,
     turn: Turn,
-    gate: Gate,
+    permit_state: PermitState,
 }
 
-/// Waits for the permit to do what takes long.
-enum Gate {
-    Open,
-    /// The next operation is a read whose cost grows with what is in the table.
-    Read(AwaitedPermit),
+/// Whether the stream waits for a permit for long work.
+enum PermitState {
+    NotNeeded,
+    /// The next operation is a read whose cost grows with the table.
+    AwaitingRead(AwaitedPermit),
     /// The last turn was used up.
-    Bulk(AwaitedPermit),
+    AwaitingBulk(AwaitedPermit),
 }
 
-/// What was done for a client since others had their turn.
+/// The work done for a client in the current turn.
 #[derive(Debug, Default)]
 struct Turn {
     operations: usize,
     bytes: usize,
     frames: usize,
-    /// When the first operations were done.
+    /// When the first operations were counted.
     began: Option<Instant>,
-    has_had_its_time: bool,
+    time_used_up: bool,
 }
 
 impl Turn {
@@ -71,30 +71,30 @@ impl Turn {
         self.operations >= OPERATIONS_PER_TURN
             || self.bytes >= BYTES_PER_TURN
             || self.frames >= FRAMES_PER_TURN
-            || self.has_had_its_time
+            || self.time_used_up
     }
 
     fn count_operation(&mut self) {
         self.operations += 1;
         if self.operations.is_multiple_of(OPERATIONS_PER_CLOCK) {
             let began = *self.began.get_or_insert_with(Instant::now);
-            self.has_had_its_time |= began.elapsed() >= TURN_TIME_MAX;
+            self.time_used_up |= began.elapsed() >= TURN_TIME_MAX;
         }
     }
 }
 
 impl<Inbound> ClientStream<Inbound> {
-    /// Serves a client whose frames come from `inbound`.
+    /// Serves a client whose frames arrive from `inbound`.
     pub fn new(inbound: Inbound, api: Api) -> ClientStream<Inbound> {
         ClientStream::within(&ConnectionBudget::default(), inbound, api)
     }
 
-    /// The same for one of several streams on a connection.
+    /// Serves one of several streams on a connection.
     pub(crate) fn within(budget: &ConnectionBudget, inbound: Inbound, api: Api) -> ClientStream<Inbound> {
         ClientStream::on(Arc::new(Connection::default()), budget, inbound, api)
     }
 
-    /// The same for a connection that somebody else looks at too.
+    /// Serves a client with a `Connection` that the caller shares.
     pub(crate) fn on(
         connection: Arc<Connection>,
         budget: &ConnectionBudget,
@@ -102,8 +102,8 @@ impl<Inbound> ClientStream<Inbound> {
         api: Api,
     ) -> ClientStream<Inbound> {
         connection.set_budget(api.budget(budget));
-        if *api.who() != Who::Nobody || !api.is_enforced() {
-            connection.recognise();
+        if *api.principal() != Principal::Anonymous || !api.is_enforced() {
+            connection.set_authenticated();
         }
         connection.set_viewer(&api);
         connection.welcome(api.home().identity().node_id);
@@ -117,7 +117,7 @@ impl<Inbound> ClientStream<Inbound> {
             budget,
             api,
             turn: Turn::default(),
-            gate: Gate::Open,
+            permit_state: PermitState::NotNeeded,
         }
     }
 }
@@ -126,18 +126,18 @@ impl<Inbound, E> ClientStream<Inbound>
 where
     Inbound: Stream<Item = Result<v1::ClientFrame, E>> + Unpin,
 {
-    /// Carries out what has come in, until there is no more, the turn is over or the answers have to be read first. The
-    /// end of the stream is `Ready`.
+    /// Carries out operations until there are no more, the turn is over, or the client has to read answers first. `Ready`
+    /// means the end of the stream.
     fn poll_operations(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut queued_before = None;
         loop {
-            // Asked before each operation: one frame may ask for more than fits into the node's memory.
+            // Checked before each operation: the answers to one frame may exceed the node's memory.
             let queued = match self.connection.intake() {
                 Intake::Open { bytes_queued } => bytes_queued,
                 Intake::Closed => return Poll::Ready(()),
                 Intake::Ending => return Poll::Pending,
                 Intake::Behind => {
-                    // There is a frame to be read now, and after it the next poll goes on here.
+                    // `poll_frame` yields a frame now, and the next poll continues here.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -172,26 +172,27 @@ where
         }
     }
 
-    /// Ready when the next operation may be carried out, a read that can take long.
+    /// Polls for the permit of the next operation, a read that can take long.
     fn poll_read_permit(&mut self, context: &mut Context<'_>) -> Poll<Option<TurnPermit>> {
-        if !matches!(self.gate, Gate::Read(_)) {
-            self.gate = self.connection.read_turn().map_or(Gate::Open, Gate::Read);
+        if !matches!(self.permit_state, PermitState::AwaitingRead(_)) {
+            self.permit_state =
+                self.connection.read_turn().map_or(PermitState::NotNeeded, PermitState::AwaitingRead);
         }
-        let Gate::Read(permit) = &mut self.gate else { return Poll::Ready(None) };
+        let PermitState::AwaitingRead(permit) = &mut self.permit_state else { return Poll::Ready(None) };
         let permit = ready!(permit.as_mut().poll(context));
-        self.gate = Gate::Open;
+        self.permit_state = PermitState::NotNeeded;
         Poll::Ready(Some(permit))
     }
 
-    /// Ready when a stream that has used up its last turn may have another.
+    /// Polls for the next turn of a stream that has used up its last one.
     fn poll_bulk_permit(&mut self, context: &mut Context<'_>) -> Poll<Option<TurnPermit>> {
-        let Gate::Bulk(permit) = &mut self.gate else { return Poll::Ready(None) };
+        let PermitState::AwaitingBulk(permit) = &mut self.permit_state else { return Poll::Ready(None) };
         let permit = ready!(permit.as_mut().poll(context));
-        self.gate = Gate::Open;
+        self.permit_state = PermitState::NotNeeded;
         Poll::Ready(Some(permit))
     }
 
-    /// Counts operations that have to wait. False if there is no room for so many of them.
+    /// Counts operations that have to wait. Returns false if they exceed the budget.
     fn charge_pending(&mut self) -> bool {
         if self.pending_charge.is_some() || self.pending.as_slice().is_empty() {
             return true;
@@ -238,11 +239,12 @@ where
         let this = &mut *self;
         if this.turn.is_over() {
             this.turn = Turn::default();
-            this.gate = this.connection.bulk_turn().map_or(Gate::Open, Gate::Bulk);
+            this.permit_state =
+                this.connection.bulk_turn().map_or(PermitState::NotNeeded, PermitState::AwaitingBulk);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Answers go out whether or not there is a permit for further operations.
+        // Answers are sent even without a permit for further operations.
         let Poll::Ready(permit) = this.poll_bulk_permit(context) else {
             return this.connection.poll_frame(context);
         };
@@ -257,7 +259,7 @@ where
 
 impl<Inbound> Drop for ClientStream<Inbound> {
     fn drop(&mut self) {
-        // Its sessions live on: the client comes back and attaches to them, or they expire.
+        // Its sessions stay: the client reconnects and attaches to them, or they expire.
         self.connection.close();
         self.api.shared().callers.forget(&self.connection, &self.connection.sessions());
     }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use lockkeeper_server::backup::token_floor::FloorSource;
 use lockkeeper_server::backup::{self, Restored};
-use lockkeeper_server::token_floor::FloorSource;
 use lockkeeper_server::{Node, NodeConfig};
 use serde_json::json;
 
@@ -15,7 +15,7 @@ async fn put(client: Client, body: serde_json::Value) -> u64 {
     client.post("/v1/value/put", body).await.ok()["version"].as_u64().unwrap()
 }
 
-/// Every number that a cell gives when it is used for a while.
+/// Uses a cell for a while and returns every token and version that it gave.
 async fn work(client: Client, name: &str) -> Vec<u64> {
     let session = client.session().await;
     let mut given = Vec::new();
@@ -33,7 +33,7 @@ fn restore(folder: &Path, name: &str, floor: FloorSource) -> Restored {
     backup::restore(&folder.join("backup"), &folder.join(name), 1, floor).unwrap()
 }
 
-/// A cell that was restored serves, and this is what it gives.
+/// Starts a restored cell, uses it and returns every token and version that it gave.
 async fn work_of(folder: &Path, name: &str) -> Vec<u64> {
     let mut node = Node::start(NodeConfig::durable(folder.join(name))).await.unwrap();
     let address = node.listen("127.0.0.1:0").await.unwrap();
@@ -47,7 +47,7 @@ fn all_above(given: &[u64], floor: u64) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_backup_restored_twice_gives_different_numbers() {
+async fn two_restores_of_a_backup_give_different_tokens_and_versions() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     let (node, client) = start().await;
@@ -56,7 +56,7 @@ async fn a_backup_restored_twice_gives_different_numbers() {
     let fence = json!({"lock": "held", "token": held});
     put(client, json!({"key": "kept", "value": "v", "fence": fence})).await;
     fs::write(folder.join("backup"), client.get("/v1/snapshot").await.body).unwrap();
-    // The old cell goes on after its backup.
+    // The old cell continues after its backup.
     let mut highest = work(client, "old").await.into_iter().max().unwrap();
     node.stop().await;
 
@@ -69,7 +69,7 @@ async fn a_backup_restored_twice_gives_different_numbers() {
         highest = given.into_iter().max().unwrap();
     }
 
-    // A floor by hand, above both.
+    // An explicit floor, above both.
     let restored = restore(folder, "third", FloorSource::Given(highest + 1_000));
     assert_eq!(restored.floor, highest + 1_000);
     all_above(&work_of(folder, "third").await, highest + 1_000);

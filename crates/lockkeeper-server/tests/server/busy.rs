@@ -1,4 +1,4 @@
-//! A node with much to do at once: what comes together goes into one entry, and what ends at once is taken back in slices.
+//! A busy node: concurrent commands go into one entry, and the locks of a large session are released in slices.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::http;
 const LONG: Duration = Duration::from_secs(60);
 const FRAME: u64 = 500;
 const MANY: u64 = 100_000;
-/// An unoptimised node on a machine that others use too. What it takes otherwise: docs/performance.md.
+/// Bound for an unoptimized build on a shared machine. For real figures see docs/performance.md.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
 struct Client {
@@ -27,7 +27,7 @@ impl Client {
         Client { frames, answers }
     }
 
-    /// Asks for all of these locks in one frame, and waits until all are granted.
+    /// Acquires all of these locks in one frame, and waits until all are granted.
     async fn take(&mut self, session: &str, locks: std::ops::Range<u64>) {
         let count = locks.end - locks.start;
         let operations = locks.map(|number| v1::Operation {
@@ -38,14 +38,13 @@ impl Client {
                 ..Default::default()
             })),
         });
-        self.frames
-            .send(v1::ClientFrame { operations: operations.collect() })
-            .await
-            .expect("the node is there");
+        self.frames.send(v1::ClientFrame { operations: operations.collect() }).await.expect("the node runs");
         let mut granted = 0;
         while granted < count {
-            let frame =
-                tokio::time::timeout(LONG, self.answers.recv()).await.expect("in time").expect("it goes on");
+            let frame = tokio::time::timeout(LONG, self.answers.recv())
+                .await
+                .expect("in time")
+                .expect("an open stream");
             for answer in frame.answers {
                 assert!(matches!(answer.kind, Some(answer::Kind::Grant(_))), "{answer:?}");
                 granted += 1;
@@ -61,7 +60,7 @@ async fn syncs(client: http::Client) -> u64 {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn all_that_is_queued_goes_into_one_entry_and_one_sync() {
+async fn queued_commands_go_into_one_entry_and_one_sync() {
     let folder = tempfile::tempdir().unwrap();
     let mut node = Node::start(NodeConfig::durable(folder.path())).await.unwrap();
     let http = http::Client { address: node.listen("127.0.0.1:0").await.unwrap() };
@@ -99,16 +98,16 @@ async fn a_session_of_100_000_locks_ends_without_stalling_the_others() {
         assert!(began.elapsed() < LONG, "{} locks are left", node.api().status().locks_held);
     }
     println!(
-        "{MANY} locks were taken back within {:?}; of {pairs} pairs of another client meanwhile the longest took \
-         {longest:?}, before it {calm:?}",
+        "{MANY} locks were released within {:?}; the longest of {pairs} pairs of another client took {longest:?} meanwhile, \
+         {calm:?} before",
         began.elapsed()
     );
-    assert!(pairs > 2, "the other client was served {pairs} times only while they were taken back");
+    assert!(pairs > 2, "the other client was served only {pairs} times while the locks were released");
     assert!(longest < GAP_MAX, "another client was stalled for {longest:?}");
     node.stop().await;
 }
 
-/// Takes and gives back a lock so many times; the longest time that one of them took.
+/// Acquires and releases a lock `pairs` times. Returns the longest time that one pair took.
 async fn longest_pair(node: &Node, session: SessionId, pairs: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..pairs {

@@ -1,5 +1,5 @@
-//! Three nodes in this process: what takes too many entries for real ones. A node that was down for so long that the
-//! log no longer has what it lacks gets a snapshot; if that is cut off in the middle, the next try goes on from there.
+//! A cell of three nodes in this process, for tests that need too many entries for real ones. A node that was down until the
+//! log no longer has the entries that it lacks gets a snapshot. If the transfer breaks off, the next attempt resumes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use crate::support::{PATIENT, addresses, free_address, put, until};
 const ENTRIES: u64 = 600;
 const VALUES: u64 = 100;
 const VALUE_BYTES: usize = 20_000;
-/// In front of the node that lags: it lets through so many bytes, and then none.
+/// A proxy in front of the lagging node that cuts connections after a number of bytes.
 struct Proxy {
     address: String,
     real: String,
-    way: Arc<Way>,
+    link: Arc<Link>,
     running: AbortHandle,
     tasks: JoinSet<()>,
 }
 
-/// What may pass to the node, and what has.
-struct Way {
+/// The link to the node.
+struct Link {
     /// How many bytes may still pass.
     budget: AtomicU64,
     passed: AtomicU64,
-    /// One byte of a value is to be changed on the way.
+    /// Whether to change one byte of a value in transit.
     damages: AtomicBool,
 }
 
-impl Way {
-    /// Changes a byte in the middle of a value, if that is due and there is one.
+impl Link {
+    /// Changes a byte in the middle of a value, if requested and there is one.
     fn damage(&self, bytes: &mut [u8]) {
         let value = [b'x'; 1_000];
         if self.damages.load(Ordering::Relaxed)
@@ -55,22 +55,22 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (budget, passed) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let way = Arc::new(Way { budget, passed, damages: AtomicBool::new(false) });
+        let link = Arc::new(Link { budget, passed, damages: AtomicBool::new(false) });
         let mut tasks = JoinSet::new();
         let running = {
-            let (real, way) = (real.clone(), way.clone());
+            let (real, link) = (real.clone(), link.clone());
             tasks.spawn(async move {
                 let mut connections = JoinSet::new();
                 loop {
                     let (inbound, _) = listener.accept().await.unwrap();
-                    let (real, way) = (real.clone(), way.clone());
+                    let (real, link) = (real.clone(), link.clone());
                     connections.spawn(async move {
-                        let _ = carry(inbound, &real, &way).await;
+                        let _ = carry(inbound, &real, &link).await;
                     });
                 }
             })
         };
-        Proxy { address, real, way, running, tasks }
+        Proxy { address, real, link, running, tasks }
     }
 }
 
@@ -81,7 +81,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(inbound: TcpStream, real: &str, way: &Way) -> std::io::Result<()> {
+async fn carry(inbound: TcpStream, real: &str, link: &Link) -> std::io::Result<()> {
     let outbound = TcpStream::connect(real).await?;
     let (mut from_peer, mut to_peer) = inbound.into_split();
     let (mut from_node, mut to_node) = outbound.into_split();
@@ -89,14 +89,14 @@ async fn carry(inbound: TcpStream, real: &str, way: &Way) -> std::io::Result<()>
         let mut bytes = vec![0; 64 * 1024];
         loop {
             let count = from_peer.read(&mut bytes).await?;
-            let left = way.budget.load(Ordering::Relaxed);
+            let left = link.budget.load(Ordering::Relaxed);
             if count == 0 || left < count as u64 {
                 // The connection breaks.
                 return Ok::<_, std::io::Error>(());
             }
-            way.budget.fetch_sub(count as u64, Ordering::Relaxed);
-            way.passed.fetch_add(count as u64, Ordering::Relaxed);
-            way.damage(&mut bytes[..count]);
+            link.budget.fetch_sub(count as u64, Ordering::Relaxed);
+            link.passed.fetch_add(count as u64, Ordering::Relaxed);
+            link.damage(&mut bytes[..count]);
             to_node.write_all(&bytes[..count]).await?;
         }
     };
@@ -107,7 +107,7 @@ async fn carry(inbound: TcpStream, real: &str, way: &Way) -> std::io::Result<()>
     }
 }
 
-/// The file with the parts of a snapshot that have arrived so far.
+/// Returns the file with the parts of a snapshot that have arrived so far.
 fn incoming(data: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(data.join("snapshot")).ok()?;
     let mut parts =
@@ -119,22 +119,22 @@ fn arrived(data: &Path) -> Option<u64> {
     incoming(data).and_then(|path| Some(path.metadata().ok()?.len()))
 }
 
-/// What happens to a part of the snapshot besides.
+/// Where a part of the snapshot is damaged.
 #[derive(Clone, Copy, PartialEq)]
 enum Damage {
-    /// On the way: its checksum does not fit, and it is sent again.
+    /// In transit: its checksum does not match, and the part is sent again.
     Sent,
-    /// On the disk, between two lives of the node: the whole does not fit, and all of it is sent again.
+    /// On disk, between two runs of the node: the checksum of the whole does not match, and all of it is sent again.
     Stored,
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_node_that_was_down_for_long_gets_a_snapshot_and_goes_on_where_it_was_cut() {
+async fn interrupted_snapshot_transfer_to_a_lagging_node_is_resumed() {
     gets_a_snapshot(Damage::Sent).await;
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn half_a_snapshot_that_was_damaged_on_the_disk_is_thrown_away() {
+async fn partial_snapshot_damaged_on_disk_is_discarded() {
     gets_a_snapshot(Damage::Stored).await;
 }
 
@@ -158,7 +158,7 @@ async fn gets_a_snapshot(damage: Damage) {
     let leader = || nodes.iter().find(|node| node.api().ready().is_ok());
     until("a leader that stays", async || match leader() {
         Some(_) => Some(()),
-        // The third one leads: it hands over when it stops.
+        // The third node leads. It transfers leadership when it stops.
         None => third.api().ready().ok(),
     })
     .await;
@@ -179,32 +179,32 @@ async fn gets_a_snapshot(damage: Damage) {
     println!("{ENTRIES} entries in {:.1} s", began.elapsed().as_secs_f64());
     until("the log to be cut", async || (node.api().status().purged_index > missed_from).then_some(())).await;
 
-    // It is back, and the way to it breaks in the middle.
+    // The node restarts, and the link breaks in the middle of the transfer.
     let whole = VALUES * VALUE_BYTES as u64;
-    proxy.way.budget.store(whole / 2, Ordering::Relaxed);
-    proxy.way.passed.store(0, Ordering::Relaxed);
+    proxy.link.budget.store(whole / 2, Ordering::Relaxed);
+    proxy.link.passed.store(0, Ordering::Relaxed);
     let third = Node::open(config(3)).await.unwrap();
-    // Until nothing more arrives: what is left of the budget is too little for a part.
+    // Nothing more arrives once the rest of the budget is smaller than a part.
     let there = until("half of it to be there", async || {
         arrived(&data)
-            .filter(|there| *there > whole / 4 && proxy.way.budget.load(Ordering::Relaxed) < whole / 8)
+            .filter(|there| *there > whole / 4 && proxy.link.budget.load(Ordering::Relaxed) < whole / 8)
     })
     .await;
     assert!(there > 0 && there < whole, "{there} of {whole} bytes");
-    assert_eq!(third.api().status().values, 0, "half a snapshot is none");
-    // And it is restarted as well.
+    assert_eq!(third.api().status().values, 0, "a partial snapshot is not installed");
+    // The node is also restarted.
     third.stop().await;
     match damage {
-        Damage::Sent => proxy.way.damages.store(true, Ordering::Relaxed),
+        Damage::Sent => proxy.link.damages.store(true, Ordering::Relaxed),
         Damage::Stored => {
-            let path = incoming(&data).expect("what has arrived stays");
+            let path = incoming(&data).expect("the received parts are kept");
             let mut bytes = std::fs::read(&path).unwrap();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    proxy.way.budget.store(u64::MAX, Ordering::Relaxed);
+    proxy.link.budget.store(u64::MAX, Ordering::Relaxed);
     let third = Node::open(config(3)).await.unwrap();
     until("it to catch up", async || {
         let (own, theirs) = (third.api().status(), node.api().status());
@@ -214,22 +214,25 @@ async fn gets_a_snapshot(damage: Damage) {
     let status = third.api().status();
     assert!(status.snapshot_index > missed_from, "it was a snapshot, not the log");
     assert_eq!((status.values, status.last_token), (VALUES + 1, grant.token.0));
-    let passed = proxy.way.passed.load(Ordering::Relaxed);
+    let passed = proxy.link.passed.load(Ordering::Relaxed);
     println!("{there} of about {whole} bytes before the cut, {passed} in all");
     match damage {
         Damage::Sent => {
-            assert!(!proxy.way.damages.load(Ordering::Relaxed), "nothing was damaged on the way");
-            // What was on its way behind the damaged part is sent twice, but nothing that had been stored.
+            assert!(!proxy.link.damages.load(Ordering::Relaxed), "nothing was damaged in transit");
+            // The parts in flight behind the damaged one are sent twice, but none that was stored.
             let most = there + 2 * (whole - there) + whole / 8;
-            assert!(passed < most, "it began anew: {passed} bytes, {there} of {whole} were there");
+            assert!(
+                passed < most,
+                "the transfer was not resumed: {passed} bytes sent, {there} of {whole} were stored"
+            );
         }
         Damage::Stored => {
-            assert!(passed > whole + whole / 4, "what was damaged was not sent again: {passed} bytes")
+            assert!(passed > whole + whole / 4, "the damaged snapshot was not sent again: {passed} bytes")
         }
     }
     assert_eq!(third.api().digest(), node.api().digest(), "they have the same table");
 
-    // The cell served all the time, and serves with the third one.
+    // The cell served throughout, and serves with the third node.
     assert!(put(node, "after", 10).await);
     until("it to follow", async || {
         (third.api().status().applied_index == node.api().status().applied_index).then_some(())

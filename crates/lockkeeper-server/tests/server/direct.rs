@@ -1,4 +1,4 @@
-//! Frames straight on TCP: good ones are answered, and nothing that comes over the wire hurts the node.
+//! Frames directly on TCP: valid frames are answered, and malformed input does not harm the node.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ async fn greet(address: std::net::SocketAddr) -> TcpStream {
     greet_as(GREETING, address).await
 }
 
-async fn greet_as(who: &[u8; 8], address: std::net::SocketAddr) -> TcpStream {
+async fn greet_as(protocol: &[u8; 8], address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(who).await.unwrap();
+    stream.write_all(protocol).await.unwrap();
     let mut greeting = [0; 8];
     stream.read_exact(&mut greeting).await.unwrap();
-    assert_eq!(&greeting, who);
+    assert_eq!(&greeting, protocol);
     stream
 }
 
@@ -57,7 +57,7 @@ async fn works(address: std::net::SocketAddr) {
     assert!(matches!(frame.answers[0].kind, Some(answer::Kind::OpenSession(_))));
 }
 
-/// True if the node ends the connection, rather than waiting for more.
+/// Whether the node closes the connection instead of waiting for more.
 async fn is_cut_off(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     match tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await {
@@ -68,7 +68,7 @@ async fn is_cut_off(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_greeting_and_a_frame_may_come_byte_by_byte() {
+async fn greeting_and_frame_may_arrive_byte_by_byte() {
     let (node, address) = start().await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -85,14 +85,15 @@ async fn a_greeting_and_a_frame_may_come_byte_by_byte() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn what_is_no_frame_ends_the_connection_and_nothing_else() {
+async fn malformed_frame_closes_only_its_connection() {
     let (node, address) = start().await;
     let too_long = [0xff; 8];
     let garbled = [0, 0, 0, 4, 0x0a, 0x7f, 1, 2];
-    for (who, bytes) in
-        [GREETING, MEMBERS_GREETING].iter().flat_map(|who| [(who, &too_long[..]), (who, &garbled[..])])
+    for (protocol, bytes) in [GREETING, MEMBERS_GREETING]
+        .iter()
+        .flat_map(|protocol| [(protocol, &too_long[..]), (protocol, &garbled[..])])
     {
-        let mut stream = greet_as(who, address).await;
+        let mut stream = greet_as(protocol, address).await;
         stream.write_all(bytes).await.unwrap();
         assert!(is_cut_off(&mut stream).await, "{bytes:?}");
     }
@@ -111,19 +112,19 @@ async fn random_bytes_do_not_hurt_the_node() {
         seed
     };
     for round in 0..300 {
-        let who = if round % 2 == 0 { GREETING } else { MEMBERS_GREETING };
+        let protocol = if round % 2 == 0 { GREETING } else { MEMBERS_GREETING };
         let mut stream = match round % 3 {
             0 => TcpStream::connect(address).await.unwrap(),
-            _ => greet_as(who, address).await,
+            _ => greet_as(protocol, address).await,
         };
         let mut bytes: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
         if round % 3 == 1 {
-            // A frame of the right length with anything in it.
+            // A frame of the right length with random content.
             let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
             framed.append(&mut bytes);
             bytes = framed;
         }
-        // It may be cut off in the middle of it.
+        // The node may close the connection in the middle of it.
         let _ = stream.write_all(&bytes).await;
         drop(stream);
     }

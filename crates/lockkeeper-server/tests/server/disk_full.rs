@@ -1,5 +1,5 @@
-//! A full disk: nothing new is granted, releases and reads go on, and when there is room again everything
-//! goes on by itself. On a real file system of its own, which takes root to mount.
+//! A full disk: new grants are refused, releases and reads still work, and full service resumes by itself when there is space
+//! again. Uses a real file system of its own, which needs root to mount.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -43,7 +43,7 @@ async fn acquire(node: &Node, session: SessionId, lock: &str) -> Result<lockkeep
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
+async fn full_disk_refuses_only_new_grants_and_recovers_by_itself() {
     let folder = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(folder.path(), 60);
     let data = disk.path.join("data");
@@ -51,7 +51,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     let (session, _) = node.api().open_session(60_000, "test".into()).await.unwrap();
     let held = acquire(&node, session, "held").await.unwrap();
 
-    // Another program takes the rest of the disk: the log has its segment and the next one, and no more.
+    // Another program fills the disk: the log has only its current segment and the next one.
     let filler = disk.path.join("filler");
     std::fs::write(&filler, vec![1; 24 << 20]).unwrap();
 
@@ -67,8 +67,11 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     assert_eq!(why.code(), Code::Unavailable);
     assert!(why.to_string().contains("no space left"), "{why}");
     assert!(why.to_string().contains("releases still work"), "{why}");
-    assert!(why.to_string().contains("goes on by itself") && !why.to_string().contains("restart"), "{why}");
-    // Longer than the log takes to try again: a try does not let anything through.
+    assert!(
+        why.to_string().contains("resume by themselves") && !why.to_string().contains("restart"),
+        "{why}"
+    );
+    // Longer than the log's retry interval: a retry does not let anything through.
     for _ in 0..60 {
         assert_eq!(acquire(&node, session, "other").await.unwrap_err().code(), Code::Unavailable);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -86,7 +89,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
             Ok(grant) => break grant,
             Err(failure) => assert_eq!(failure.code(), Code::Unavailable),
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "it did not heal by itself");
+        assert!(began.elapsed() < Duration::from_secs(20), "it did not recover by itself");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert!(again.token > held.token);
@@ -98,7 +101,7 @@ async fn a_full_disk_stops_new_grants_and_nothing_else_and_heals() {
     node.stop().await;
 }
 
-/// Writes until there is no room at all.
+/// Writes until there is no space left.
 fn fill(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
     let mut size = 1 << 20;
@@ -111,7 +114,7 @@ fn fill(path: &Path) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_there_is_room() {
+async fn failed_snapshot_does_not_stop_service_and_is_retried_when_there_is_space() {
     let folder = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(folder.path(), 60);
     let config = NodeConfig {
@@ -122,7 +125,7 @@ async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_the
     let node = Node::start(config.clone()).await.unwrap();
     let (session, _) = node.api().open_session(60_000, "test".into()).await.unwrap();
     let held = acquire(&node, session, "held").await.unwrap();
-    // The log has its segment and the next one: it is only the snapshot that finds no room.
+    // The log has its current segment and the next one: only the snapshot finds no space.
     let log = disk.path.join("data/log");
     let written = || -> u64 {
         let files = std::fs::read_dir(&log).unwrap().map(|file| file.unwrap().metadata().unwrap());
@@ -132,15 +135,15 @@ async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_the
     let filler = disk.path.join("filler");
     fill(&filler);
     for number in 0..60 {
-        assert!(put(&node, &format!("k{}", number % 10)).await.is_ok(), "the log has room");
+        assert!(put(&node, &format!("k{}", number % 10)).await.is_ok(), "the log has space");
     }
-    // Somebody who asks for a copy is told, and does not wait for the room that may never come.
-    let asked = Instant::now();
+    // A backup fails at once instead of waiting for space that may never be freed.
+    let began = Instant::now();
     let why = node.api().backup().await.err().expect("no room for a snapshot");
     assert_eq!(why.code(), Code::Unavailable);
     assert!(why.to_string().contains("cannot write a snapshot"), "{why}");
     assert!(why.to_string().contains("free some space"), "{why}");
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(node.api().status().snapshot_index, 0, "none was written");
 
     let release = TableCommand::Release { session, lock: "held".into(), token: held.token, forget: false };
@@ -153,7 +156,7 @@ async fn a_snapshot_that_cannot_be_written_stops_nothing_and_is_written_when_the
         assert!(put(&node, &format!("k{}", number % 10)).await.is_ok());
     }
     until("the log to be cut", || node.api().status().purged_index > 0).await;
-    assert!(node.api().backup().await.is_ok(), "and a copy can be had");
+    assert!(node.api().backup().await.is_ok(), "a backup works again");
     node.stop().await;
 
     let node = Node::start(config).await.unwrap();

@@ -1,4 +1,4 @@
-//! A member whose disk is full still votes: a leader is elected, and the cell goes on as soon as there is room.
+//! A member with a full disk still votes: a leader is elected, and the cell continues as soon as there is space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::task::JoinSet;
 use crate::support::{find_leader, leader, put_command, start_cell, until};
 
 const VALUE_BYTES: usize = 60_000;
-/// Writers beside each other: together they have more in flight than is kept for votes.
+/// Concurrent writers. Together they have more in flight than the space reserved for votes.
 const WRITERS: usize = 200;
 /// The disk of a follower is full when so many rounds of writes bring nothing to its log.
 const UNCHANGED_ROUNDS: usize = 3;
 
-/// Many writes at once, answered or refused.
+/// Makes many concurrent writes and waits until all are answered.
 async fn write_many(node: &Node, round: usize) {
     let mut writes = JoinSet::new();
     for number in 0..WRITERS {
-        let calls = node.api().clone();
+        let api = node.api().clone();
         let put = put_command(&format!("{round}-{number}"), VALUE_BYTES);
-        writes.spawn(async move { calls.command(put).await.is_ok() });
+        writes.spawn(async move { api.command(put).await.is_ok() });
     }
     writes.join_all().await;
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_full_disk_delays_no_vote() {
+async fn full_disk_does_not_delay_votes() {
     let folder = tempfile::tempdir().unwrap();
     let disks: Vec<FaultyDisk> = (0..3).map(|_| FaultyDisk::new()).collect();
     let mut nodes = start_cell(|id, config| NodeConfig {
@@ -39,7 +39,7 @@ async fn a_full_disk_delays_no_vote() {
     .await;
     let leads = leader(&nodes).await;
     let full = (leads + 1) % 3;
-    // What arrives during a sync is queued: there is much in flight when the last segment ends.
+    // Entries that arrive during a slow sync are queued, so that many are in flight when the last segment ends.
     disks[full].set_faults(Faults {
         capacity_bytes: Some(0),
         sync_delay: Duration::from_millis(30),
@@ -58,7 +58,7 @@ async fn a_full_disk_delays_no_vote() {
     })
     .await;
 
-    // The third one has everything, and needs the vote of the full one.
+    // The third node has all entries, and needs the vote of the node with the full disk.
     let third = (leads + 2) % 3;
     until("the third node to have everything", async || {
         let (ahead, third) = (nodes[leads].api().status(), nodes[third].api().status());
@@ -72,7 +72,7 @@ async fn a_full_disk_delays_no_vote() {
         [third, full].iter().all(|id| node(*id).api().status().leader == Some(third)).then_some(())
     })
     .await;
-    // It commits nothing before the other one has room for its entries.
+    // It commits nothing before the other node has space for its entries.
     assert!(find_leader(&nodes).is_none());
     disks[full as usize - 1].set_faults(Faults::default());
     until("the third node to serve", async || find_leader(&nodes)).await;

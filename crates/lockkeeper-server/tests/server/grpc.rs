@@ -1,4 +1,4 @@
-//! gRPC as another language would use it: every operation as a call, the stream, health and reflection.
+//! gRPC as used from other languages: every operation as a unary call, the stream, health and reflection.
 
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
@@ -28,7 +28,7 @@ fn code(status: &tonic::Status) -> &str {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_operation_is_a_call() {
+async fn every_operation_works_as_a_unary_call() {
     let (node, channel) = start().await;
     let mut client = LockkeeperClient::new(channel);
     let session = open(&mut client).await;
@@ -124,7 +124,7 @@ async fn every_operation_is_a_call() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_wait_is_cancelled_by_its_request_id_and_by_a_caller_that_goes_away() {
+async fn wait_is_cancelled_by_its_request_id_and_by_a_disconnect() {
     let (node, channel) = start().await;
     let mut client = LockkeeperClient::new(channel);
     let session = open(&mut client).await;
@@ -157,7 +157,7 @@ async fn wait_for(node: &Node, waiting: u32) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_stream_carries_many_operations_in_a_frame() {
+async fn stream_carries_many_operations_in_a_frame() {
     let (node, channel) = start().await;
     let mut client = LockkeeperClient::new(channel);
     let (frames, outgoing) = tokio::sync::mpsc::channel(8);

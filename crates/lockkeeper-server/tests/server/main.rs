@@ -1,10 +1,10 @@
-//! Nodes in this process: what they answer over HTTP and gRPC, what they write to the disk and find there again.
+//! Tests of nodes in this process: their answers over HTTP and gRPC, and what they write to disk and read back.
 //!
-//! Tests with a faulty disk need the feature `simulation`: releases do not contain that disk.
+//! Tests with a faulty disk need the feature `simulation`, because releases do not contain that disk.
 //!
-//! One program for all of it: each would carry the whole server, and take as long to build.
+//! One test binary for all: each would link the whole server and take as long to build.
 
-#![allow(clippy::unwrap_used, reason = "a test that does not get what it asks for has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../support/cell.rs"]
 mod support;

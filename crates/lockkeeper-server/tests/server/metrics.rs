@@ -1,4 +1,4 @@
-//! The metrics are what the dashboard, the alerts and the documentation say they are, and no lock's name is a label.
+//! The metrics match the dashboard, the alerts and the documentation, and no lock name is a label.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// All words in a text that could be the name of a metric.
+/// Returns all words in a text that look like the name of a metric.
 fn named(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("lockkeeper_") && word.len() > "lockkeeper_".len())
@@ -22,13 +22,13 @@ fn named(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The samples of a scrape, by the names that queries use.
+/// Returns the sample names of a scrape, as queries use them.
 fn samples(text: &str) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_owned).collect()
 }
 
-/// The names under which the documentation lists them: a histogram once.
+/// Returns the metric names of a scrape, as the documentation lists them.
 fn families(text: &str) -> BTreeSet<String> {
     text.lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
@@ -37,20 +37,20 @@ fn families(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A label's words, in the documentation's table.
-fn told(row: &str) -> BTreeSet<String> {
+/// Returns the values of a label in the documentation's table.
+fn documented_values(row: &str) -> BTreeSet<String> {
     row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The words that a label has in a scrape.
-fn words(text: &str, metric: &str, label: &str) -> BTreeSet<String> {
+/// Returns the values of a label in a scrape.
+fn printed_values(text: &str, metric: &str, label: &str) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")));
     let of = |line: &str| Some(line.split_once(&format!("{label}=\""))?.1.split_once('"')?.0.to_owned());
     lines.filter_map(of).collect()
 }
 
-/// A node that has seen something of everything.
-async fn busy() -> (Node, Client) {
+/// Starts a node and uses most of its features.
+async fn used_node() -> (Node, Client) {
     let (node, client) = start().await;
     let session = client.session().await;
     let token = client.take(&session, "a/secret/name").await;
@@ -70,7 +70,7 @@ async fn busy() -> (Node, Client) {
 
 #[tokio::test(flavor = "current_thread")]
 async fn dashboard_alerts_and_documentation_name_what_exists() {
-    let (_node, client) = busy().await;
+    let (_node, client) = used_node().await;
     let text = client.get("/metrics").await.text();
     let samples = samples(&text);
     for file in ["deploy/grafana/lockkeeper.json", "deploy/prometheus/alerts.yml"] {
@@ -80,13 +80,13 @@ async fn dashboard_alerts_and_documentation_name_what_exists() {
     let documented = named(&read("docs/observing.md"));
     let known = families(&text);
     let missing: Vec<_> = known.difference(&documented).collect();
-    assert!(missing.is_empty(), "docs/observing.md does not tell of {missing:?}");
+    assert!(missing.is_empty(), "docs/observing.md does not document {missing:?}");
     let unknown: Vec<_> = documented.iter().filter(|name| !known.contains(*name)).collect();
-    assert!(unknown.is_empty(), "docs/observing.md tells of {unknown:?}, which do not exist");
+    assert!(unknown.is_empty(), "docs/observing.md documents {unknown:?}, which do not exist");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_dashboard_is_json_and_every_alert_says_what_it_means() {
+async fn dashboard_is_json_and_every_alert_has_a_summary() {
     let dashboard: serde_json::Value = serde_json::from_str(&read("deploy/grafana/lockkeeper.json")).unwrap();
     assert!(dashboard["panels"].as_array().unwrap().len() > 15);
     let alerts = read("deploy/prometheus/alerts.yml");
@@ -98,8 +98,8 @@ async fn the_dashboard_is_json_and_every_alert_says_what_it_means() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn everything_is_counted_and_no_name_is_a_label() {
-    let (_node, client) = busy().await;
+async fn operations_are_counted_and_no_lock_name_is_a_label() {
+    let (_node, client) = used_node().await;
     let text = client.get("/metrics").await.text();
     assert!(!text.contains("secret"), "the name of a lock is in the metrics");
     for line in [
@@ -127,9 +127,9 @@ async fn everything_is_counted_and_no_name_is_a_label() {
     assert!(synced.and_then(|count| count.parse::<u64>().ok()) > Some(5), "{synced:?}");
 }
 
-/// A family without samples is not printed, so that nobody could see that it is missing in the documentation.
+/// A family without samples is not printed, so the check against the documentation would miss it.
 #[tokio::test(flavor = "current_thread")]
-async fn every_family_and_every_word_of_a_label_is_there_from_the_start() {
+async fn every_family_and_label_value_is_printed_from_the_start() {
     let (_node, client) = start().await;
     let text = client.get("/metrics").await.text();
     let printed = families(&text);
@@ -156,12 +156,16 @@ async fn every_family_and_every_word_of_a_label_is_there_from_the_start() {
         let row = docs.lines().find(|line| line.starts_with(&format!("| `{metric}{{"))).unwrap();
         let row = row.split(" | ").nth(1).unwrap();
         let sample = if label == "outcome" { format!("{metric}_count") } else { metric.to_owned() };
-        assert_eq!(words(&text, &sample, label), told(row), "{metric}: what is printed, and what is told");
+        assert_eq!(
+            printed_values(&text, &sample, label),
+            documented_values(row),
+            "{metric}: printed values, and documented values"
+        );
     }
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn what_is_lost_and_what_is_waited_for_in_vain_is_counted() {
+async fn lost_grants_and_waits_without_a_grant_are_counted() {
     let (_node, client) = start().await;
     let scoped = |session: &str, lock: &str, scope: &str| {
         let policy = "wound_wait";

@@ -1,4 +1,4 @@
-//! A node as its clients see it, without a network: start, serve, stop, start again.
+//! A node as its clients see it, without a network: start, serve, stop and restart.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Client {
     async fn send(&mut self, kind: operation::Kind) -> u64 {
         self.next_id += 1;
         let operations = vec![v1::Operation { id: self.next_id, kind: Some(kind) }];
-        self.frames.send(v1::ClientFrame { operations }).await.expect("the node is there");
+        self.frames.send(v1::ClientFrame { operations }).await.expect("the node runs");
         self.next_id
     }
 
@@ -33,7 +33,7 @@ impl Client {
         let frame = tokio::time::timeout(Duration::from_secs(10), self.answers.recv())
             .await
             .expect("an answer in time")
-            .expect("the stream goes on");
+            .expect("an open stream");
         self.early.extend(frame.answers);
         self.events.extend(frame.events);
     }
@@ -99,7 +99,7 @@ fn refused(answer: answer::Kind) -> String {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_lock_is_taken_queued_for_and_handed_over() {
+async fn lock_is_acquired_and_passes_to_the_next_waiter() {
     let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
     let mut client = Client::new(&mut node);
     let (one, two) = (client.open(10_000).await, client.open(10_000).await);
@@ -115,7 +115,7 @@ async fn a_lock_is_taken_queued_for_and_handed_over() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_session_that_is_not_renewed_ends_and_the_next_one_gets_its_lock() {
+async fn session_that_is_not_renewed_expires_and_a_waiter_gets_its_lock() {
     let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
     let mut client = Client::new(&mut node);
     let (short, long) = (client.open(150).await, client.open(60_000).await);
@@ -135,7 +135,7 @@ async fn a_session_that_is_not_renewed_ends_and_the_next_one_gets_its_lock() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_wait_ends_by_itself_when_nobody_else_asks_for_anything() {
+async fn wait_times_out_without_other_requests() {
     let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
     let mut client = Client::new(&mut node);
     let session = client.open(60_000).await;
@@ -145,7 +145,7 @@ async fn a_wait_ends_by_itself_when_nobody_else_asks_for_anything() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn what_was_acknowledged_is_there_after_a_restart_and_tokens_go_on() {
+async fn acknowledged_state_survives_a_restart_and_tokens_rise() {
     let folder = tempfile::tempdir().unwrap();
     let config = NodeConfig::durable(folder.path());
     let mut node = Node::start(config.clone()).await.unwrap();
@@ -172,7 +172,7 @@ async fn what_was_acknowledged_is_there_after_a_restart_and_tokens_go_on() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn snapshots_bound_the_log_and_a_restart_reads_them() {
+async fn snapshots_bound_the_log_and_are_read_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let config = NodeConfig {
         commands_between_snapshots: 500,
@@ -207,7 +207,7 @@ async fn snapshots_bound_the_log_and_a_restart_reads_them() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_newer_stream_of_a_session_closes_the_older_one() {
+async fn newer_stream_of_a_session_closes_the_older_one() {
     let mut node = Node::start(NodeConfig::in_memory()).await.unwrap();
     let mut old = Client::new(&mut node);
     let session = old.open(60_000).await;
@@ -222,14 +222,15 @@ async fn a_newer_stream_of_a_session_closes_the_older_one() {
     node.stop().await;
 }
 
-/// An older copy of the folder would give tokens twice, and has forgotten votes: nobody must be told to use one.
-fn says_how_to_repair(why: &str) {
+/// Checks the advice in an error. It must not recommend an older copy of the folder, which would give tokens twice and has
+/// lost votes.
+fn check_advice(why: &str) {
     assert!(why.contains("snapshot restore") && why.contains("add it again"), "{why}");
     assert!(!why.contains("copy of the") && !why.contains("put back"), "{why}");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_folder_whose_identity_is_unreadable_or_gone_says_what_to_do() {
+async fn error_for_an_unreadable_or_missing_identity_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let config = NodeConfig::durable(folder.path());
     Node::start(config.clone()).await.unwrap().stop().await;
@@ -239,18 +240,18 @@ async fn a_folder_whose_identity_is_unreadable_or_gone_says_what_to_do() {
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("identity.json") && why.contains("cannot be read"), "{why}");
-    says_how_to_repair(&why);
+    check_advice(&why);
 
     std::fs::remove_file(&path).unwrap();
     let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("but no identity.json"), "{why}");
-    says_how_to_repair(&why);
+    check_advice(&why);
 
     std::fs::write(&path, &whole).unwrap();
     Node::start(config).await.expect("nothing was changed").stop().await;
 }
 
-/// A folder with a snapshot and a log that was cut behind it.
+/// Returns a data folder with a snapshot and a log that was purged up to it.
 async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
     let folder = tempfile::tempdir().unwrap();
     let config = NodeConfig {
@@ -267,14 +268,14 @@ async fn folder_with_snapshot() -> (tempfile::TempDir, NodeConfig) {
         let token = granted(client.acquire(&session, &lock).await);
         client.call(release(&session, &lock, token)).await;
         round += 1;
-        assert!(round < 50_000, "the log was never cut");
+        assert!(round < 50_000, "the log was never purged");
     }
     node.stop().await;
     (folder, config)
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
+async fn damaged_snapshot_stops_the_node_with_advice() {
     let (folder, config) = folder_with_snapshot().await;
     let path = folder.path().join("snapshot/table.snapshot");
     let whole = std::fs::read(&path).unwrap();
@@ -287,7 +288,7 @@ async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
         std::fs::write(&path, &flipped).unwrap();
         let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(why.contains("is damaged"), "byte {at}: {why}");
-        says_how_to_repair(&why);
+        check_advice(&why);
     }
     for length in [0, 5, whole.len() / 2, whole.len() - 1] {
         std::fs::write(&path, &whole[..length]).unwrap();
@@ -297,14 +298,14 @@ async fn a_damaged_snapshot_stops_the_node_and_says_what_to_do() {
     std::fs::remove_file(&path).unwrap();
     let why = Node::start(config.clone()).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("the log begins at entry"), "no snapshot at all: {why}");
-    says_how_to_repair(&why);
+    check_advice(&why);
 
     std::fs::write(&path, &whole).unwrap();
     Node::start(config).await.expect("the whole one is read again").stop().await;
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
+async fn wait_without_a_request_id_is_cancelled_after_a_restart() {
     use lockkeeper_core::{Acquire, Locks, Wait};
 
     let folder = tempfile::tempdir().unwrap();
@@ -313,12 +314,12 @@ async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
     let (session, _) = node.api().open_session(600_000, "test".into()).await.unwrap();
     let request = move |wait| Acquire { wait, ..Acquire::new(session, Locks::One("db".into())) };
     node.api().acquire(request(Wait::No)).await.unwrap();
-    let calls = node.api().clone();
-    let waiting = tokio::spawn(async move { calls.acquire(request(Wait::Forever)).await });
+    let api = node.api().clone();
+    let waiting = tokio::spawn(async move { api.acquire(request(Wait::Forever)).await });
     while node.api().lock("db").unwrap().waiting == 0 {
         tokio::task::yield_now().await;
     }
-    // The caller goes with the process: it cannot leave the queue by itself.
+    // The caller is lost with the process and cannot cancel its wait.
     node.stop().await;
     drop(waiting);
 
@@ -328,13 +329,13 @@ async fn a_call_that_waited_without_an_id_leaves_no_ghost_after_a_restart() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the ghost leaves the queue");
+    tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the orphaned wait leaves the queue");
     node.stop().await;
 }
 
-/// What one message of a stranger left there before such messages were refused.
+/// One message of a non-member could leave such a term before these messages were refused.
 #[tokio::test(flavor = "current_thread")]
-async fn a_folder_with_an_impossible_term_is_refused_with_the_way_out() {
+async fn data_folder_with_an_impossible_term_is_refused_with_advice() {
     use lockkeeper_server::raft::log::{self, LogConfig, RealDisk};
     use lockkeeper_server::raft::types::Vote;
     use openraft::storage::RaftLogStorage;
@@ -346,8 +347,8 @@ async fn a_folder_with_an_impossible_term_is_refused_with_the_way_out() {
     store.save_vote(&Vote::new(u64::MAX, 2)).await.unwrap();
     drop(store);
     let Err(refused) = Node::start(NodeConfig::durable(folder.path())).await else { panic!("it starts") };
-    let said = refused.to_string();
+    let message = refused.to_string();
     for words in ["term 18446744073709551615", "--peer-ca", "lockkeeper snapshot restore"] {
-        assert!(said.contains(words), "{said}");
+        assert!(message.contains(words), "{message}");
     }
 }

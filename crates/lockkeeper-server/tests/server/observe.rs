@@ -16,7 +16,7 @@ fn words(history: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_history_is_told_over_http_and_grpc() {
+async fn history_audit_top_and_graph_are_served_over_http_and_grpc() {
     let (_node, client) = start().await;
     let anna = client.session_of(60_000, "anna").await;
     let bert = client.session_of(60_000, "bert").await;
@@ -58,10 +58,10 @@ async fn the_history_is_told_over_http_and_grpc() {
     assert_eq!(audit["leaders"][0]["node_id"], 1);
 
     let mut grpc = LockkeeperClient::connect(format!("http://{}", client.address)).await.unwrap();
-    let asked = v1::GetHistoryRequest { lock: "job".to_owned(), limit: 1 };
-    let told = grpc.get_history(asked).await.unwrap().into_inner();
+    let request = v1::GetHistoryRequest { lock: "job".to_owned(), limit: 1 };
+    let history = grpc.get_history(request).await.unwrap().into_inner();
     assert_eq!(
-        (told.events.len(), told.events[0].what.as_str(), told.events[0].reason.as_str()),
+        (history.events.len(), history.events[0].what.as_str(), history.events[0].reason.as_str()),
         (1, "forced", "test")
     );
     let acts = grpc.get_audit(v1::GetAuditRequest { limit: 1 }).await.unwrap().into_inner().acts;
@@ -73,7 +73,7 @@ async fn the_history_is_told_over_http_and_grpc() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn sessions_are_shown_without_their_secrets() {
+async fn sessions_are_listed_without_their_secret_ids() {
     let (_node, client) = start().await;
     let mut known = Vec::new();
     for number in 0..5 {
@@ -91,7 +91,7 @@ async fn sessions_are_shown_without_their_secrets() {
     );
     let left = mine["sessions"][0]["remaining_ms"].as_u64().unwrap();
     assert!((1..=60_000).contains(&left), "{left}");
-    // Page by page, none twice and none left out.
+    // Page by page, without duplicates or gaps.
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let page = client.get(&format!("/v1/sessions?limit=2&after={after}")).await.ok();
@@ -135,7 +135,7 @@ async fn history_survives_a_restart_with_and_without_a_snapshot() {
     }
 }
 
-/// The events of a stream, as they come.
+/// Reads events until one is the wanted one.
 async fn until_event(
     stream: &mut tokio::net::TcpStream,
     text: &mut String,
@@ -154,15 +154,15 @@ async fn until_event(
         let mut bytes = [0; 4096];
         let left = PATIENCE.saturating_sub(began.elapsed());
         let read = tokio::time::timeout(left.max(Duration::from_millis(1)), stream.read(&mut bytes));
-        let count = read.await.expect("the event in time").expect("the node is there");
+        let count = read.await.expect("the event in time").expect("the node runs");
         assert!(count > 0, "the stream has ended");
-        // The chunks of HTTP/1.1 begin with their length on a line of its own, which is no line of an event.
+        // Each HTTP/1.1 chunk starts with a line with its length, which is not part of an event.
         text.push_str(&String::from_utf8_lossy(&bytes[..count]).replace('\r', ""));
     }
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_view_is_sent_when_it_changes() {
+async fn view_is_sent_when_it_changes() {
     let (_node, client) = start().await;
     let session = client.session_of(60_000, "anna").await;
     client.get("/console/events?view=nothing").await.refused(400, "invalid");
@@ -190,7 +190,7 @@ async fn a_view_is_sent_when_it_changes() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn only_so_many_pages_can_watch() {
+async fn number_of_watching_pages_is_limited() {
     let (_node, client) = start().await;
     let bytes = request("GET", "/console/events?view=top", "", b"");
     let mut watching = Vec::new();
@@ -206,7 +206,7 @@ async fn only_so_many_pages_can_watch() {
         watching.push(stream);
         assert!(watching.len() <= 256, "there is no bound");
     }
-    // A page that is closed makes room.
+    // A closed page frees its seat.
     watching.clear();
     let began = Instant::now();
     loop {

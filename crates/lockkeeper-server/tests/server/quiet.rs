@@ -1,5 +1,4 @@
-//! A cell in which nobody asks for anything: its time goes on in the log while something depends on it (S2), and not
-//! otherwise.
+//! A cell without requests: cell time advances in the log while some state depends on it (S2), and not otherwise.
 
 use std::time::{Duration, Instant};
 
@@ -23,11 +22,13 @@ async fn ready(node: &Node) {
     until("the node to lead", || node.api().ready().ok()).await;
 }
 
-/// Waits until cell time has gone on by so much, and says how many entries the log has got meanwhile.
+/// Waits until cell time has advanced by `ms`. Returns the number of new log entries.
 async fn entries_in(node: &Node, ms: u64) -> u64 {
     let before = node.api().status();
-    until("time to go on", || (node.api().status().cell_time_ms >= before.cell_time_ms + ms).then_some(()))
-        .await;
+    until("cell time to advance", || {
+        (node.api().status().cell_time_ms >= before.cell_time_ms + ms).then_some(())
+    })
+    .await;
     node.api().status().last_log_index - before.last_log_index
 }
 
@@ -37,7 +38,7 @@ fn held_ms(node: &Node) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_quiet_cell_keeps_its_time_over_a_restart() {
+async fn quiet_cell_keeps_its_time_across_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let config = || NodeConfig::durable(folder.path());
     let node = Node::open(config()).await.unwrap();
@@ -60,7 +61,7 @@ async fn a_quiet_cell_keeps_its_time_over_a_restart() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_cell_without_state_that_depends_on_time_writes_nothing() {
+async fn quiet_cell_without_time_dependent_state_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let node = Node::open(NodeConfig::durable(folder.path())).await.unwrap();
     ready(&node).await;

@@ -1,4 +1,4 @@
-//! Members whose lock tables differ (S13): the one in the minority stops serving and says so.
+//! Members whose lock tables differ (S13): the minority stops serving and reports it.
 #![cfg(feature = "simulation")]
 
 use lockkeeper_server::{Node, NodeConfig};
@@ -14,7 +14,7 @@ async fn cell(folder: &std::path::Path) -> Vec<Node> {
     .await
 }
 
-/// Writes until the cell has noticed something, through whoever leads.
+/// Writes through the current leader until the damaged node notices the difference.
 async fn until_noticed(nodes: &[Node], damaged: usize) {
     until("the difference to be noticed", async || {
         if let Some(leader) = find_leader(nodes) {
@@ -26,7 +26,7 @@ async fn until_noticed(nodes: &[Node], damaged: usize) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_follower_whose_table_differs_stops_and_the_others_serve() {
+async fn follower_with_a_different_table_stops_and_the_others_serve() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = cell(folder.path()).await;
     let leads = leader(&nodes).await;
@@ -40,7 +40,7 @@ async fn a_follower_whose_table_differs_stops_and_the_others_serve() {
     let refused = nodes[damaged].api().ready().expect_err("it does not serve").to_string();
     assert!(refused.contains(&found.own_hash.to_string()), "{refused}");
     assert!(refused.contains(&found.other_hash.to_string()), "{refused}");
-    // The others serve, and the leader shows it.
+    // The others serve, and the leader reports the difference.
     let node = leader(&nodes).await;
     assert_ne!(node, damaged);
     until("a write", async || put(&nodes[node], "k", 1).await.then_some(())).await;
@@ -58,7 +58,7 @@ async fn a_follower_whose_table_differs_stops_and_the_others_serve() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_leader_whose_table_differs_stops_and_another_one_leads() {
+async fn leader_with_a_different_table_stops_and_another_node_leads() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = cell(folder.path()).await;
     let damaged = leader(&nodes).await;

@@ -1,4 +1,4 @@
-//! The leader slows down for a follower that lags, and not for one that has lagged for long (docs/adr/0022-followers.md).
+//! The leader slows down for a lagging follower, but not for one that has lagged for long (docs/adr/0022-followers.md).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use lockkeeper_server::{Node, NodeConfig};
 use crate::http::Client;
 use crate::support::{leader, put, start_cell, until};
 
-/// From then on a follower that is behind counts as down.
+/// A follower that has lagged for this long counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(5);
 
-/// For how long the leader has waited before entries.
+/// Returns how long the leader has paused before entries.
 async fn paused_seconds(node: &Node) -> f64 {
     let scraped = Client { address: node.address().expect("it listens") }.get("/metrics").await;
     let text = String::from_utf8(scraped.body).expect("text");
@@ -20,7 +20,7 @@ async fn paused_seconds(node: &Node) -> f64 {
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("the metric")
 }
 
-/// One entry after the other. Returns for how long the leader has waited before them.
+/// Writes entries one after the other. Returns how long the leader paused before them.
 async fn write(node: &Node, entries: usize) -> f64 {
     let before = paused_seconds(node).await;
     for _ in 0..entries {
@@ -30,7 +30,7 @@ async fn write(node: &Node, entries: usize) -> f64 {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn leader_waits_for_a_follower_that_lags_and_gives_it_up_after_a_while() {
+async fn leader_waits_for_a_lagging_follower_until_it_counts_as_down() {
     let folder = tempfile::tempdir().unwrap();
     let disks: Vec<FaultyDisk> = (0..3).map(|_| FaultyDisk::new()).collect();
     let nodes = start_cell(|id, config| NodeConfig {
@@ -43,9 +43,9 @@ async fn leader_waits_for_a_follower_that_lags_and_gives_it_up_after_a_while() {
     .await;
     let leads = leader(&nodes).await;
     let node = &nodes[leads];
-    assert_eq!(write(node, 50).await, 0.0, "nobody lags");
+    assert_eq!(write(node, 50).await, 0.0, "no follower lags");
 
-    // A follower without room refuses entries and answers heartbeats: it lags, and is not silent.
+    // A follower without disk space refuses entries but answers heartbeats: it lags, but is not silent.
     let lagging = (leads + 1) % 3;
     disks[lagging].set_faults(Faults { capacity_bytes: Some(0), ..Faults::default() });
     let began = Instant::now();
@@ -55,7 +55,7 @@ async fn leader_waits_for_a_follower_that_lags_and_gives_it_up_after_a_while() {
     })
     .await;
     let engaged = began.elapsed();
-    // Each of the 50 entries waits once the follower lacks more than 512.
+    // Each of the 50 entries is delayed once the follower lags by more than 512.
     let paused_more = write(node, 50).await;
     assert!(paused_more >= 40.0 * 0.002, "{paused_more} s for 50 entries");
 

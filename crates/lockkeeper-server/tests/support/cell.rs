@@ -10,17 +10,17 @@ use lockkeeper_server::raft::Timing;
 use lockkeeper_server::{Node, NodeConfig};
 use tokio::net::TcpListener;
 
-/// Longer than anything takes on a busy machine.
+/// Timeout that is never reached on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// For several nodes on one thread, which is not what the presets are made for.
+/// Timing for several nodes on one thread, for which the presets are too short.
 pub const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(100),
     election_min: Duration::from_millis(500),
     election_max: Duration::from_millis(1_000),
 };
 
-/// Polls for a thing until it is there.
+/// Polls until a value is available.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -32,13 +32,13 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// An address that nobody uses.
+/// Returns an unused address.
 pub async fn free_address() -> String {
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     free.local_addr().expect("its address").to_string()
 }
 
-/// Addresses for these nodes.
+/// Returns unused addresses for these nodes.
 pub async fn addresses(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, String> {
     let mut members = BTreeMap::new();
     for id in ids {
@@ -64,9 +64,9 @@ pub async fn start_cell(adjust: impl Fn(u64, NodeConfig) -> NodeConfig) -> Vec<N
     nodes
 }
 
-/// The place of the node that leads.
+/// Returns the position of the leader.
 pub fn find_leader(nodes: &[Node]) -> Option<usize> {
-    nodes.iter().position(|node| node.api().ready().is_ok() && node.api().may_answer().is_ok())
+    nodes.iter().position(|node| node.api().ready().is_ok() && node.api().check_leads().is_ok())
 }
 
 /// Waits for a node that leads.
@@ -74,7 +74,7 @@ pub async fn leader(nodes: &[Node]) -> usize {
     until("a leader", async || find_leader(nodes)).await
 }
 
-/// A write of a value with so many bytes.
+/// Returns a command that writes a value of this size.
 pub fn put_command(key: &str, bytes: usize) -> Command {
     Command::PutValue { key: key.into(), value: vec![b'x'; bytes].into(), fence: None, if_version: None }
 }

@@ -1,4 +1,4 @@
-//! Consul: transactions that lock and unlock the key of a lock, with the crate `reqwest`.
+//! Consul: transactions that lock and unlock the key of a lock, sent with the crate `reqwest`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,8 +23,8 @@ impl Session {
     pub(crate) async fn open(address: SocketAddr) -> Session {
         let http = reqwest::Client::builder().tcp_nodelay(true).build().unwrap();
         let mut session = Session { http, address, id: String::new(), free_at: Mutex::default() };
-        let asked = json!({"TTL": "600s", "LockDelay": "0s", "NodeChecks": []});
-        session.id = session.put("/v1/session/create", &asked).await["ID"].as_str().unwrap().to_owned();
+        let request = json!({"TTL": "600s", "LockDelay": "0s", "NodeChecks": []});
+        session.id = session.put("/v1/session/create", &request).await["ID"].as_str().unwrap().to_owned();
         session
     }
 
@@ -34,7 +34,7 @@ impl Session {
         serde_json::from_str(&answer.text().await.unwrap()).unwrap()
     }
 
-    /// Two steps; answers the index at which they left the key.
+    /// Runs two steps and returns the modify index of the key afterwards.
     async fn transaction(&self, steps: [Json; 2]) -> u64 {
         let steps = steps.map(|step| json!({ "KV": step }));
         let answer = self.put("/v1/txn", &Json::Array(steps.to_vec())).await;

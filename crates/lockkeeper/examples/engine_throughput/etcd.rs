@@ -10,9 +10,9 @@ use tonic_prost::ProstCodec;
 
 use crate::{Recipe, random_hex};
 
-/// The messages are those of the engine; nothing else of it is.
+/// The message types of the engine; the rest of this recipe is independent of it.
 #[path = "../../src/engines/etcd/wire.rs"]
-#[allow(dead_code, reason = "the engine has more to say")]
+#[allow(dead_code, reason = "the engine uses more messages")]
 mod wire;
 
 use wire::{Compare, PutRequest, RangeRequest, RequestOp, SortOrder, SortTarget};
@@ -23,7 +23,7 @@ const SESSION: &[u8] = b"direct/session";
 pub(crate) struct Lease {
     channel: Channel,
     id: i64,
-    /// Of the session's key: the condition of every entry.
+    /// The revision of the session's key: the condition of every entry.
     revision: i64,
 }
 
@@ -31,16 +31,16 @@ impl Lease {
     pub(crate) async fn open(address: SocketAddr) -> Lease {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().tcp_nodelay(true);
         let mut lease = Lease { channel: endpoint.connect().await.unwrap(), id: 0, revision: 0 };
-        let asked = wire::LeaseGrantRequest { ttl: 600 };
+        let request = wire::LeaseGrantRequest { ttl: 600 };
         lease.id =
-            lease.call::<_, wire::LeaseGrantResponse>("/etcdserverpb.Lease/LeaseGrant", asked).await.id;
+            lease.call::<_, wire::LeaseGrantResponse>("/etcdserverpb.Lease/LeaseGrant", request).await.id;
         let put = PutRequest { key: SESSION.to_vec(), lease: lease.id, ..PutRequest::default() };
         let put: wire::PutResponse = lease.call("/etcdserverpb.KV/Put", put).await;
         lease.revision = put.header.unwrap().revision;
         lease
     }
 
-    async fn call<Q, A>(&self, path: &'static str, asked: Q) -> A
+    async fn call<Q, A>(&self, path: &'static str, request: Q) -> A
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -48,7 +48,7 @@ impl Lease {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
         let codec = ProstCodec::<Q, A>::default();
-        grpc.unary(Request::new(asked), PathAndQuery::from_static(path), codec).await.unwrap().into_inner()
+        grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await.unwrap().into_inner()
     }
 }
 

@@ -1,5 +1,5 @@
-//! How fast an engine is through our API, against the same recipe written directly with the same client crate: in one run
-//! and in turns, on servers that it starts itself.
+//! Compares the throughput of each engine through the library with the same recipe written by hand on the same client
+//! crate: in alternating rounds of one run, on servers that it starts itself.
 //!
 //! `cargo run --release -p lockkeeper --all-features --example engine_throughput [ENGINE...]`
 #![allow(clippy::unwrap_used, reason = "an example ends at the first error")]
@@ -17,12 +17,12 @@ use lockkeeper::prelude::*;
 
 const ROUNDS: usize = 21;
 const ROUND: Duration = Duration::from_millis(600);
-/// One client of one keeper, and many that share it.
+/// The numbers of concurrent clients that share one keeper.
 const CLIENTS: [usize; 2] = [1, 16];
 
-/// An engine's steps, by hand.
+/// An engine's recipe, written by hand.
 trait Recipe {
-    /// Takes and gives back the lock of this client.
+    /// Acquires and releases the lock of this client.
     async fn pair(&self, client: usize);
 }
 
@@ -49,7 +49,7 @@ async fn main() {
     if is_wanted("postgres") {
         let server = lockkeeper_testkit::postgres::Postgres::start().unwrap();
         let url = format!("postgres://postgres@{}/postgres", server.address);
-        // Its first keeper makes the tables.
+        // The first keeper creates the tables.
         Keeper::connect(&url).await.unwrap().close().await.unwrap();
         let recipe = postgres::Connections::open(&url, CLIENTS[1]).await;
         compare(&url, &recipe).await;
@@ -91,7 +91,7 @@ async fn through_api(keeper: &Keeper<lockkeeper::Unfenced>, client: usize) {
     keeper.lock(format!("ours/{client}")).acquire().await.unwrap().release().await.unwrap();
 }
 
-/// Pairs of acquire and release in a second, of all clients together.
+/// Pairs of acquire and release per second, of all clients together.
 async fn measure(clients: usize, pair: impl AsyncFn(usize)) -> f64 {
     let began = Instant::now();
     let counts = join_all((0..clients).map(async |client| {
@@ -111,7 +111,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// So many random bytes in hexadecimal.
+/// Random bytes in hexadecimal.
 fn random_hex<const BYTES: usize>() -> String {
     let mut bytes = [0u8; BYTES];
     getrandom::fill(&mut bytes).unwrap();

@@ -1,11 +1,11 @@
-//! PostgreSQL: one statement to take and one to give, prepared, on a connection for each client.
+//! PostgreSQL: one prepared statement to acquire and one to release, on a connection for each client.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::Recipe;
 
-/// Word for word what the engine asks at session level, but for the owner.
+/// The engine's own statement at session level, except for the owner.
 const TAKE: &str = "SELECT name, ok, token, pg_backend_pid(),
        set_config('idle_session_timeout', CASE WHEN ok THEN $2 ELSE '0' END, false),
        set_config('application_name', CASE WHEN ok THEN

@@ -52,7 +52,7 @@ impl Recipe for One {
     }
 }
 
-/// Several servers, of which most must agree.
+/// Several servers, of which a majority must agree.
 pub(crate) struct Majority {
     connections: Vec<MultiplexedConnection>,
     take: Script,

@@ -1,4 +1,4 @@
-//! ZooKeeper: a sequential node and a list of its neighbours, with the crate `zookeeper-client`.
+//! ZooKeeper: a sequential node and a list of its siblings, with the crate `zookeeper-client`.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ fn folder(client: usize) -> String {
 impl Session {
     pub(crate) async fn open(address: SocketAddr, clients: usize) -> Session {
         let zookeeper = Client::connect(&address.to_string()).await.unwrap();
-        // A container would go while others are measured.
+        // The server would delete an idle container node while other clients are measured.
         let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
         for client in 0..clients {
             zookeeper.create(&folder(client), &[], &persistent).await.unwrap();
@@ -34,7 +34,7 @@ impl Recipe for Session {
         let (created, listed) =
             tokio::join!(self.0.create(&prefix, b"direct", &options), self.0.list_children(&folder));
         let (_, sequence) = created.unwrap();
-        assert!(listed.unwrap().iter().all(|neighbour| neighbour.starts_with(&name)));
+        assert!(listed.unwrap().iter().all(|sibling| sibling.starts_with(&name)));
         self.0.delete(&format!("{prefix}{sequence}"), None).await.unwrap();
     }
 }

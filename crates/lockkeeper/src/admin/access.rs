@@ -1,4 +1,4 @@
-//! Access: rules, tokens and quotas.
+//! Access control: rules, tokens and quotas.
 
 use lockkeeper_api::access::AccessTokenInfo;
 pub use lockkeeper_api::access::{AccessRule, AccessState, NewToken as NewAccessToken, Quota};
@@ -12,7 +12,7 @@ use crate::error::Error;
 pub type AccessToken = AccessTokenInfo;
 
 impl Admin {
-    /// The rules, tokens and quotas of the cell.
+    /// Returns the access rules, tokens and quotas of the cell.
     ///
     /// # Cancel safety
     ///
@@ -22,26 +22,28 @@ impl Admin {
         self.nodes.call(|mut node| async move { node.get_access(request).await }).await.map(AccessState::from)
     }
 
-    /// Turns access control on, and makes the token of the first administrator. From then on every client shows an
-    /// access token or a certificate, and what no rule allows is refused.
+    /// Turns access control on and creates the token of the first administrator.
+    ///
+    /// From then on every client needs an access token or a certificate, and requests that no rule allows are refused.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel-safe: after a dropped call access control may be on, and nobody has the token.
+    /// Not cancel-safe: after a dropped call access control may be on although nobody received the token.
     pub async fn enable_access(&self, identity: &str) -> Result<NewAccessToken, Error> {
         let request = v1::EnableAccessRequest { identity: identity.to_owned() };
-        let made = self
+        let created = self
             .nodes
             .call(|mut node| {
                 let request = request.clone();
                 async move { node.enable_access(request).await }
             })
             .await;
-        made.map(NewAccessToken::from)
+        created.map(NewAccessToken::from)
     }
 
-    /// Allows an identity (`*`: everybody who is authenticated) something with all names that begin with `prefix`.
-    /// Replaces its earlier rule for that prefix.
+    /// Grants an identity (`*`: every authenticated client) rights on all names that begin with `prefix`.
+    ///
+    /// Replaces the identity's earlier rule for that prefix.
     ///
     /// # Cancel safety
     ///
@@ -77,24 +79,24 @@ impl Admin {
             .map(drop)
     }
 
-    /// Makes an access token for an identity.
+    /// Creates an access token for an identity.
     ///
     /// # Cancel safety
     ///
-    /// After a dropped call there may be a token that nobody has: look at [`access`](Admin::access), and revoke it.
+    /// A dropped call may leave a token that nobody received: find it with [`access`](Admin::access) and revoke it.
     pub async fn create_access_token(&self, identity: &str) -> Result<NewAccessToken, Error> {
         let request = v1::CreateAccessTokenRequest { identity: identity.to_owned() };
-        let made = self
+        let created = self
             .nodes
             .call(|mut node| {
                 let request = request.clone();
                 async move { node.create_access_token(request).await }
             })
             .await;
-        made.map(NewAccessToken::from)
+        created.map(NewAccessToken::from)
     }
 
-    /// Makes an access token worthless, at once. `id` is its public part.
+    /// Revokes an access token immediately. `id` is its public part.
     ///
     /// # Cancel safety
     ///
@@ -110,7 +112,7 @@ impl Admin {
             .map(drop)
     }
 
-    /// Sets a quota; what is `None` in it is not limited any more. The fields that end in `_used` are ignored.
+    /// Sets a quota; a limit of `None` removes the limit. The fields that end in `_used` are ignored.
     ///
     /// # Cancel safety
     ///

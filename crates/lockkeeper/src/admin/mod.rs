@@ -1,4 +1,4 @@
-//! Administration of a cell: members, access, backups.
+//! Administration of a cell: members, access control, backups.
 
 mod access;
 mod node;
@@ -14,10 +14,10 @@ use crate::fencing::Fencing;
 use crate::keeper::Keeper;
 use crate::view::{Member, Status};
 
-/// The administrator's client of a cell, made by [`Keeper::admin`] or [`KeeperBuilder::admin`].
+/// The administrator's client of a cell, created by [`Keeper::admin`] or [`KeeperBuilder::admin`].
 ///
-/// Each call opens a connection of its own to the node that can answer it, with the credentials of the keeper; nothing
-/// stays open. Calls that change something go to the leader. What works on every engine is on the [`Keeper`] itself:
+/// Each call opens its own connection to the node that can answer it, with the credentials of the keeper, and closes it
+/// afterwards. Calls that change something go to the leader. Operations for any engine are on the [`Keeper`] itself:
 /// [`who`](Keeper::who), [`locks`](Keeper::locks), [`force_release`](Keeper::force_release),
 /// [`history`](Keeper::history), [`audit`](Keeper::audit), [`top`](Keeper::top), [`blocked`](Keeper::blocked).
 ///
@@ -42,14 +42,14 @@ pub struct Admin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Members {
-    /// The leader's node id, if one is known.
+    /// The leader's node ID, if it is known.
     pub leader: Option<u64>,
-    /// The members, as the leader sees them if it can be asked: it alone knows how far each one is.
+    /// The members, as seen by the leader if it answers: only the leader knows how far each member has replicated.
     pub members: Vec<Member>,
 }
 
 impl<F: Fencing> Keeper<F> {
-    /// The administrator's client of the cell.
+    /// Creates the administrator's client of the cell.
     ///
     /// # Errors
     ///
@@ -71,8 +71,9 @@ impl Admin {
         Admin { nodes }
     }
 
-    /// The state of the cell, as a node sees it that knows of a leader: one that was removed or is cut off only knows
-    /// how the cell was. Without such a node, any answer.
+    /// Returns the status of the cell from a node that knows the leader, or else from any node that answers.
+    ///
+    /// A node that was removed or is cut off reports an outdated state.
     ///
     /// # Cancel safety
     ///
@@ -81,7 +82,7 @@ impl Admin {
         self.nodes.status().await
     }
 
-    /// The members of the cell.
+    /// Returns the members of the cell.
     ///
     /// # Cancel safety
     ///
@@ -90,23 +91,24 @@ impl Admin {
         let mut status = self.nodes.status().await?;
         let leader = status.members.iter().find(|member| Some(member.node_id) == status.leader);
         if let Some(leader) = leader.filter(|leader| leader.node_id != status.node_id)
-            && let Ok(of_leader) = self.nodes.at(&leader.address).status().await
+            && let Ok(from_leader) = self.nodes.at(&leader.address).status().await
         {
-            status = of_leader;
+            status = from_leader;
         }
         Ok(Members { leader: status.leader, members: status.members })
     }
 
-    /// Adds a node to the cell. The node must be running with an empty data directory, and listen at `address`. It
-    /// receives the whole state first and votes afterwards; the call returns when it does.
+    /// Adds a node to the cell. Returns when the node has received the whole state and votes.
+    ///
+    /// The node must be running with an empty data directory and listen at `address`.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the node does not fit, [`Error::Unavailable`] if no leader answers.
+    /// [`Error::Invalid`] if the node cannot join this cell, [`Error::Unavailable`] if no leader answers.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have added the node: look at [`members`](Admin::members).
+    /// A dropped call may or may not have added the node: check [`members`](Admin::members).
     pub async fn add_member(&self, node_id: u64, address: &str) -> Result<(), Error> {
         let request = v1::AddMemberRequest { node_id, address: address.to_owned() };
         self.nodes
@@ -118,17 +120,17 @@ impl Admin {
             .map(drop)
     }
 
-    /// Removes a member for good. A leader hands over first.
+    /// Removes a member permanently. If it leads, it transfers leadership first.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have removed the member: look at [`members`](Admin::members).
+    /// A dropped call may or may not have removed the member: check [`members`](Admin::members).
     pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
         let request = v1::RemoveMemberRequest { node_id };
         self.nodes.call(|mut node| async move { node.remove_member(request).await }).await.map(drop)
     }
 
-    /// Starts a backup: the whole state of the cell at one moment, for `lockkeeper snapshot restore`.
+    /// Starts a backup: a consistent snapshot of the cell, for `lockkeeper snapshot restore`.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Calls to the nodes of a cell over gRPC: which node can answer, and how long to try.
+//! gRPC calls to the nodes of a cell, with redirects and retries.
 
 use std::future::Future;
 use std::io;
@@ -25,15 +25,15 @@ use tower_service::Service;
 use crate::clock::Moment;
 use crate::error::Error;
 
-/// How often a call follows a node that names another leader: a leader that was just removed, and some more.
+/// The most redirects to another leader that a call follows.
 const REDIRECTS_MAX: usize = 10;
-/// The pause after all nodes were asked in vain.
+/// The pause after no node could answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The nodes of a cell, and how to connect to them.
 #[derive(Debug, Clone)]
 pub(crate) struct Nodes {
-    /// Each as host:port. Invariant: there is one at least.
+    /// Each as host:port. Invariant: not empty.
     hosts: Arc<[String]>,
     credentials: Credentials,
     connect_timeout: Duration,
@@ -47,12 +47,12 @@ impl Nodes {
         Nodes { hosts: hosts.into(), credentials, connect_timeout }
     }
 
-    /// The same with one node alone.
+    /// The same, restricted to one node.
     pub(super) fn at(&self, host: &str) -> Nodes {
         Nodes { hosts: [host.to_owned()].into(), ..self.clone() }
     }
 
-    /// Makes a call on one node after the other until one of them answers for the cell.
+    /// Makes a call, trying one node after the other and following redirects to the leader.
     pub(super) async fn call<T, F>(&self, call: impl Fn(Node) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -80,7 +80,7 @@ impl Nodes {
                     host = self.hosts[next].clone();
                     next += 1;
                 }
-                // An election takes a moment: it must not be reported as a cell without a leader.
+                // An election takes a moment: do not report it as a cell without a leader.
                 _ if Moment::now() < gives_up => {
                     tokio::time::sleep(RETRY_PAUSE).await;
                     host = self.hosts[0].clone();
@@ -111,7 +111,8 @@ impl Nodes {
         let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
         let token = self.credentials.access_token().map_err(|error| invalid(&error))?;
         let token = token.map(|token| format!("Bearer {token}").parse()).transpose();
-        let token = token.map_err(|_| invalid(&"the access token has characters that no token has"))?;
+        let token = token
+            .map_err(|_| invalid(&"the access token contains characters that are not allowed in a header"))?;
         let endpoint = Endpoint::from_shared(format!("http://{host}"))
             .map_err(|error| invalid(&format!("{host} is not an address: {error}")))?
             .connect_timeout(self.connect_timeout);
@@ -127,7 +128,7 @@ impl Nodes {
     }
 }
 
-/// Puts the access token on each call.
+/// Adds the access token to each call.
 #[derive(Clone)]
 pub(super) struct BearerToken(Option<MetadataValue<Ascii>>);
 
@@ -140,7 +141,7 @@ impl Interceptor for BearerToken {
     }
 }
 
-/// Opens connections with the credentials: under TLS, or not.
+/// Opens connections with the credentials, with TLS if they require it.
 #[derive(Clone)]
 struct Connector(Credentials);
 
@@ -176,7 +177,7 @@ fn error_of(status: &Status) -> Error {
     let number = |name: &str| header(name).and_then(|value| value.parse().ok()).unwrap_or_default();
     let code = match header("lockkeeper-code").map(str::parse) {
         Some(Ok(code)) => code,
-        // It came from the connection, not from a node.
+        // The error comes from the connection, not from a node.
         _ => match status.code() {
             GrpcCode::InvalidArgument => Code::Invalid,
             GrpcCode::Unavailable => Code::Unavailable,
@@ -199,7 +200,7 @@ fn error_of(status: &Status) -> Error {
         Code::Deadlock => Error::Deadlock(message),
         Code::Wounded => Error::Wounded(message),
         Code::Died => Error::Died(message),
-        // Administration takes no locks.
+        // Administrative calls acquire no locks.
         Code::Busy | Code::Timeout | Code::NotHeld => Error::Fatal(message),
     }
 }

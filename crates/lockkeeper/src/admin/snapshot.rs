@@ -5,7 +5,7 @@ use tonic::Streaming;
 
 use crate::error::Error;
 
-/// A backup that is being received.
+/// Stream of a backup, from [`Admin::snapshot`](super::Admin::snapshot).
 #[derive(Debug)]
 pub struct Snapshot {
     chunks: Streaming<v1::SnapshotChunk>,
@@ -13,7 +13,7 @@ pub struct Snapshot {
     total: Option<u64>,
 }
 
-/// A part of a backup.
+/// Chunk of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotChunk {
@@ -30,15 +30,15 @@ impl Snapshot {
         Snapshot { chunks, received: 0, total: None }
     }
 
-    /// The next part; `None` when all of it was received.
+    /// Receives the next chunk; `None` when the backup is complete.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if the node stops before the end: what was received is of no use.
+    /// [`Error::Unavailable`] if the node stops before the end: the partial backup is useless.
     ///
     /// # Cancel safety
     ///
-    /// Cancel-safe: a part that was not returned is returned by the next call.
+    /// Cancel-safe: the next call returns a chunk that this one did not.
     pub async fn next(&mut self) -> Result<Option<SnapshotChunk>, Error> {
         let chunk = self.chunks.message().await.map_err(|status| {
             Error::unavailable(format!("the node stopped sending the snapshot: {}", status.message()))

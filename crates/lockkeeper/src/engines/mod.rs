@@ -1,4 +1,4 @@
-//! The engines behind the one API, named in `registry.rs`. Each is a folder with the same file names: `mod.rs` (what it
+//! The engines behind the common API, listed in `registry.rs`. Each is a folder with the same file names: `mod.rs` (what it
 //! does and does NOT promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`. Engines on other vendors' servers share
 //! `runtime/`.
 
@@ -45,23 +45,24 @@ use crate::options::Options;
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
-/// The answer of an engine, some time later.
+/// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// What decides who holds a lock. Everything but acquire, release and close has an answer for engines that cannot do it.
+/// An engine, which decides who holds a lock. All operations except acquire, release, give back, close and events have a default
+/// for engines that do not support them.
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// What it can and cannot promise.
+    /// What the engine supports and guarantees.
     fn capabilities(&self) -> &'static Capabilities;
 
-    /// Dropping the future leaves no waiter and no holder behind.
+    /// Acquires locks. Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>>;
 
-    /// Dropping the future is no release: the guard gives it back then.
+    /// Releases a grant. Dropping the future does not: the guard then calls [`give_back`](Engine::give_back).
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
 
-    /// Releases in the background; never blocks. A second time does nothing.
+    /// Releases a grant in the background; never blocks. A second call has no effect.
     fn give_back(&self, grant: &Grant);
 
     /// The nodes of a cell, for its administration.
@@ -74,7 +75,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
 
     fn events(&self) -> Events;
 
-    /// Looks for what is not as safe as it could be in the server's set-up.
+    /// Finds weak spots in the server's configuration.
     fn examine(&self) -> Answer<'_, Vec<Finding>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
@@ -84,7 +85,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
     }
 
     fn who<'a>(&'a self, _lock: &'a str) -> Answer<'a, LockState> {
-        unsupported(self.name(), "say who holds a lock")
+        unsupported(self.name(), "report the holders of a lock")
     }
 
     fn locks<'a>(&'a self, _prefix: &'a str, _limit: u32, _after: &'a str) -> Answer<'a, LockPage> {
@@ -104,27 +105,27 @@ pub(crate) trait Engine: Send + Sync + 'static {
     }
 
     fn status(&self) -> Answer<'_, Status> {
-        unsupported(self.name(), "tell its status")
+        unsupported(self.name(), "report its status")
     }
 
     fn history<'a>(&'a self, _lock: &'a str, _limit: u32) -> Answer<'a, Vec<LockEvent>> {
-        unsupported(self.name(), "tell what happened to a lock")
+        unsupported(self.name(), "report the history of a lock")
     }
 
     fn audit(&self, _limit: u32) -> Answer<'_, Audit> {
-        unsupported(self.name(), "tell what operators did")
+        unsupported(self.name(), "report the actions of operators")
     }
 
     fn top(&self, _limit: u32) -> Answer<'_, Top> {
-        unsupported(self.name(), "tell where it is crowded")
+        unsupported(self.name(), "report contention")
     }
 
     fn blocked<'a>(&'a self, _lock: &'a str) -> Answer<'a, Vec<Blocked>> {
-        unsupported(self.name(), "tell who waits for whom")
+        unsupported(self.name(), "report who waits for whom")
     }
 
-    /// Who leads an election: now, or as soon as it is another one than the one with the known epoch (0: nobody), or after
-    /// a while in any case.
+    /// Returns the leader of an election: at once if its epoch differs from the known one (0: no leader), else as soon as it
+    /// changes, or after [`OBSERVE_TIMEOUT`].
     fn leader<'a>(&'a self, election: &'a str, known: Option<u64>) -> Answer<'a, Option<Leader>> {
         Box::pin(async move {
             let lock = crate::election::lock_of(election);
@@ -132,15 +133,15 @@ pub(crate) trait Engine: Send + Sync + 'static {
             loop {
                 let leader = Leader::of(split_owners(self.who(&lock).await?));
                 let epoch = leader.as_ref().map_or(0, |leader| leader.epoch);
-                if known != Some(epoch) || Moment::now().since(began) > OBSERVED_FOR {
+                if known != Some(epoch) || Moment::now().since(began) > OBSERVE_TIMEOUT {
                     return Ok(leader);
                 }
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(LEADER_POLL_INTERVAL).await;
             }
         })
     }
 
-    /// Passes an office on.
+    /// Transfers leadership to another candidate.
     fn hand_over<'a>(
         &'a self,
         _election: &'a str,
@@ -148,7 +149,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
         _epoch: Token,
         _to: &'a str,
     ) -> Answer<'a, ()> {
-        unsupported(self.name(), "hand an office over: resign instead")
+        unsupported(self.name(), "transfer leadership: resign instead")
     }
 
     fn take_rate<'a>(
@@ -162,7 +163,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
     }
 
     fn get_value<'a>(&'a self, _key: &'a str) -> Answer<'a, Option<Value>> {
-        unsupported(self.name(), "keep values")
+        unsupported(self.name(), "store values")
     }
 
     fn put_value<'a>(
@@ -172,7 +173,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
         _fence: Option<Fence>,
         _if_version: Option<u64>,
     ) -> Answer<'a, u64> {
-        unsupported(self.name(), "keep values")
+        unsupported(self.name(), "store values")
     }
 
     fn delete_value<'a>(
@@ -181,7 +182,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
         _fence: Option<Fence>,
         _if_version: Option<u64>,
     ) -> Answer<'a, ()> {
-        unsupported(self.name(), "keep values")
+        unsupported(self.name(), "store values")
     }
 }
 
@@ -199,22 +200,22 @@ pub(crate) struct AcquireRequest {
     pub(crate) capacity: Option<u32>,
     pub(crate) wait: Wait,
     pub(crate) lock_delay: Duration,
-    /// The caller's own id for it.
+    /// The ID chosen by the caller.
     pub(crate) request_id: Option<SmolStr>,
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) works_in_jeopardy: bool,
     pub(crate) scope: Option<InScope>,
-    /// What a candidate stands for.
+    /// The value that a candidate announces.
     pub(crate) value: Option<SmolStr>,
 }
 
-/// The line of work that a request belongs to.
+/// The scope of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct InScope {
     pub(crate) name: SmolStr,
     pub(crate) policy: Policy,
-    /// All its locks have to be in one session, which is one time to live.
+    /// All its locks are in one session, hence have one time to live.
     pub(crate) ttl: Duration,
 }
 
@@ -238,7 +239,7 @@ impl AcquireRequest {
 }
 
 impl AcquireRequest {
-    /// What is wrong with it before any engine is asked.
+    /// Validates the request before any engine is called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.scope {
             Some(scope) if scope.ttl != self.ttl => Err(Error::invalid(format!(
@@ -250,7 +251,7 @@ impl AcquireRequest {
     }
 }
 
-/// The owner as engines of others keep it: with what a candidate stands for.
+/// The owner as stored on other vendors' servers: with the value that a candidate announces.
 #[cfg(feature = "_servers")]
 pub(crate) fn signed(value: Option<&SmolStr>, owner: &str) -> String {
     match value {
@@ -259,14 +260,14 @@ pub(crate) fn signed(value: Option<&SmolStr>, owner: &str) -> String {
     }
 }
 
-/// Between what a candidate stands for and who it is.
+/// Separates the value of a candidate from its owner.
 const VALUE_MARK: char = '\u{1f}';
-/// How often engines of others are asked who leads.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long an observer waits for a change before it looks anew.
-const OBSERVED_FOR: Duration = Duration::from_secs(30);
+/// The interval in which an observer polls an engine that cannot push changes.
+const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest wait of an observer for a change.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Takes what candidates stand for out of the owners.
+/// Splits the values of candidates from the owners.
 pub(crate) fn split_owners(mut state: LockState) -> LockState {
     let split = |owner: &mut String, value: &mut String| {
         if let Some((before, after)) = owner.split_once(VALUE_MARK) {

@@ -1,7 +1,7 @@
-//! The registry of engines: the one table that names each engine, its URLs, its feature and how to open it. URL parsing,
-//! the documentation, `lockkeeper doctor`, the lab and the benchmarks read it.
+//! The registry of engines: the single table with the name, URLs, feature and constructor of each engine. URL parsing, the
+//! documentation, `lockkeeper doctor`, the lab and the benchmarks use it.
 //!
-//! To add an engine: a folder beside this file, a feature in `Cargo.toml`, an entry here, its servers in
+//! To add an engine, add a folder beside this file, a feature in `Cargo.toml`, an entry here, its servers in
 //! `tests/conformance/servers/`, and a row in `docs/engines.md`.
 
 use std::future::Future;
@@ -13,15 +13,15 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::url::EngineUrl;
 
-/// An engine that this version knows, built in or not.
+/// Entry of the registry of engines, which lists all engines of this version, built in or not.
 ///
 /// | URL | engine |
 /// |---|---|
 /// | `lockkeeper://h1:p,h2:p` | a cell |
-/// | `embedded:` | a lock table in this process, in memory: all keepers of the process share it |
+/// | `embedded:` | a lock table in this process, in memory, shared by all keepers of the process |
 /// | `embedded:/path` | the same, stored in a folder |
 /// | `redis://user:password@h:p/db` | one Redis |
-/// | `redlock://h1:p,h2:p,h3:p` | Redlock, on several independent Redis |
+/// | `redlock://h1:p,h2:p,h3:p` | Redlock on several independent Redis servers |
 /// | `etcd://h1:p,h2:p` | etcd |
 /// | `zookeeper://h1:p,h2:p/chroot` | ZooKeeper |
 /// | `consul://h:p` | Consul |
@@ -29,20 +29,20 @@ use crate::url::EngineUrl;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct EngineInfo {
-    /// Its name, such as `etcd`, and that of the feature that builds it in.
+    /// The name, such as `etcd`, which is also the name of its feature.
     pub name: &'static str,
-    /// The schemes of its URLs; the first is the usual one.
+    /// The schemes of its URLs; the first is the preferred one.
     pub schemes: &'static [&'static str],
-    /// The port of a host that names none; `None` if its URL has no hosts.
+    /// The default port; `None` if its URLs have no hosts.
     pub default_port: Option<u16>,
-    /// A URL as an example.
+    /// An example URL.
     pub example: &'static str,
-    /// What comes after the scheme.
+    /// The form of its URLs after the scheme.
     pub(crate) form: UrlForm,
     built: Option<Built>,
 }
 
-/// What comes after the scheme of an engine's URL.
+/// Form of an engine's URL after the scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UrlForm {
     /// `//host:port,host:port`
@@ -53,7 +53,7 @@ pub(crate) enum UrlForm {
     Server,
 }
 
-/// What only an engine that is built in has.
+/// The part of an entry that exists only if the engine is built in.
 #[derive(Debug)]
 #[allow(dead_code, reason = "without engines, none is built in")]
 struct Built {
@@ -61,10 +61,10 @@ struct Built {
     open: Open,
 }
 
-/// Opens an engine at a URL of its own.
+/// Constructor of an engine.
 ///
-/// Boxed, here and not where it is awaited: the code of an async function is generated again in every crate that awaits
-/// it, and with it that of all engines.
+/// The future is boxed here, not where it is awaited: otherwise the code of all engines would be generated again in every
+/// crate that awaits it.
 type Open = for<'a> fn(EngineUrl, &'a Options) -> Opening<'a>;
 type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Engine>, Error>> + Send + 'a>>;
 
@@ -160,17 +160,17 @@ pub(crate) static ENGINES: &[EngineInfo] = &[
 ];
 
 impl EngineInfo {
-    /// All engines that this version knows, in the order of the documentation.
+    /// Returns all engines of this version, in the order of the documentation.
     pub fn all() -> &'static [EngineInfo] {
         ENGINES
     }
 
-    /// The engine with this name.
+    /// Returns the engine with this name.
     pub fn by_name(name: &str) -> Option<&'static EngineInfo> {
         ENGINES.iter().find(|engine| engine.name == name)
     }
 
-    /// The engine that a URL means, by its scheme.
+    /// Returns the engine of a URL, by its scheme.
     pub fn by_url(url: &str) -> Option<&'static EngineInfo> {
         EngineInfo::by_scheme(url.split_once(':')?.0)
     }
@@ -179,25 +179,25 @@ impl EngineInfo {
         ENGINES.iter().find(|engine| engine.schemes.contains(&scheme))
     }
 
-    /// What it can and cannot promise; `None` if it is not built in.
+    /// Returns what the engine supports and guarantees; `None` if it is not built in.
     pub fn capabilities(&self) -> Option<&'static Capabilities> {
         self.built.as_ref().map(|built| built.capabilities)
     }
 
-    /// A URL with these hosts, each as host:port.
+    /// Builds a URL from these hosts, each as host:port.
     pub fn url(&self, hosts: &[impl AsRef<str>]) -> String {
         let hosts: Vec<&str> = hosts.iter().map(AsRef::as_ref).collect();
         format!("{}://{}", self.schemes[0], hosts.join(","))
     }
 }
 
-/// Opens the engine that a URL means.
+/// Opens the engine of a URL.
 pub(crate) fn open<'a>(url: &'a str, options: &'a Options) -> Opening<'a> {
     Box::pin(async move {
         let (engine, url) = EngineUrl::parse(url)?;
         let Some(built) = &engine.built else {
             return Err(Error::unsupported(format!(
-                "the engine {name} is not built in: add the feature \"{name}\" of the crate lockkeeper",
+                "the engine {name} is not built in: enable the feature \"{name}\" of the crate lockkeeper",
                 name = engine.name
             )));
         };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_in_says_the_same_of_itself() {
+    fn registry_and_capabilities_agree() {
         for engine in ENGINES {
             if let Some(can) = engine.capabilities() {
                 assert_eq!(can.engine, engine.name);

@@ -1,34 +1,34 @@
-//! The fence table of PostgreSQL: what the gates of tokio-postgres and sqlx have in common.
+//! The fence table of PostgreSQL: the SQL and the errors shared by the gates of tokio-postgres and sqlx.
 
 use lockkeeper_core::Token;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::error::Error;
 
-/// The migration that makes the fence table, its functions and its triggers. It can be run again and again.
+/// The idempotent migration that creates the fence table, its functions and its triggers.
 pub(crate) const MIGRATION: &str = include_str!("postgres.sql");
 
-/// Raises the token of a resource, and answers the highest.
+/// Raises the token of a resource and returns the highest.
 pub(crate) const RAISE: &str = "SELECT lockkeeper.raise_fence($1, $2)";
 
 /// Announces the token to the triggers, until the transaction ends.
 pub(crate) const ANNOUNCE: &str = "SELECT set_config('lockkeeper.token', $1, true)";
 
-/// What a probe writes under: two tokens above all that are in use. It is rolled back.
+/// The tokens of a probe, above all tokens in use. Its transaction is rolled back.
 pub(crate) const PROBE_TOKENS: (Token, Token) = (Token(Token::MAX.0 - 1), Token::MAX);
 
-/// PostgreSQL counts to 2^63 - 1.
+/// Converts a token to a `bigint`, whose maximum is 2^63 - 1.
 pub(crate) fn number(token: Token) -> Result<i64, Error> {
     i64::try_from(token.0)
         .map_err(|_| Error::invalid(format!("{token} is too large for a token in PostgreSQL")))
 }
 
-/// The answer of [`RAISE`].
+/// Evaluates the result of [`RAISE`].
 pub(crate) fn verdict(token: Token, highest: i64) -> Result<(), Error> {
     super::admit(token, Token(highest.unsigned_abs()))
 }
 
-/// A name as SQL writes it; the parts of `schema.table` each for themselves.
+/// Quotes an identifier; the parts of `schema.table` separately.
 pub(crate) fn quoted(name: &str) -> String {
     let parts = name.split('.').map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
     parts.collect::<Vec<_>>().join(".")
@@ -48,22 +48,24 @@ pub(crate) fn update(table: &str, columns: &[&str], key: &str) -> String {
     )
 }
 
-/// Why an [`update`] changed no row.
+/// The query that finds out why an [`update`] changed no row.
 pub(crate) fn token_of_row(table: &str, key: &str) -> String {
     format!("SELECT COALESCE(fence_token, 0)::bigint FROM {} WHERE {} = $1", quoted(table), quoted(key))
 }
 
-/// The answer to [`token_of_row`].
+/// Evaluates the result of [`token_of_row`].
 pub(crate) fn why_no_row(table: &str, token: Token, highest: Option<i64>) -> Error {
     match highest {
-        None => Error::invalid(format!("{table} has no such row, so nothing was written: insert it first")),
+        None => Error::invalid(format!(
+            "{table} has no row with this key, so nothing was written: insert it first"
+        )),
         Some(highest) => verdict(token, highest).err().unwrap_or_else(|| {
-            Error::unavailable(format!("the row of {table} was changed at the same time: write again"))
+            Error::unavailable(format!("the row of {table} was changed concurrently: write again"))
         }),
     }
 }
 
-/// An error that the server gave, in plain words, with the next step.
+/// Converts an error of the server, with the next step.
 pub(crate) fn refused(code: &str, message: &str, detail: Option<&str>) -> Error {
     let text: SmolStr = match code {
         "LK412" => {
@@ -78,31 +80,35 @@ pub(crate) fn refused(code: &str, message: &str, detail: Option<&str>) -> Error 
         // Undefined function, table or schema.
         "42883" | "42P01" | "3F000" if message.contains("lockkeeper") || code == "3F000" => {
             return Error::invalid(format!(
-                "the fence is not in this database ({message}): run Fence::migrate once, or give psql the file postgres.sql"
+                "this database has no fence table ({message}): run Fence::migrate once, or psql -f postgres.sql"
             ));
         }
         "42501" => {
             return Error::Forbidden(format_smolstr!(
-                "PostgreSQL does not allow it ({message}): an administrator runs GRANT USAGE ON SCHEMA lockkeeper TO the user"
+                "permission denied by PostgreSQL ({message}): let an administrator run GRANT USAGE ON SCHEMA lockkeeper TO the user"
             ));
         }
         // Serialization failure, deadlock.
         "40001" | "40P01" => format_smolstr!(
-            "another transaction was at the same rows ({message}): nothing was written, run the transaction again"
+            "conflict with another transaction ({message}): nothing was written, run the transaction again"
         ),
-        // Connection exceptions, resources, operator intervention: it may be better later.
+        // Connection exceptions, insufficient resources, operator intervention: a later retry may succeed.
         _ if ["08", "53", "57"].iter().any(|class| code.starts_with(class)) => {
-            format_smolstr!("PostgreSQL cannot do it now ({message}): run the transaction again later")
+            format_smolstr!(
+                "PostgreSQL is temporarily unavailable ({message}): run the transaction again later"
+            )
         }
-        _ => return Error::invalid(format!("PostgreSQL refuses: {message} (SQLSTATE {code})")),
+        _ => {
+            return Error::invalid(format!("PostgreSQL rejected the statement: {message} (SQLSTATE {code})"));
+        }
     };
     Error::Unavailable(text)
 }
 
-/// The way to the server is broken.
-pub(crate) fn broken(error: &dyn std::fmt::Display) -> Error {
+/// The error for a lost connection.
+pub(crate) fn disconnected(error: &dyn std::fmt::Display) -> Error {
     Error::unavailable(format!(
-        "the connection to PostgreSQL is lost ({error}): what was not committed did not happen; connect again"
+        "the connection to PostgreSQL is lost ({error}): uncommitted changes are rolled back; connect again"
     ))
 }
 
@@ -111,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_quoted_and_cannot_break_out() {
+    fn identifiers_are_quoted() {
         assert_eq!(
             update("app.account", &["balance"], "id"),
             "UPDATE \"app\".\"account\" SET \"balance\" = $1, fence_token = $3 WHERE \"id\" = $2 \
@@ -121,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do() {
+    fn server_errors_name_the_next_step() {
         let stale = refused("LK412", "the token is stale", Some("last_token=43"));
         assert_eq!(stale, Error::StaleToken { last_token: Token(43) });
         let missing = refused("42883", "function lockkeeper.raise_fence(text, bigint) does not exist", None);

@@ -1,11 +1,11 @@
 //! The gate of a file that is replaced as a whole.
 //!
-//! The highest token is kept beside the file, in `NAME.lockkeeper-fence`. A write locks that, checks the token, makes a higher
-//! one durable, and replaces the file by renaming a new one over it: readers see the old content or the new, never half
-//! of it. They need no gate.
+//! The highest token is stored beside the file, in `NAME.lockkeeper-fence`. A write locks that record, checks the token, makes
+//! a higher one durable, and replaces the file by renaming a new one over it. Readers see either the old or the new content
+//! and need no gate.
 //!
 //! **What it does NOT protect from.** Programs that write the file without the gate. File systems on which `flock` does not
-//! reach all machines (some network file systems): [`FileGate::probe`] can only tell for the machine that it runs on.
+//! work across machines (some network file systems): [`FileGate::probe`] can only check the machine that it runs on.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use lockkeeper_core::Token;
 use smol_str::format_smolstr;
 
-use super::record::{Record, cannot, sync_folder};
+use super::record::{Record, io_error, sync_folder};
 use super::{not_enforced, probe_name};
 use crate::error::Error;
 
-/// The gate of one file.
+/// Gate of one file.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,27 +38,27 @@ pub struct FileGate {
 }
 
 impl FileGate {
-    /// The gate of the file at this path; its folder has to be there.
+    /// Creates the gate of the file at this path; its folder must exist.
     pub fn new(path: impl Into<PathBuf>) -> FileGate {
         FileGate { path: path.into() }
     }
 
-    /// Replaces the content. When it returns, the content is on the disk.
+    /// Replaces the content. It is durable when the call returns.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleToken`] if a higher token was here before. [`Error::Unavailable`]: it was not written.
-    /// [`Error::Unknown`]: it was written, but may not survive a power cut.
+    /// [`Error::StaleToken`] if the gate has seen a higher token. [`Error::Unavailable`] if nothing was written.
+    /// [`Error::Unknown`] if it was written, but may not survive a power loss.
     ///
     /// # Cancel safety
     ///
     /// A dropped call may or may not write.
     pub async fn write(&self, content: impl Into<Vec<u8>>, token: Token) -> Result<(), Error> {
         let (gate, content) = (self.clone(), content.into());
-        aside(move || gate.write_blocking(content, token)).await
+        run_blocking(move || gate.write_blocking(content, token)).await
     }
 
-    /// The same for threads that may block.
+    /// Replaces the content, on the calling thread; see [`write`](FileGate::write).
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl FileGate {
         self.replace(content.as_ref())
     }
 
-    /// Reads the content under the token: from now on, older tokens are refused. `None` if there is no such file.
+    /// Reads the content and refuses older tokens from then on; `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -80,10 +80,10 @@ impl FileGate {
     /// A dropped call may or may not have raised the token.
     pub async fn read(&self, token: Token) -> Result<Option<Vec<u8>>, Error> {
         let gate = self.clone();
-        aside(move || gate.read_blocking(token)).await
+        run_blocking(move || gate.read_blocking(token)).await
     }
 
-    /// The same for threads that may block.
+    /// Reads the content, on the calling thread; see [`read`](FileGate::read).
     ///
     /// # Errors
     ///
@@ -94,8 +94,9 @@ impl FileGate {
         self.content()
     }
 
-    /// Changes the content in one step: nobody else writes between the read and the write. The function gets the content,
-    /// or `None` if there is no such file.
+    /// Updates the content atomically: no other gated write happens between the read and the write.
+    ///
+    /// `change` gets the content, or `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -110,10 +111,10 @@ impl FileGate {
         change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8> + Send + 'static,
     ) -> Result<(), Error> {
         let gate = self.clone();
-        aside(move || gate.update_blocking(token, change)).await
+        run_blocking(move || gate.update_blocking(token, change)).await
     }
 
-    /// The same for threads that may block.
+    /// Updates the content, on the calling thread; see [`update`](FileGate::update).
     ///
     /// # Errors
     ///
@@ -128,29 +129,29 @@ impl FileGate {
         self.replace(&change(self.content()?))
     }
 
-    /// The highest token that was here.
+    /// Returns the highest token that the gate has seen.
     ///
     /// # Cancel safety
     ///
     /// Cancel-safe: it only reads.
     pub async fn highest(&self) -> Result<Token, Error> {
         let path = self.record_path()?;
-        aside(move || Ok(Record::open(&path)?.highest())).await
+        run_blocking(move || Ok(Record::open(&path)?.highest())).await
     }
 
-    /// Proves in the folder of this file that a newer token passes and a stale one does not, and that two processes exclude
-    /// each other there. The file itself is not touched; what the probe writes it removes.
+    /// Proves, in the folder of this file, that a newer token passes and a stale one does not, and that two processes exclude
+    /// each other. The file itself is not touched; the probe removes its own files.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold.
+    /// [`Error::Fatal`] if the proof fails.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call removes what it wrote all the same.
+    /// A dropped call still removes its files.
     pub async fn probe(&self) -> Result<(), Error> {
         let gate = self.clone();
-        aside(move || gate.probe_blocking()).await
+        run_blocking(move || gate.probe_blocking()).await
     }
 
     fn probe_blocking(&self) -> Result<(), Error> {
@@ -160,7 +161,7 @@ impl FileGate {
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                return Err(cannot("removed", &path, &error));
+                return Err(io_error("remove", &path, &error));
             }
         }
         outcome
@@ -174,15 +175,15 @@ impl FileGate {
         if !matches!(stale, Err(Error::StaleToken { .. })) || content.as_deref() != Some(b"newer") {
             return Err(not_enforced("this folder"));
         }
-        // A second opening of the record must be kept out while the first one is inside.
+        // While the record is locked, a second open must not get the lock.
         let path = self.record_path()?;
-        let _inside = Record::open(&path)?;
-        let second = File::open(&path).map_err(|error| cannot("opened", &path, &error))?;
+        let _locked = Record::open(&path)?;
+        let second = File::open(&path).map_err(|error| io_error("open", &path, &error))?;
         match second.try_lock() {
             Err(fs::TryLockError::WouldBlock) => Ok(()),
-            Err(fs::TryLockError::Error(error)) => Err(cannot("locked", &path, &error)),
+            Err(fs::TryLockError::Error(error)) => Err(io_error("lock", &path, &error)),
             Ok(()) => Err(Error::Fatal(format_smolstr!(
-                "two processes can write here at once, because locks of files have no effect on this file system: {}",
+                "file locks have no effect on this file system, so two processes can write at once: {}",
                 path.display()
             ))),
         }
@@ -192,26 +193,27 @@ impl FileGate {
         match fs::read(&self.path) {
             Ok(content) => Ok(Some(content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(cannot("read", &self.path, &error)),
+            Err(error) => Err(io_error("read", &self.path, &error)),
         }
     }
 
-    /// The record is locked meanwhile, so one name for the new content is enough; what a crash left of it is overwritten.
+    /// Replaces the content. The caller holds the lock of the record, so a fixed temporary name is safe; a leftover of a
+    /// crash is overwritten.
     fn replace(&self, content: &[u8]) -> Result<(), Error> {
         let new = self.beside("lockkeeper-new")?;
         let written = File::create(&new).and_then(|mut file| {
             file.write_all(content)?;
-            // A replaced file has the rights of the one before.
+            // Keep the permissions of the replaced file.
             if let Ok(there) = fs::metadata(&self.path) {
                 file.set_permissions(there.permissions())?;
             }
             file.sync_all()?;
             fs::rename(&new, &self.path)
         });
-        written.map_err(|error| cannot("written", &self.path, &error))?;
+        written.map_err(|error| io_error("write", &self.path, &error))?;
         sync_folder(&self.path).map_err(|error| {
             Error::Unknown(format_smolstr!(
-                "{} was written, but may not survive a power cut ({error}): write it again",
+                "{} was written, but may not survive a power loss ({error}): write it again",
                 self.path.display()
             ))
         })
@@ -223,7 +225,7 @@ impl FileGate {
 
     fn beside(&self, ending: &str) -> Result<PathBuf, Error> {
         let name = self.path.file_name().ok_or_else(|| {
-            Error::invalid(format!("{} is no path of a file: give it a name at the end", self.path.display()))
+            Error::invalid(format!("{} is not the path of a file: append a file name", self.path.display()))
         })?;
         let mut name = name.to_owned();
         name.push(".");
@@ -231,20 +233,18 @@ impl FileGate {
         Ok(self.path.with_file_name(name))
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Disks block, so they are asked on a thread of their own.
-pub(super) async fn aside<T: Send + 'static>(
+/// Runs blocking file operations on a separate thread.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
-        Err(error) => {
-            Err(Error::Fatal(format_smolstr!("the work on a file ended without an answer: {error}")))
-        }
+        Err(error) => Err(Error::Fatal(format_smolstr!("a file operation ended without a result: {error}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! The gate for what a process keeps in its own memory.
+//! The gate of data in the memory of this process.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use lockkeeper_core::Token;
 use super::{admit, not_enforced};
 use crate::error::Error;
 
-/// A gate in front of a structure of one's own: lower tokens fail, equal and higher ones pass, one at a time.
+/// Gate of data in this process: lower tokens fail, equal and higher ones pass, one at a time.
 ///
 /// ```
 /// use lockkeeper::{Token, gates::Gate};
@@ -21,37 +21,39 @@ use crate::error::Error;
 /// # Ok::<_, lockkeeper::Error>(())
 /// ```
 ///
-/// It remembers for as long as the process lives. If what it guards is kept longer, keep [`highest`](Gate::highest)
-/// with it, and begin again with [`starting_at`](Gate::starting_at).
+/// It forgets its highest token when the process ends. If the data outlives the process, store [`highest`](Gate::highest)
+/// with it and restore it with [`starting_at`](Gate::starting_at).
 #[derive(Default)]
 pub struct Gate {
-    // Invariant: never goes down.
+    // Invariant: never decreases.
     highest: Mutex<Token>,
 }
 
-/// Being inside a [`Gate`]: nobody else is until it is dropped.
-#[must_use = "the gate opens for others as soon as this is dropped"]
+/// Exclusive access through a [`Gate`], until it is dropped.
+#[must_use = "the gate admits others as soon as this is dropped"]
 pub struct Pass<'a> {
     highest: MutexGuard<'a, Token>,
 }
 
 impl Gate {
-    /// A gate that has seen no token yet.
+    /// Creates a gate that has seen no token yet.
     pub const fn new() -> Gate {
         Gate::starting_at(Token(0))
     }
 
-    /// A gate that refuses everything below this token from the start.
+    /// Creates a gate that refuses tokens below this one from the start.
     pub const fn starting_at(highest: Token) -> Gate {
         Gate { highest: Mutex::new(highest) }
     }
 
-    /// Goes in, and keeps others out until the pass is dropped. It blocks the thread while somebody else is inside, so
-    /// what is done inside should be short; a pass cannot be kept over an await in a task that moves between threads.
+    /// Checks the token and excludes others until the returned pass is dropped.
+    ///
+    /// It blocks the thread while another pass exists, so hold passes only briefly. A pass is not `Send`, so a task that
+    /// moves between threads cannot hold it across an await.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleToken`] if a higher token was here before.
+    /// [`Error::StaleToken`] if the gate has seen a higher token.
     pub fn enter(&self, token: Token) -> Result<Pass<'_>, Error> {
         let mut highest = self.locked();
         admit(token, *highest)?;
@@ -59,26 +61,26 @@ impl Gate {
         Ok(Pass { highest })
     }
 
-    /// Does the write inside the gate.
+    /// Checks the token and runs the write while others are excluded.
     ///
     /// # Errors
     ///
-    /// [`Error::StaleToken`] if a higher token was here before; the write is not called.
+    /// [`Error::StaleToken`] if the gate has seen a higher token; the write does not run.
     pub fn run<T>(&self, token: Token, write: impl FnOnce() -> T) -> Result<T, Error> {
         let _pass = self.enter(token)?;
         Ok(write())
     }
 
-    /// The highest token that went in.
+    /// Returns the highest token that the gate has admitted.
     pub fn highest(&self) -> Token {
         *self.locked()
     }
 
-    /// Proves that a newer token is let in and a stale one is not. The gate stays as it is.
+    /// Proves that a newer token passes and a stale one does not, without changing the gate.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold.
+    /// [`Error::Fatal`] if the proof fails.
     pub fn probe(&self) -> Result<(), Error> {
         let copy = Gate::starting_at(self.highest());
         let (older, newer) =
@@ -91,14 +93,14 @@ impl Gate {
         }
     }
 
-    /// A write that panicked leaves the number as it is, and that is right.
+    /// Ignores poison: a write that panics leaves the highest token valid.
     fn locked(&self) -> MutexGuard<'_, Token> {
         self.highest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pass<'_> {
-    /// The token that went in.
+    /// Returns the admitted token.
     pub fn token(&self) -> Token {
         *self.highest
     }
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_panics_does_not_close_the_gate() {
+    fn panicking_write_does_not_close_the_gate() {
         let gate = Gate::new();
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gate.run(Token(3), || panic!("oh"))));
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn thirty_two_writers_at_once_never_go_back() {
+    fn tokens_of_32_concurrent_writers_never_decrease() {
         let gate = Gate::new();
         let accepted = Mutex::new(Vec::new());
         std::thread::scope(|scope| {

@@ -1,28 +1,28 @@
-//! Gates: the check of the token at the resource.
+//! Gates check the fencing token at the resource.
 //!
-//! A holder can be paused for longer than its lease, wake up, and write. Nothing but the resource can stop that write: it
-//! keeps the highest token it has seen and refuses a lower one, in the same atomic step as the write. That is a gate.
-//! Lower tokens fail; equal ones pass, because they are the same holder's next write.
+//! A holder can be paused for longer than its lease, wake up, and write. Only the resource can stop that write: it keeps the
+//! highest token it has seen and refuses a lower one, in the same atomic step as the write. That is a gate. Lower tokens
+//! fail; equal ones pass, because they are the same holder's next write.
 //!
-//! | the resource | gate | feature |
+//! | resource | gate | feature |
 //! |---|---|---|
-//! | a structure of this process | [`Gate`] | always there |
+//! | data in this process | [`Gate`] | always included |
 //! | PostgreSQL, tokio-postgres | `postgres::Fence` | `gate-postgres` |
 //! | PostgreSQL, sqlx | `sqlx::Fence` | `gate-sqlx` |
 //! | Redis | `redis::RedisGate` | `gate-redis` |
 //! | a file | `file::FileGate` | `gate-file` |
 //! | an object store (S3 and the like) | `object::ObjectGate` | `gate-object-store` |
 //! | an HTTP service | `http::FenceLayer`, or `lockkeeper proxy` in front of it | `gate-http` |
-//! | a value of the cell | [`Keeper::value`](crate::Keeper::value) with `fence` | always there |
+//! | a value of the cell | [`Keeper::value`](crate::Keeper::value) with `fence` | always included |
 //!
-//! Each has a `probe` that proves on your own resource that a newer token passes and a stale one does not. When to use which,
-//! and what none of them protects from: `docs/gates.md`.
+//! Each has a `probe` that proves on your own resource that a newer token passes and a stale one does not. `docs/gates.md`
+//! explains which gate to use, and what no gate protects from.
 //!
-//! # Read under the token as well
+//! # Read under the token too
 //!
-//! What is written often depends on what was read. A stale holder may write between your read and your write, as long as the
-//! resource has not seen your token yet. So show it the token when you read: every gate has a way to do that
-//! (`Fence::check` before the read, `RedisGate::get`, `FileGate::read`, `ObjectGate::update`, the header with a GET).
+//! A write often depends on an earlier read. Until the resource has seen your token, a stale holder may write between your
+//! read and your write. So pass the token with the read too: every gate supports that (`Fence::check` before the read,
+//! `RedisGate::get`, `FileGate::read`, `ObjectGate::update`, the header with a GET).
 
 #[cfg(any(feature = "gate-postgres", feature = "gate-sqlx"))]
 mod fence_table;
@@ -54,22 +54,22 @@ use smol_str::format_smolstr;
 pub use self::local::{Gate, Pass};
 use crate::error::Error;
 
-/// What probes leave behind, if they leave anything, begins with this.
+/// Prefix of the names that probes use, in case one leaves something behind.
 pub const PROBE_PREFIX: &str = "lockkeeper-probe/";
 
-/// The one rule of all gates.
+/// The rule of all gates: a token below the highest is stale.
 pub(crate) fn admit(token: Token, highest: Token) -> Result<(), Error> {
     if token < highest { Err(Error::StaleToken { last_token: highest }) } else { Ok(()) }
 }
 
-/// The probe failed.
+/// The error of a failed probe.
 pub(crate) fn not_enforced(what: &str) -> Error {
     Error::Fatal(format_smolstr!(
         "{what} let a stale token through: do not rely on this gate until you know why"
     ))
 }
 
-/// A name that nobody else uses.
+/// A unique name for a probe.
 #[cfg(any(
     feature = "gate-file",
     feature = "gate-http",
@@ -82,7 +82,7 @@ pub(crate) fn probe_name() -> String {
     format!("{PROBE_PREFIX}{number:016x}")
 }
 
-/// The code in the guide compiles, and what can run runs.
+/// Compiles the code in the guide, and runs what can run.
 #[cfg(all(
     doctest,
     feature = "gate-file",

@@ -1,11 +1,11 @@
 //! The gate of PostgreSQL, through tokio-postgres.
 //!
-//! Three forms, from the plainest to the strictest:
+//! Three forms, from the simplest to the strictest:
 //!
 //! - [`Fence::update`]: one statement, `UPDATE .. WHERE fence_token <= $n`, on a table that has a column `fence_token`.
-//! - [`Fence::check`]: inside the caller's transaction, whatever it writes. The token of a resource is a row of the table
-//!   `lockkeeper.fence`, which stays locked until the transaction ends.
-//! - [`Fence::announce`] and a trigger on the table: writers in any language must show a token, or are refused.
+//! - [`Fence::check`]: inside the caller's transaction, which may write anything. The token of a resource is a row of the
+//!   table `lockkeeper.fence`, which stays locked until the transaction ends.
+//! - [`Fence::announce`] and a trigger on the table: writers in any language are refused without a token.
 
 use std::error::Error as _;
 
@@ -17,31 +17,30 @@ use super::fence_table::{self, PROBE_TOKENS};
 use super::{not_enforced, probe_name};
 use crate::error::Error;
 
-/// A value for a statement of PostgreSQL.
+/// Parameter of an SQL statement.
 pub type Parameter<'a> = &'a (dyn ToSql + Sync);
 
-/// The gate. It has no state of its own: that is in the database.
+/// Gate of a PostgreSQL database. Stateless: the tokens are in the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Fence;
 
 impl Fence {
-    /// The migration as a text, for tools that bring their own way to run it. It is the file
-    /// `src/gates/postgres.sql` of this crate.
+    /// SQL of the migration, for migration tools. It is the file `src/gates/postgres.sql` of this crate.
     pub const MIGRATION: &'static str = fence_table::MIGRATION;
 
-    /// Makes the fence table, its functions and its triggers. It can be run again and again.
+    /// Creates the fence table, its functions and its triggers. Idempotent.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have made them; run it again.
+    /// A dropped call may or may not have created them; run it again.
     pub async fn migrate(client: &impl GenericClient) -> Result<(), Error> {
-        client.batch_execute(fence_table::MIGRATION).await.map_err(told)
+        client.batch_execute(fence_table::MIGRATION).await.map_err(to_error)
     }
 
-    /// Lets the transaction go on if no higher token was at the resource, and keeps others of the same resource out until
-    /// the transaction ends. Call it before the first read that decides what to write.
+    /// Checks the token of a resource, and blocks other transactions on the same resource until this one ends.
     ///
-    /// It takes a transaction and nothing else: outside of one, the check would be over before the write.
+    /// Call it before the first read that decides what to write. It accepts only a transaction: without one, the check would
+    /// end before the write.
     ///
     /// # Errors
     ///
@@ -49,29 +48,28 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// Roll back after a call that was dropped.
+    /// Roll back after a dropped call.
     pub async fn check(transaction: &Transaction<'_>, resource: &str, token: Token) -> Result<(), Error> {
         raise(transaction, resource, token).await
     }
 
-    /// Announces the token to the triggers `lockkeeper.fence_table` and `lockkeeper.fence_row`, until the transaction
-    /// ends. Their refusal comes as an error of the write: [`told`] says it in our words.
+    /// Announces the token to the triggers `lockkeeper.fence_table` and `lockkeeper.fence_row` for this transaction.
+    ///
+    /// If they refuse a write, the write fails: convert its error with [`to_error`].
     ///
     /// # Cancel safety
     ///
-    /// Roll back after a call that was dropped.
+    /// Roll back after a dropped call.
     pub async fn announce(transaction: &Transaction<'_>, token: Token) -> Result<(), Error> {
         let text = fence_table::number(token)?.to_string();
-        transaction.query_typed(fence_table::ANNOUNCE, &[(&text, Type::TEXT)]).await.map_err(told)?;
+        transaction.query_typed(fence_table::ANNOUNCE, &[(&text, Type::TEXT)]).await.map_err(to_error)?;
         Ok(())
     }
 
-    /// The one-statement form:
-    /// `UPDATE table SET .., fence_token = $n WHERE key = .. AND fence_token <= $n`.
-    /// The table has a column `fence_token bigint`; no transaction is needed.
+    /// Updates one row in one statement: `UPDATE table SET .., fence_token = $n WHERE key = .. AND fence_token <= $n`.
     ///
-    /// It guards one row against a stale *write*. If what you write depends on what you have read, read it after the
-    /// lock was granted, as with every gate.
+    /// The table needs a column `fence_token bigint`; no transaction is needed. This guards one row against a stale *write*.
+    /// If the write depends on a read, read after the lock was granted, as with every gate.
     ///
     /// # Errors
     ///
@@ -79,7 +77,7 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have written.
+    /// A dropped call may or may not have updated the row.
     pub async fn update(
         client: &impl GenericClient,
         table: &str,
@@ -92,19 +90,20 @@ impl Fence {
         let mut parameters: Vec<Parameter<'_>> = set.iter().map(|(_, value)| *value).collect();
         parameters.extend([key.1, &number as Parameter<'_>]);
         let written = client.execute(&fence_table::update(table, &columns, key.0), &parameters).await;
-        if written.map_err(told)? > 0 {
+        if written.map_err(to_error)? > 0 {
             return Ok(());
         }
-        let row = client.query_opt(&fence_table::token_of_row(table, key.0), &[key.1]).await.map_err(told)?;
-        let highest = row.map(|row| row.try_get(0)).transpose().map_err(told)?;
+        let row =
+            client.query_opt(&fence_table::token_of_row(table, key.0), &[key.1]).await.map_err(to_error)?;
+        let highest = row.map(|row| row.try_get(0)).transpose().map_err(to_error)?;
         Err(fence_table::why_no_row(table, token, highest))
     }
 
-    /// Proves on this database that a newer token passes [`Fence::check`] and a stale one does not. It is rolled back.
+    /// Proves, on this database, that [`Fence::check`] accepts a newer token and refuses a stale one. Rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold.
+    /// [`Error::Fatal`] if the proof fails.
     ///
     /// # Cancel safety
     ///
@@ -115,17 +114,19 @@ impl Fence {
             .await
     }
 
-    /// The same on a write of your own: it is called three times, in one transaction that is rolled back, and has to pass
-    /// a token, then a newer one, and to refuse the first.
+    /// Proves the same for your own write.
+    ///
+    /// `write` is called three times in one transaction that is rolled back: it must accept a token, then a newer one, and
+    /// then refuse the first.
     ///
     /// ```no_run
     /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), lockkeeper::Error> {
-    /// use lockkeeper::gates::postgres::{Fence, told};
+    /// use lockkeeper::gates::postgres::{Fence, to_error};
     ///
-    /// // Does the trigger on `account` really refuse?
+    /// // Does the trigger on `account` really refuse stale tokens?
     /// Fence::probe_write(client, async |transaction, token| {
     ///     Fence::announce(transaction, token).await?;
-    ///     transaction.execute("UPDATE account SET balance = balance WHERE id = 1", &[]).await.map_err(told)?;
+    ///     transaction.execute("UPDATE account SET balance = balance WHERE id = 1", &[]).await.map_err(to_error)?;
     ///     Ok(())
     /// })
     /// .await?;
@@ -134,7 +135,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold; else the error of the write.
+    /// [`Error::Fatal`] if the proof fails; else the error of the write.
     ///
     /// # Cancel safety
     ///
@@ -144,11 +145,11 @@ impl Fence {
         mut write: impl AsyncFnMut(&Transaction<'_>, Token) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (older, newer) = PROBE_TOKENS;
-        let transaction = client.transaction().await.map_err(told)?;
+        let transaction = client.transaction().await.map_err(to_error)?;
         write(&transaction, older).await?;
         write(&transaction, newer).await?;
         let stale = write(&transaction, older).await;
-        transaction.rollback().await.map_err(told)?;
+        transaction.rollback().await.map_err(to_error)?;
         match stale {
             Err(Error::StaleToken { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -157,25 +158,25 @@ impl Fence {
     }
 }
 
-/// The check, in whatever transaction the client is.
+/// The check, in the client's current transaction.
 pub(super) async fn raise(client: &impl GenericClient, resource: &str, token: Token) -> Result<(), Error> {
     let number = fence_table::number(token)?;
-    // With the types named there is one round trip, and no prepared statement that a pooler could lose.
+    // With explicit types it takes one round trip, without a prepared statement that a pooler could lose.
     let rows =
         client.query_typed(fence_table::RAISE, &[(&resource, Type::TEXT), (&number, Type::INT8)]).await;
-    let highest = match rows.map_err(told)?.first() {
-        Some(row) => row.try_get::<_, i64>(0).map_err(told)?,
+    let highest = match rows.map_err(to_error)?.first() {
+        Some(row) => row.try_get::<_, i64>(0).map_err(to_error)?,
         None => return Err(not_enforced("this PostgreSQL")),
     };
     fence_table::verdict(token, highest)
 }
 
-/// An error of tokio-postgres in our words: that of a trigger which refused a stale token is [`Error::StaleToken`].
-pub fn told(error: tokio_postgres::Error) -> Error {
+/// Converts an error of tokio-postgres. If a trigger refused a stale token, the result is [`Error::StaleToken`].
+pub fn to_error(error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(refused) => fence_table::refused(refused.code().code(), refused.message(), refused.detail()),
-        None if error.is_closed() || is_io(&error) => fence_table::broken(&error),
-        None => Error::invalid(format!("PostgreSQL was not asked: {error}{}", cause(&error))),
+        None if error.is_closed() || is_io(&error) => fence_table::disconnected(&error),
+        None => Error::invalid(format!("the request to PostgreSQL was not sent: {error}{}", cause(&error))),
     }
 }
 

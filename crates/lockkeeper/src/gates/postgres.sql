@@ -1,5 +1,5 @@
--- The fence of PostgreSQL: a table with the highest token of each resource, and what checks it.
--- It can be run again and again. From a shell: psql --single-transaction -f postgres.sql
+-- The fence table of PostgreSQL: the highest token of each resource, and the functions that check it.
+-- Idempotent. From a shell: psql --single-transaction -f postgres.sql
 --
 -- A writer, in any language, inside the transaction of its write:
 --   SELECT lockkeeper.check_fence('account/4472', 42);
@@ -7,25 +7,25 @@
 --   SELECT set_config('lockkeeper.token', '42', true);
 --
 -- SQLSTATE LK412: the token is stale. DETAIL has the last one, as last_token=43. Roll back and stop.
--- SQLSTATE LK428: a trigger wants a token and there is none.
+-- SQLSTATE LK428: a trigger requires a token and none was announced.
 --
--- Who writes needs: GRANT USAGE ON SCHEMA lockkeeper TO the_writer. The functions run with the rights of whoever ran this
--- file, so that a writer can raise a token and never lower one.
+-- Writers need: GRANT USAGE ON SCHEMA lockkeeper TO the_writer. raise_fence runs with the rights of the role that ran this
+-- file, so a writer can raise a token but never lower one.
 
--- Two that run it at the same time take turns.
+-- Serializes concurrent migrations.
 SELECT pg_advisory_xact_lock(7420, 412);
 
 CREATE SCHEMA IF NOT EXISTS lockkeeper;
 
 CREATE TABLE IF NOT EXISTS lockkeeper.fence (
     resource text PRIMARY KEY,
-    -- Never goes down.
+    -- Never decreases.
     token bigint NOT NULL,
     checked_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 50);
 
--- Raises the token of a resource and answers the highest one: if that is not yours, you are stale. Others who check the
--- same resource wait until your transaction ends.
+-- Raises the token of a resource and returns the highest one: if it is not yours, your token is stale. Other transactions
+-- that check the same resource wait until yours ends.
 CREATE OR REPLACE FUNCTION lockkeeper.raise_fence(resource_name text, fence_token bigint) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
@@ -34,7 +34,7 @@ $$
     RETURNING f.token;
 $$;
 
--- The same, as an error if you are stale.
+-- The same, but raises an error if the token is stale.
 CREATE OR REPLACE FUNCTION lockkeeper.check_fence(resource_name text, fence_token bigint) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
@@ -42,14 +42,14 @@ DECLARE
     highest bigint := lockkeeper.raise_fence(resource_name, fence_token);
 BEGIN
     IF highest > fence_token THEN
-        RAISE EXCEPTION 'the token % is stale at "%": the last one is %; roll back and stop, somebody else may be at work',
+        RAISE EXCEPTION 'the token % is stale at "%": the last one is %; roll back and stop, another holder may be at work',
             fence_token, resource_name, highest
             USING ERRCODE = 'LK412', DETAIL = 'last_token=' || highest;
     END IF;
 END
 $$;
 
--- The token that the transaction has announced.
+-- Returns the token that the transaction has announced.
 CREATE OR REPLACE FUNCTION lockkeeper.announced_token() RETURNS bigint
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS
 $$
@@ -57,7 +57,7 @@ DECLARE
     announced text := current_setting('lockkeeper.token', true);
 BEGIN
     IF announced IS NULL OR announced = '' THEN
-        RAISE EXCEPTION 'this table is written under a lock only, and the transaction has announced no token'
+        RAISE EXCEPTION 'writes to this table require a lock, and the transaction has announced no token'
             USING ERRCODE = 'LK428',
                   HINT = 'SELECT set_config(''lockkeeper.token'', ''YOUR TOKEN'', true) before the write, in its transaction';
     END IF;
@@ -65,7 +65,7 @@ BEGIN
 END
 $$;
 
--- A trigger for a table that is guarded by one lock as a whole:
+-- Trigger for a table that is guarded by one lock:
 --   CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON settlement
 --       FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.fence_table('settlement');
 CREATE OR REPLACE FUNCTION lockkeeper.fence_table() RETURNS trigger
@@ -77,10 +77,10 @@ BEGIN
 END
 $$;
 
--- A trigger for a table with a lock for each row, named by a prefix and a column:
+-- Trigger for a table with one lock for each row, named by a prefix and a column:
 --   CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON account
 --       FOR EACH ROW EXECUTE FUNCTION lockkeeper.fence_row('account/', 'id');
--- The token is kept when the row is deleted.
+-- The token remains when the row is deleted.
 CREATE OR REPLACE FUNCTION lockkeeper.fence_row() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
@@ -97,7 +97,7 @@ BEGIN
         RETURN OLD;
     END IF;
     after := to_jsonb(NEW) ->> TG_ARGV[1];
-    -- A row that changes its name is written under both.
+    -- A row that changes its key is checked under both names.
     IF after IS DISTINCT FROM before THEN
         PERFORM lockkeeper.check_fence(TG_ARGV[0] || after, token);
     END IF;

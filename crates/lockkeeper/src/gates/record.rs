@@ -1,7 +1,8 @@
-//! The highest token of a file, in a small file beside it.
+//! The highest token of a file, in a small record file beside it.
 //!
-//! Two slots of 64 bytes, each with a token and a checksum, in plain text. The one with the lower token is overwritten, so
-//! that a write which is torn by a power cut leaves the other. The file is born whole; one without a sound slot is damage.
+//! Two slots of 64 bytes, each with a token and a checksum, in plain text. A write overwrites the slot with the lower token,
+//! so a write torn by a power loss leaves the other slot intact. The file is created atomically, so one without a valid slot
+//! is damaged.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -16,12 +17,12 @@ use crate::clock::Moment;
 use crate::error::Error;
 
 const SLOT_BYTES: usize = 64;
-/// A write takes milliseconds. Whoever keeps the lock for longer is stopped, or its disk is.
+/// A write takes milliseconds. A process that holds the lock for longer is stopped, or its disk hangs.
 const LOCKED_MAX: Duration = Duration::from_secs(10);
-/// Between two tries; nothing wakes a thread that waits for a lock with a limit.
+/// The pause between two tries: file locks offer no wait with a timeout.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
-/// The record, open and locked: no other process reads or raises it until this is dropped.
+/// An open and locked record: no other process reads or raises it until this is dropped.
 pub(super) struct Record {
     file: File,
     path: PathBuf,
@@ -29,17 +30,17 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Opens and locks it; makes it if it is not there.
+    /// Opens and locks the record; creates it if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Record, Error> {
         let until = Moment::now().plus(LOCKED_MAX);
         loop {
             let file = match OpenOptions::new().read(true).write(true).open(path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    create(path).map_err(|error| cannot("made", path, &error))?;
+                    create(path).map_err(|error| io_error("create", path, &error))?;
                     continue;
                 }
-                Err(error) => return Err(cannot("opened", path, &error)),
+                Err(error) => return Err(io_error("open", path, &error)),
             };
             match file.try_lock() {
                 Ok(()) => {}
@@ -49,17 +50,17 @@ impl Record {
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(Error::unavailable(format!(
-                        "another process has been in the middle of a write for {} s: nothing was written; look for a process \
-                         that is stopped and has {} open",
+                        "another process has held the gate for {} s: nothing was written; look for a stopped process that \
+                         has {} open",
                         LOCKED_MAX.as_secs(),
                         path.display()
                     )));
                 }
-                Err(TryLockError::Error(error)) => return Err(cannot("locked", path, &error)),
+                Err(TryLockError::Error(error)) => return Err(io_error("lock", path, &error)),
             }
-            // Somebody may have put another file in its place meanwhile.
+            // Another file may have been put in its place meanwhile.
             let same = match (file.metadata(), fs::metadata(path)) {
-                (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+                (Ok(ours), Ok(current)) => (ours.dev(), ours.ino()) == (current.dev(), current.ino()),
                 _ => false,
             };
             if same {
@@ -76,8 +77,8 @@ impl Record {
         });
         if slots == [None, None] {
             return Err(Error::Fatal(format_smolstr!(
-                "{} is damaged, and with it the highest token is lost: nothing was written. Make sure that no old holder is at \
-                 work any more, then remove it",
+                "{} is damaged and the highest token is lost: nothing was written. Make sure that no old holder is still \
+                 running, then remove the file",
                 path.display()
             )));
         }
@@ -88,7 +89,7 @@ impl Record {
         self.slots[0].max(self.slots[1]).unwrap_or_default()
     }
 
-    /// Lets a token in; a higher one is on the disk before this returns.
+    /// Admits a token. A higher one is durable when this returns.
     pub(super) fn admit(&mut self, token: Token) -> Result<(), Error> {
         super::admit(token, self.highest())?;
         if token == self.highest() {
@@ -99,32 +100,32 @@ impl Record {
         self.file
             .write_all_at(&render(token), (index * SLOT_BYTES) as u64)
             .and_then(|()| self.file.sync_data())
-            .map_err(|error| cannot("written", &self.path, &error))?;
+            .map_err(|error| io_error("write", &self.path, &error))?;
         self.slots[index] = Some(token);
         Ok(())
     }
 }
 
-/// Makes the file, whole or not at all.
+/// Creates the file atomically.
 fn create(path: &Path) -> io::Result<()> {
     let number = getrandom::u64().map_err(io::Error::other)?;
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{number:016x}"));
     let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-    let born = file
+    let created = file
         .write_all(&[render(Token(0)), render(Token(0))].concat())
         .and_then(|()| file.sync_all())
         .and_then(|()| match fs::hard_link(&new, path) {
-            // Somebody else was faster.
+            // Another process was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             linked => linked,
         });
     fs::remove_file(&new)?;
-    born?;
+    created?;
     sync_folder(path)
 }
 
-/// Makes a new name in a folder durable.
+/// Makes a new entry of a folder durable.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
@@ -150,9 +151,9 @@ fn parse(slot: &[u8]) -> Option<Token> {
     number.parse().ok().map(Token)
 }
 
-pub(super) fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
+pub(super) fn io_error(action: &str, path: &Path, error: &io::Error) -> Error {
     Error::unavailable(format!(
-        "{} cannot be {what} ({error}): look at the folder, its rights and its disk",
+        "failed to {action} {}: {error}; check the folder, its permissions and its disk",
         path.display()
     ))
 }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_kept_and_never_goes_down() {
+    fn highest_token_is_durable_and_never_decreases() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fence");
         for token in [1, 7, 7, 9] {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_slot_leaves_the_other_and_two_are_damage() {
+    fn one_torn_slot_is_tolerated_and_two_are_damage() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fence");
         for token in [7, 9] {

@@ -1,8 +1,8 @@
--- Checks the token and writes, in one step.
--- KEYS: the fence, then what is written. ARGV: the token, then what the write needs.
--- Answers {1, answer of the write}, or {0, the highest token}.
+-- Checks the token and writes, atomically.
+-- KEYS: the fence key, then the keys of the write. ARGV: the token, then the arguments of the write.
+-- Returns {1, result of the write}, or {0, the highest token}.
 
--- Whole numbers as text: Lua's own numbers are exact only below 2^53.
+-- Compares integers as text: Lua's numbers are exact only below 2^53.
 local function lower(a, b)
   if #a ~= #b then return #a < #b end
   return a < b

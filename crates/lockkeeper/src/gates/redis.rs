@@ -1,11 +1,11 @@
-//! The gate of Redis: a script checks the token and writes, and Redis runs scripts one after the other.
+//! The gate of Redis: a script checks the token and writes atomically.
 //!
-//! The highest token of a resource is a key of its own beside the data ([`fence_key`]), without a time to live, in the same
-//! slot of a cluster. It stays when the data is deleted.
+//! The highest token of a resource is a separate key beside the data ([`fence_key`]), without a time to live, in the same
+//! slot of a cluster. It remains when the data is deleted.
 //!
-//! **What it does NOT protect from.** Redis answers before its replicas have the write: a fail-over can take back data and
-//! tokens, and then a stale token passes. A Redis that is allowed to evict any key (`allkeys-*`) may forget tokens;
-//! [`RedisGate::probe`] looks for that.
+//! **What it does NOT protect from.** Redis answers before its replicas have the write: a fail-over can lose data and tokens,
+//! and then a stale token passes. A Redis that may evict any key (`allkeys-*`) can lose tokens; [`RedisGate::probe`] checks
+//! for that.
 
 use std::sync::LazyLock;
 
@@ -25,35 +25,34 @@ static HASH_SET: LazyLock<FencedScript> =
 static DELETE: LazyLock<FencedScript> =
     LazyLock::new(|| FencedScript::new("return redis.call('DEL', KEYS[1])"));
 
-/// A script of your own behind the check of the token.
+/// Lua script that runs after the check of the token, atomically with it.
 ///
-/// Write it as for `EVAL`: it sees its `KEYS` and `ARGV`, and what it returns is the answer. The check is put before it, so
-/// that both are one script.
+/// Write it as for `EVAL`: it has its own `KEYS` and `ARGV`, and its return value is the answer.
 #[derive(Debug, Clone)]
 pub struct FencedScript {
     script: Script,
 }
 
 impl FencedScript {
-    /// From a text in Lua.
+    /// Creates a script from Lua source.
     pub fn new(write: &str) -> FencedScript {
         FencedScript { script: Script::new(&include_str!("redis.lua").replace("--WRITE--", write)) }
     }
 }
 
-/// The gate, on a connection that can be shared, such as a `ConnectionManager` or a `MultiplexedConnection`.
+/// Gate of a Redis, on a cloneable connection such as a `ConnectionManager` or a `MultiplexedConnection`.
 #[derive(Debug, Clone)]
 pub struct RedisGate<C> {
     connection: C,
 }
 
 impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
-    /// A gate on this connection.
+    /// Creates a gate on this connection.
     pub fn new(connection: C) -> RedisGate<C> {
         RedisGate { connection }
     }
 
-    /// Reads a key under the token: from now on, older tokens are refused.
+    /// Reads a key and refuses older tokens from then on.
     ///
     /// # Errors
     ///
@@ -66,7 +65,7 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         self.run(&GET, key, &[key], &[""; 0], token).await
     }
 
-    /// `SET key value`.
+    /// Runs `SET key value`.
     ///
     /// # Errors
     ///
@@ -79,7 +78,7 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         self.run(&SET, key, &[key], &[value], token).await
     }
 
-    /// `HSET key field value ..`.
+    /// Runs `HSET key field value ..`.
     ///
     /// # Errors
     ///
@@ -98,7 +97,7 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         Ok(())
     }
 
-    /// `DEL key`; whether it was there. The token stays.
+    /// Runs `DEL key` and returns whether the key existed. The token remains.
     ///
     /// # Errors
     ///
@@ -106,13 +105,14 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have deleted it.
+    /// A dropped call may or may not have deleted the key.
     pub async fn delete(&self, key: &str, token: Token) -> Result<bool, Error> {
         self.run(&DELETE, key, &[key], &[""; 0], token).await
     }
 
-    /// Checks the token at a resource and runs your script, in one step. In a cluster, the resource and all keys have to be in
-    /// one slot.
+    /// Checks the token of a resource and runs a script, atomically.
+    ///
+    /// In a cluster, the resource and all keys must be in one slot.
     ///
     /// ```no_run
     /// # async fn example(connection: redis::aio::ConnectionManager, token: lockkeeper::Token) -> Result<(), lockkeeper::Error> {
@@ -129,8 +129,8 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
     ///
     /// # Errors
     ///
-    /// [`Error::StaleToken`] if a higher token was at the resource; the script did not run. [`Error::Unknown`] if the answer
-    /// was lost.
+    /// [`Error::StaleToken`] if the resource has seen a higher token; the script did not run. [`Error::Unknown`] if the
+    /// answer was lost.
     ///
     /// # Cancel safety
     ///
@@ -151,25 +151,25 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         for argument in arguments {
             call.arg(argument);
         }
-        let answer: Vec<Value> = call.invoke_async(&mut self.connection.clone()).await.map_err(told)?;
+        let answer: Vec<Value> = call.invoke_async(&mut self.connection.clone()).await.map_err(to_error)?;
         let mut answer = answer.into_iter();
         let passed = answer.next().unwrap_or(Value::Nil);
         let rest = answer.next().unwrap_or(Value::Nil);
         if passed == Value::Int(1) {
             return T::from_redis_value(rest).map_err(|error| {
-                Error::invalid(format!("it was written, but the answer is of another type: {error}"))
+                Error::invalid(format!("the script ran, but its answer has another type: {error}"))
             });
         }
         let last = u64::from_redis_value(rest).map_err(|error| Error::Fatal(format_smolstr!("{error}")))?;
         Err(Error::StaleToken { last_token: Token(last) })
     }
 
-    /// Proves on this Redis that a newer token passes and a stale one does not, and that Redis is not allowed to forget
-    /// tokens. What it writes it removes.
+    /// Proves, on this Redis, that a newer token passes and a stale one does not, and that Redis does not evict tokens. It
+    /// removes what it writes.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold.
+    /// [`Error::Fatal`] if the proof fails.
     ///
     /// # Cancel safety
     ///
@@ -181,8 +181,8 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         let cleaned =
             redis::cmd("DEL").arg(&key).arg(fence_key(&key)).query_async::<()>(&mut connection).await;
         outcome?;
-        cleaned.map_err(told)?;
-        self.look_for_eviction().await
+        cleaned.map_err(to_error)?;
+        self.check_eviction_policy().await
     }
 
     async fn try_stale_writes(&self, key: &str) -> Result<(), Error> {
@@ -197,18 +197,18 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
         }
     }
 
-    async fn look_for_eviction(&self) -> Result<(), Error> {
+    async fn check_eviction_policy(&self) -> Result<(), Error> {
         let info = redis::cmd("INFO").arg("memory").query_async::<String>(&mut self.connection.clone()).await;
         let Ok(info) = info else {
-            // Not everybody may ask.
-            tracing::debug!("Redis does not tell its eviction policy");
+            // The user may lack permission for INFO.
+            tracing::debug!("failed to read the eviction policy of Redis");
             return Ok(());
         };
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let limited = field("maxmemory:").is_some_and(|bytes| bytes != "0");
         match field("maxmemory_policy:") {
             Some(policy) if limited && policy.starts_with("allkeys") => Err(Error::Fatal(format_smolstr!(
-                "this Redis may forget tokens when its memory is full (maxmemory-policy {policy}): set it to noeviction or to \
+                "this Redis may evict tokens when its memory is full (maxmemory-policy {policy}): set it to noeviction or to \
                  one of volatile-*"
             ))),
             _ => Ok(()),
@@ -216,39 +216,39 @@ impl<C: ConnectionLike + Clone + Send> RedisGate<C> {
     }
 }
 
-/// The key with the highest token of a resource. In a cluster it is in the slot of the resource's own key.
+/// Returns the key that stores the highest token of a resource. In a cluster it is in the slot of the resource's own key.
 pub fn fence_key(resource: &str) -> String {
     let has_tag = resource.split_once('{').is_some_and(|(_, rest)| rest.find('}').is_some_and(|end| end > 0));
     if has_tag { format!("lockkeeper:fence:{resource}") } else { format!("lockkeeper:fence:{{{resource}}}") }
 }
 
-/// An error of Redis in plain words, with the next step.
-fn told(error: RedisError) -> Error {
+/// Converts an error of Redis, with the next step.
+fn to_error(error: RedisError) -> Error {
     let code = error.code().unwrap_or_default().to_owned();
     match (error.kind(), code.as_str()) {
         (_, "NOAUTH" | "WRONGPASS") | (ErrorKind::AuthenticationFailed, _) => Error::Unauthenticated(
-            format_smolstr!("Redis wants to know who asks ({error}): connect with user and password"),
+            format_smolstr!("authentication with Redis failed ({error}): connect with user and password"),
         ),
         (_, "NOPERM") => Error::Forbidden(format_smolstr!(
-            "Redis does not allow it ({error}): the user needs eval, evalsha and script, and the keys lockkeeper:fence:* \
-             beside its own"
+            "permission denied by Redis ({error}): allow the user the commands eval, evalsha and script, and the keys \
+             lockkeeper:fence:* besides its own"
         )),
         (ErrorKind::Server(ServerErrorKind::ReadOnly), _) | (_, "READONLY") => {
-            Error::unavailable("this Redis is a replica and takes no writes: connect to its primary")
+            Error::unavailable("this Redis is a read-only replica: connect to its primary")
         }
         (ErrorKind::Server(ServerErrorKind::CrossSlot), _) | (_, "CROSSSLOT") => Error::invalid(format!(
             "the keys are in different slots of the cluster ({error}): give them a common {{tag}}"
         )),
-        (_, "OOM" | "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN") => {
-            Error::unavailable(format!("Redis cannot do it now ({error}): nothing was written, try again"))
-        }
+        (_, "OOM" | "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN") => Error::unavailable(
+            format!("Redis is temporarily unavailable ({error}): nothing was written, try again"),
+        ),
         (ErrorKind::Io, _) if error.is_connection_refusal() => {
-            Error::unavailable("no Redis answers (connection refused): start it, or look at the address")
+            Error::unavailable("no Redis answers (connection refused): start it, or check the address")
         }
         (ErrorKind::Io, _) => Error::Unknown(format_smolstr!(
-            "the answer of Redis was lost ({error}): it may have been written; the same write with the same token does no harm"
+            "the answer of Redis was lost ({error}): the write may have happened; read it back before you repeat it"
         )),
-        _ => Error::invalid(format!("Redis refuses: {error}")),
+        _ => Error::invalid(format!("Redis rejected the command: {error}")),
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fence_is_in_the_slot_of_its_resource() {
+    fn fence_key_is_in_the_slot_of_its_resource() {
         assert_eq!(fence_key("account/1"), "lockkeeper:fence:{account/1}");
         assert_eq!(fence_key("a{tag}b"), "lockkeeper:fence:a{tag}b");
         assert_eq!(fence_key("a{}b"), "lockkeeper:fence:{a{}b}");

@@ -1,5 +1,4 @@
-//! The gate of PostgreSQL, through sqlx: the same table, the same functions and the same triggers as
-//! `gates::postgres`.
+//! The gate of PostgreSQL, through sqlx, with the same table, functions and triggers as `gates::postgres`.
 
 use lockkeeper_core::Token;
 use sqlx::{Acquire, Executor, PgConnection, Postgres, Transaction};
@@ -8,28 +7,28 @@ use super::fence_table::{self, PROBE_TOKENS};
 use super::{not_enforced, probe_name};
 use crate::error::Error;
 
-/// The gate. It has no state of its own: that is in the database.
+/// Gate of a PostgreSQL database. Stateless: the tokens are in the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Fence;
 
 impl Fence {
-    /// The migration as a text, for sqlx's own migrations or other tools. It is the file `src/gates/postgres.sql` of this
-    /// crate.
+    /// SQL of the migration, for the migrations of sqlx or other tools. It is the file `src/gates/postgres.sql` of this crate.
     pub const MIGRATION: &'static str = fence_table::MIGRATION;
 
-    /// Makes the fence table, its functions and its triggers. It can be run again and again.
+    /// Creates the fence table, its functions and its triggers. Idempotent.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may or may not have made them; run it again.
+    /// A dropped call may or may not have created them; run it again.
     pub async fn migrate(executor: impl Executor<'_, Database = Postgres>) -> Result<(), Error> {
-        // As one message: it is one transaction.
-        executor.execute(sqlx::raw_sql(fence_table::MIGRATION)).await.map_err(told)?;
+        // One message is one transaction.
+        executor.execute(sqlx::raw_sql(fence_table::MIGRATION)).await.map_err(to_error)?;
         Ok(())
     }
 
-    /// Lets the transaction go on if no higher token was at the resource, and keeps others of the same resource out until
-    /// the transaction ends. Call it before the first read that decides what to write.
+    /// Checks the token of a resource, and blocks other transactions on the same resource until this one ends.
+    ///
+    /// Call it before the first read that decides what to write.
     ///
     /// # Errors
     ///
@@ -37,32 +36,35 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// Roll back after a call that was dropped.
+    /// Roll back after a dropped call.
     pub async fn check(
         transaction: &mut Transaction<'_, Postgres>,
         resource: &str,
         token: Token,
     ) -> Result<(), Error> {
         let query = sqlx::query_scalar(fence_table::RAISE).bind(resource).bind(fence_table::number(token)?);
-        let highest: i64 = query.fetch_one(&mut **transaction).await.map_err(told)?;
+        let highest: i64 = query.fetch_one(&mut **transaction).await.map_err(to_error)?;
         fence_table::verdict(token, highest)
     }
 
-    /// Announces the token to the triggers `lockkeeper.fence_table` and `lockkeeper.fence_row`, until the transaction
-    /// ends. Their refusal comes as an error of the write: [`told`] says it in our words.
+    /// Announces the token to the triggers `lockkeeper.fence_table` and `lockkeeper.fence_row` for this transaction.
+    ///
+    /// If they refuse a write, the write fails: convert its error with [`to_error`].
     ///
     /// # Cancel safety
     ///
-    /// Roll back after a call that was dropped.
+    /// Roll back after a dropped call.
     pub async fn announce(transaction: &mut Transaction<'_, Postgres>, token: Token) -> Result<(), Error> {
         let text = fence_table::number(token)?.to_string();
-        sqlx::query(fence_table::ANNOUNCE).bind(text).execute(&mut **transaction).await.map_err(told)?;
+        sqlx::query(fence_table::ANNOUNCE).bind(text).execute(&mut **transaction).await.map_err(to_error)?;
         Ok(())
     }
 
-    /// The one-statement form, as a text to bind values to:
-    /// `UPDATE table SET a = $1, b = $2, fence_token = $4 WHERE key = $3 AND fence_token <= $4`: the columns in their order,
-    /// then the key, then the token. If it changes no row, the row has a higher token, or there is none.
+    /// Returns a statement that updates one row:
+    /// `UPDATE table SET a = $1, b = $2, fence_token = $4 WHERE key = $3 AND fence_token <= $4`.
+    ///
+    /// Bind the columns in their order, then the key, then the token. If it changes no row, the row has a higher token or
+    /// does not exist.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool, token: lockkeeper::Token) -> Result<(), sqlx::Error> {
@@ -77,11 +79,11 @@ impl Fence {
         fence_table::update(table, columns, key)
     }
 
-    /// Proves on this database that a newer token passes [`Fence::check`] and a stale one does not. It is rolled back.
+    /// Proves, on this database, that [`Fence::check`] accepts a newer token and refuses a stale one. Rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold.
+    /// [`Error::Fatal`] if the proof fails.
     ///
     /// # Cancel safety
     ///
@@ -94,12 +96,14 @@ impl Fence {
         .await
     }
 
-    /// The same on a write of your own: it is called three times, in one transaction that is rolled back, and has to pass
-    /// a token, then a newer one, and to refuse the first.
+    /// Proves the same for your own write.
+    ///
+    /// `write` is called three times in one transaction that is rolled back: it must accept a token, then a newer one, and
+    /// then refuse the first.
     ///
     /// # Errors
     ///
-    /// [`Error::Fatal`] if it does not hold; else the error of the write.
+    /// [`Error::Fatal`] if the proof fails; else the error of the write.
     ///
     /// # Cancel safety
     ///
@@ -109,11 +113,11 @@ impl Fence {
         mut write: impl AsyncFnMut(&mut Transaction<'_, Postgres>, Token) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (older, newer) = PROBE_TOKENS;
-        let mut transaction = connection.begin().await.map_err(told)?;
+        let mut transaction = connection.begin().await.map_err(to_error)?;
         write(&mut transaction, older).await?;
         write(&mut transaction, newer).await?;
         let stale = write(&mut transaction, older).await;
-        transaction.rollback().await.map_err(told)?;
+        transaction.rollback().await.map_err(to_error)?;
         match stale {
             Err(Error::StaleToken { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -122,8 +126,8 @@ impl Fence {
     }
 }
 
-/// An error of sqlx in our words: that of a trigger which refused a stale token is [`Error::StaleToken`].
-pub fn told(error: sqlx::Error) -> Error {
+/// Converts an error of sqlx. If a trigger refused a stale token, the result is [`Error::StaleToken`].
+pub fn to_error(error: sqlx::Error) -> Error {
     match &error {
         sqlx::Error::Database(refused) => {
             let detail = refused
@@ -132,11 +136,11 @@ pub fn told(error: sqlx::Error) -> Error {
             fence_table::refused(&refused.code().unwrap_or_default(), refused.message(), detail)
         }
         sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
-            fence_table::broken(&error)
+            fence_table::disconnected(&error)
         }
         sqlx::Error::PoolTimedOut => Error::unavailable(
-            "no connection of the pool came free in time: try again later, or make the pool larger",
+            "no connection of the pool became available in time: try again later, or enlarge the pool",
         ),
-        _ => Error::invalid(format!("PostgreSQL was not asked: {error}")),
+        _ => Error::invalid(format!("the request to PostgreSQL was not sent: {error}")),
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold for every engine that has all of the semantics: run against a real lock table.
+//! The checks for engines with all lock semantics, run against a real lock table.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::future::Future;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use lockkeeper::prelude::*;
 use lockkeeper::{Error, GuardState, Loss, Unfenced};
 
-/// A future that must end soon.
+/// Awaits a future with a timeout.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(10), future).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(10), future).await.expect("timed out")
 }
 
-/// Waits until a lock has so many holders and waiters.
+/// Waits until a lock has this number of holders and waiters.
 pub(crate) async fn until(keeper: &Keeper, lock: &str, holders: usize, waiting: u32) {
     let waited = async {
         loop {
@@ -28,8 +28,8 @@ pub(crate) async fn until(keeper: &Keeper, lock: &str, holders: usize, waiting: 
     }
 }
 
-/// Everything, one after the other. Names begin with `p`, so that several runs do not meet.
-pub(crate) async fn conformance(url: &str, p: &str) {
+/// Runs all checks. Names begin with `p`, so that concurrent runs do not interfere.
+pub(crate) async fn check_engine(url: &str, p: &str) {
     let keeper = Keeper::builder().owner("first").connect(url).await.unwrap();
     let other = Keeper::builder().owner("second").connect(url).await.unwrap();
     exclusion(&keeper, &other, &format!("{p}/exclusion")).await;
@@ -72,7 +72,7 @@ async fn queue(keeper: &Keeper, other: &Keeper, lock: &str) {
         waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
         until(keeper, guard.lock_name(), 1, index + 1).await;
     }
-    // The second one leaves the queue.
+    // The second waiter leaves the queue.
     waiters[1].abort();
     until(keeper, lock, 1, 2).await;
     let mut token = guard.token();
@@ -142,7 +142,7 @@ async fn values(keeper: &Keeper, other: &Keeper, p: &str) {
     other.value(&key).fence(&new).delete().await.unwrap();
     assert_eq!(keeper.value(&key).get().await.unwrap(), None);
     assert_eq!(keeper.value(&key).put(vec![0; 1 << 20]).await.unwrap_err().code(), "too_large");
-    // Many large ones at once do not fit into one frame.
+    // Many large values at once exceed one frame.
     let puts = (0..40).map(|index| {
         let value = keeper.value(format!("{key}/{index}"));
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The examples do what they say, with the command that they name.
+//! The examples work, with the commands that they name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::servers::Site;
 use crate::servers::postgres::Postgres;
 
-/// The example as `./test` has built it, if that was after its last change.
+/// The example binary built by `./test`, unless the source is newer.
 fn built(example: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?.parent()?.parent()?.join("examples").join(example);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example).with_extension("rs");
@@ -20,7 +20,7 @@ fn run(example: &str, arguments: &[&str]) -> String {
         None => {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["run", "--quiet", "-p", "lockkeeper", "--all-features", "--example", example, "--"]);
-            // What cargo says to a test is not meant for another cargo: it would build half of the world anew.
+            // With these variables of the outer cargo, the inner one would rebuild half of the dependencies.
             for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
                 cargo.env_remove(name);
             }
@@ -38,18 +38,18 @@ fn run(example: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn payment() {
+fn payment_is_booked_once() {
     assert!(run("payment", &[]).contains("the slow worker is refused"));
     let postgres = Postgres::start();
-    let told = run("payment", &[&crate::postgres::url(&postgres)]);
-    assert!(told.contains("booked by: quick"), "{told}");
+    let output = run("payment", &[&crate::postgres::url(&postgres)]);
+    assert!(output.contains("booked by: quick"), "{output}");
 }
 
 #[test]
-fn settlement_batch() {
+fn settlement_batch_loses_no_order() {
     assert!(run("settlement_batch", &[]).contains("was refused"));
     let folder = tempfile::tempdir().unwrap();
-    // Again in the same folder: it goes on from what is there.
+    // The second run continues in the same folder.
     for _ in 0..2 {
         run("settlement_batch", &[folder.path().to_str().unwrap()]);
     }
@@ -58,19 +58,22 @@ fn settlement_batch() {
 }
 
 #[test]
-fn fenced_http() {
-    assert!(run("fenced_http", &[]).contains("once more: 412"));
+fn fenced_http_refuses_the_stale_holder() {
+    assert!(run("fenced_http", &[]).contains("again: 412"));
 }
 
 #[test]
-fn leader() {
-    let told = run("leader", &[]);
-    assert!(told.contains("10.0.0.1:8080 leads in epoch") && told.contains("its write is refused"), "{told}");
+fn replaced_leader_is_refused() {
+    let output = run("leader", &[]);
+    assert!(
+        output.contains("10.0.0.1:8080 leads in epoch") && output.contains("its write is refused"),
+        "{output}"
+    );
 }
 
 #[test]
-fn cron() {
-    let told = run("cron", &[]);
-    assert_eq!(told.matches("does the work").count(), 1, "{told}");
-    assert_eq!(told.matches("knows: 17 files removed by").count(), 5, "{told}");
+fn cron_job_runs_on_one_host() {
+    let output = run("cron", &[]);
+    assert_eq!(output.matches("does the work").count(), 1, "{output}");
+    assert_eq!(output.matches("got: 17 files removed by").count(), 5, "{output}");
 }

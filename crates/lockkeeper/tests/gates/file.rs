@@ -6,7 +6,7 @@ use lockkeeper::gates::file::FileGate;
 use crate::writers::{assert_fenced, numbers, write_at_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once() {
+async fn concurrent_writers_are_fenced() {
     let folder = tempfile::tempdir().unwrap();
     let path = Arc::new(folder.path().join("history"));
     let passed = write_at_once(|_, token| {
@@ -25,7 +25,7 @@ async fn thirty_two_writers_at_once() {
 }
 
 #[tokio::test]
-async fn a_read_under_a_token_closes_the_gate_behind_it() {
+async fn read_under_a_token_refuses_older_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let gate = FileGate::new(folder.path().join("report"));
     assert_eq!(gate.read(Token(1)).await.unwrap(), None);
@@ -37,7 +37,7 @@ async fn a_read_under_a_token_closes_the_gate_behind_it() {
 }
 
 #[tokio::test]
-async fn the_probe_leaves_nothing_behind() {
+async fn probe_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     FileGate::new(folder.path().join("report")).probe().await.unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::servers::Site;
 use crate::writers::{assert_fenced, write_at_once};
 
-/// A service that remembers under which tokens it was written, and fails if two of them are at work at once.
+/// A service that records the tokens of its writes, and fails if two tokens write concurrently.
 #[derive(Clone, Default)]
 struct Ledger {
     history: Arc<Mutex<Vec<u64>>>,
@@ -28,10 +28,13 @@ impl Ledger {
     async fn write(self, token: Token) {
         {
             let mut at_work = self.at_work.lock().unwrap();
-            assert!(at_work.iter().all(|other| *other == token), "{token} while {at_work:?} are at work");
+            assert!(
+                at_work.iter().all(|other| *other == token),
+                "{token} is written while {at_work:?} are in flight"
+            );
             at_work.push(token);
         }
-        // Long enough for others to come in between, if they could.
+        // Long enough for others to interleave, if they could.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -62,7 +65,7 @@ async fn put(client: &reqwest::Client, address: SocketAddr, lock: &str, token: T
     request.header(HEADER, header_value(lock, token)).send().await.unwrap()
 }
 
-/// The answer as the library's own error.
+/// Converts the response to the library's error.
 async fn outcome(response: reqwest::Response) -> Result<(), Error> {
     if response.status().is_success() {
         return Ok(());
@@ -86,7 +89,7 @@ async fn thirty_two_writers(tokens: impl Tokens) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once_with_every_memory_of_tokens() {
+async fn concurrent_writers_are_fenced_with_every_token_store() {
     thirty_two_writers(MemoryTokens::new()).await;
     let folder = tempfile::tempdir().unwrap();
     thirty_two_writers(FileTokens::open(folder.path()).unwrap()).await;
@@ -97,24 +100,24 @@ async fn thirty_two_writers_at_once_with_every_memory_of_tokens() {
 }
 
 #[tokio::test]
-async fn tokens_survive_the_database_and_so_does_the_way_to_it() {
+async fn postgres_tokens_survive_a_restart_and_reconnect() {
     let mut postgres = crate::servers::postgres::Postgres::start();
     let url = crate::postgres::url(&postgres);
-    let (ours, given) = (
+    let (own, borrowed) = (
         PostgresTokens::connect(&url).await.unwrap(),
         PostgresTokens::open(crate::postgres::connect(&url).await).await.unwrap(),
     );
-    ours.raise("a", Token(5)).await.unwrap();
+    own.raise("a", Token(5)).await.unwrap();
     postgres.kill();
-    assert_eq!(ours.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
+    assert_eq!(own.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
     postgres.restart();
-    assert_eq!(ours.raise("a", Token(4)).await, Err(Error::StaleToken { last_token: Token(5) }));
-    assert_eq!(given.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
-    ours.raise("a", Token(6)).await.unwrap();
+    assert_eq!(own.raise("a", Token(4)).await, Err(Error::StaleToken { last_token: Token(5) }));
+    assert_eq!(borrowed.raise("a", Token(6)).await.unwrap_err().code(), "unavailable");
+    own.raise("a", Token(6)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_request_under_several_locks_needs_all_of_them() {
+async fn request_under_several_locks_is_checked_for_all_of_them() {
     let layer = FenceLayer::new(MemoryTokens::new());
     let address = serve(Router::new().route("/", get(async || ()).put(async || ())).layer(layer)).await;
     let client = reqwest::Client::new();
@@ -127,7 +130,7 @@ async fn a_request_under_several_locks_needs_all_of_them() {
 }
 
 #[tokio::test]
-async fn who_shows_no_token_may_read_and_not_write() {
+async fn clients_without_a_token_may_read_but_not_write() {
     let layer = || FenceLayer::new(MemoryTokens::new());
     let client = reqwest::Client::new();
     let strict =
@@ -140,7 +143,7 @@ async fn who_shows_no_token_may_read_and_not_write() {
     let nonsense = client.put(format!("http://{strict}/")).header(HEADER, "nonsense").send().await.unwrap();
     assert_eq!(nonsense.status(), 400);
     assert!(nonsense.text().await.unwrap().contains("lock=NAME;token=NUMBER"));
-    // A read under a token closes the gate behind it.
+    // A read under a token refuses older tokens from then on.
     let read = client.get(format!("http://{strict}/")).header(HEADER, "lk1:5:x:ledger").send().await.unwrap();
     assert_eq!(read.status(), 200);
     assert_eq!(put(&client, strict, "ledger", Token(4)).await.status(), 412);
@@ -154,7 +157,7 @@ async fn who_shows_no_token_may_read_and_not_write() {
 }
 
 #[tokio::test]
-async fn the_probe_works_on_the_service_and_finds_one_that_does_not_check() {
+async fn probe_passes_with_the_layer_and_fails_without() {
     let router = || Router::new().route("/", get(async || "read"));
     let uri = axum::http::Uri::from_static("/");
     let mut fenced = router().layer(FenceLayer::new(MemoryTokens::new()).only_lock("ledger"));
@@ -163,7 +166,7 @@ async fn the_probe_works_on_the_service_and_finds_one_that_does_not_check() {
     assert_eq!(probe::<_, Body, _>(&mut open, &uri).await.unwrap_err().code(), "fatal");
 }
 
-/// A handler that says when it has begun and goes on when it may.
+/// A handler that reports its start; with token 1 it finishes only when notified.
 fn slow(began: mpsc::Sender<Token>, go_on: Arc<Notify>) -> Router {
     let write = async move |Extension(fences): Extension<Fences>, body: Body| {
         let token = fences.token("ledger").unwrap();
@@ -180,10 +183,10 @@ fn slow(began: mpsc::Sender<Token>, go_on: Arc<Notify>) -> Router {
 }
 
 #[tokio::test]
-async fn a_newer_request_begins_when_the_older_one_has_ended() {
+async fn newer_request_starts_after_the_older_one_has_ended() {
     let (began, mut begins) = mpsc::channel(8);
     let go_on = Arc::new(Notify::new());
-    let layer = FenceLayer::new(MemoryTokens::new()).older_end_within(50.millis());
+    let layer = FenceLayer::new(MemoryTokens::new()).wait_for_older(50.millis());
     let address = serve(slow(began, Arc::clone(&go_on)).layer(layer)).await;
     let client = reqwest::Client::new();
     let older = tokio::spawn({
@@ -191,12 +194,12 @@ async fn a_newer_request_begins_when_the_older_one_has_ended() {
         async move { put(&client, address, "ledger", Token(1)).await.status() }
     });
     assert_eq!(begins.recv().await, Some(Token(1)));
-    // The older one is still at work: the newer one is told to come again, and its token counts already.
+    // The older request is still in flight: the newer one is asked to retry, but its token counts already.
     let waiting = put(&client, address, "ledger", Token(2)).await;
     assert_eq!(waiting.status(), 503);
     assert_eq!(waiting.headers()["retry-after"], "1");
     assert_eq!(put(&client, address, "ledger", Token(1)).await.status(), 412);
-    // That its client has gone does not end it.
+    // The disconnect of its client does not end the older request.
     older.abort();
     assert_eq!(put(&client, address, "ledger", Token(2)).await.status(), 503);
     go_on.notify_one();
@@ -210,13 +213,13 @@ async fn a_newer_request_begins_when_the_older_one_has_ended() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_never_finished_keeps_nobody_waiting() {
+async fn unfinished_body_does_not_block_newer_requests() {
     let (began, mut begins) = mpsc::channel(8);
     let address = serve(
-        slow(began, Arc::default()).layer(FenceLayer::new(MemoryTokens::new()).older_end_within(2.secs())),
+        slow(began, Arc::default()).layer(FenceLayer::new(MemoryTokens::new()).wait_for_older(2.secs())),
     )
     .await;
-    // An old holder that was stopped in the middle of an upload.
+    // An old holder, stopped in the middle of an upload.
     let mut half = tokio::net::TcpStream::connect(address).await.unwrap();
     let head = "PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nlockkeeper-fence: lock=ledger;token=3\r\n\r\nhalf";
     tokio::io::AsyncWriteExt::write_all(&mut half, head.as_bytes()).await.unwrap();
@@ -242,11 +245,11 @@ async fn bodies_are_streamed() {
     request.headers_mut().insert(HEADER, header_value("a", Token(1)));
     let answer = tower_service::Service::call(&mut service, request).await.unwrap();
     let mut body = answer.into_body().into_data_stream();
-    // Each part comes out before the next one goes in.
+    // Each part arrives before the next one is sent.
     for part in ["one", "two", "three"] {
         sender.send(Ok(part.into())).await.unwrap();
-        let came = futures_util::StreamExt::next(&mut body).await.unwrap().unwrap();
-        assert_eq!(came, part);
+        let received = futures_util::StreamExt::next(&mut body).await.unwrap().unwrap();
+        assert_eq!(received, part);
     }
     drop(sender);
     assert!(futures_util::StreamExt::next(&mut body).await.is_none());

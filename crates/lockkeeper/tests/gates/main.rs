@@ -1,7 +1,7 @@
-//! The gates against real servers: 32 writers at once, the probes, and holders that are stopped for longer than their lease.
+//! The gates against real servers: 32 concurrent writers, the probes, and holders that are stopped for longer than their lease.
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
-// Servers and children as the conformance suite has them; not all of it is needed here.
+// The servers and child processes of the conformance suite; not all of them are needed here.
 #[allow(dead_code)]
 #[path = "../conformance/child.rs"]
 mod child;

@@ -30,19 +30,19 @@ async fn thirty_two_writers(gate: ObjectGate) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once_in_memory() {
+async fn concurrent_writers_are_fenced_in_memory() {
     thirty_two_writers(ObjectGate::new(Arc::new(InMemory::new()))).await;
     thirty_two_writers(ObjectGate::raw(Arc::new(InMemory::new()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once_in_a_folder() {
+async fn concurrent_writers_are_fenced_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     thirty_two_writers(ObjectGate::local(folder.path())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once_in_s3() {
+async fn concurrent_writers_are_fenced_in_s3() {
     let s3 = S3::start(true).await;
     thirty_two_writers(ObjectGate::new(s3.client())).await;
 }
@@ -68,7 +68,7 @@ async fn lower_tokens_fail_and_equal_ones_pass() {
 }
 
 #[tokio::test]
-async fn what_was_there_before_is_kept() {
+async fn raw_gate_keeps_content_and_attributes() {
     let store = Arc::new(InMemory::new());
     let path = Path::from("report.csv");
     let mut options = PutOptions::default();
@@ -83,7 +83,7 @@ async fn what_was_there_before_is_kept() {
 }
 
 #[tokio::test]
-async fn the_probe_proves_it_or_says_why_not() {
+async fn probe_rejects_unsuitable_stores() {
     let prefix = Path::from("batches");
     let (memory, s3, folder) =
         (Arc::new(InMemory::new()), S3::start(true).await, tempfile::tempdir().unwrap());
@@ -92,15 +92,15 @@ async fn the_probe_proves_it_or_says_why_not() {
     ObjectGate::local(folder.path()).probe(&prefix).await.unwrap();
     ObjectGate::new(s3.client()).probe(&prefix).await.unwrap();
     let left = futures_util::StreamExt::next(&mut memory.list(None)).await;
-    assert!(left.is_none() && s3.is_empty(), "it leaves nothing behind");
+    assert!(left.is_none() && s3.is_empty(), "the probe leaves objects behind");
 
-    // S3 gives the same content the same ETag.
-    let told = ObjectGate::raw(s3.client()).probe(&prefix).await.unwrap_err();
-    assert!(told.to_string().contains("ObjectGate::new"), "{told}");
-    // A store that takes the condition and does not look at it.
-    let careless = S3::start(false).await;
-    assert_eq!(ObjectGate::new(careless.client()).probe(&prefix).await.unwrap_err().code(), "fatal");
-    // A store that cannot do it at all.
+    // S3 reuses the ETag for equal content.
+    let error = ObjectGate::raw(s3.client()).probe(&prefix).await.unwrap_err();
+    assert!(error.to_string().contains("ObjectGate::new"), "{error}");
+    // A store that ignores the condition.
+    let ignoring = S3::start(false).await;
+    assert_eq!(ObjectGate::new(ignoring.client()).probe(&prefix).await.unwrap_err().code(), "fatal");
+    // A store without conditional puts.
     let plain: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
     assert_eq!(ObjectGate::new(plain).probe(&prefix).await.unwrap_err().code(), "unsupported");
 }

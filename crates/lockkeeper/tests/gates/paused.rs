@@ -1,5 +1,5 @@
-//! The proof: holders that are stopped by SIGSTOP for longer than their lease, and write when they are continued. With the
-//! gate no update is lost, without it some are.
+//! Holders that are stopped by SIGSTOP for longer than their lease, and write when they are continued. With the gate no update
+//! is lost, without it some are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use lockkeeper::gates::file::FileGate;
 use lockkeeper::gates::http::{FenceLayer, FileTokens, HEADER, header_value};
-use lockkeeper::gates::postgres::{Fence, told};
+use lockkeeper::gates::postgres::{Fence, to_error};
 use lockkeeper::gates::redis::RedisGate;
 use lockkeeper::prelude::*;
 use lockkeeper::{Error, Token};
@@ -20,14 +20,14 @@ use crate::child::{Child, say, setting};
 use crate::servers::Site;
 use crate::servers::cell::Cell;
 
-/// Holders at work at once, each with a lock and a resource of its own.
+/// Concurrent holders, each with its own lock and resource.
 const HOLDERS: usize = 20;
 const ROUNDS_WITH_GATE: usize = 10;
 const ROUNDS_WITHOUT: usize = 2;
-/// The shortest lease there is.
+/// The shortest possible lease.
 const LEASE: Duration = Duration::from_millis(100);
 
-/// A resource with numbers by name, behind its gate or not.
+/// A resource with named numbers, with or without its gate.
 enum Resource {
     Postgres(Box<tokio_postgres::Client>),
     Redis(redis::aio::ConnectionManager),
@@ -46,17 +46,17 @@ impl Resource {
         }
     }
 
-    /// With a gate, under the token: from then on older ones are refused.
+    /// Reads a number. With a token, the gate refuses older tokens from then on.
     async fn read(&mut self, name: &str, token: Option<Token>) -> Result<u64, Error> {
         match (self, token) {
             (Resource::Postgres(client), token) => {
-                let transaction = client.transaction().await.map_err(told)?;
+                let transaction = client.transaction().await.map_err(to_error)?;
                 if let Some(token) = token {
                     Fence::check(&transaction, name, token).await?;
                 }
                 let row = transaction.query_one("SELECT value FROM number WHERE name = $1", &[&name]).await;
-                let value: i64 = row.map_err(told)?.get(0);
-                transaction.commit().await.map_err(told)?;
+                let value: i64 = row.map_err(to_error)?.get(0);
+                transaction.commit().await.map_err(to_error)?;
                 Ok(value as u64)
             }
             (Resource::Redis(connection), Some(token)) => {
@@ -72,7 +72,7 @@ impl Resource {
                 Ok(number(std::fs::read(folder.join(name)).unwrap_or_default()))
             }
             (Resource::Http(client, url), token) => {
-                let request = client.get(format!("{url}/{}/{name}", way(token)));
+                let request = client.get(format!("{url}/{}/{name}", route(token)));
                 Ok(number(answer(request, name, token).await?))
             }
         }
@@ -81,13 +81,13 @@ impl Resource {
     async fn write(&mut self, name: &str, value: u64, token: Option<Token>) -> Result<(), Error> {
         match (self, token) {
             (Resource::Postgres(client), token) => {
-                let transaction = client.transaction().await.map_err(told)?;
+                let transaction = client.transaction().await.map_err(to_error)?;
                 if let Some(token) = token {
                     Fence::check(&transaction, name, token).await?;
                 }
                 let update = "UPDATE number SET value = $2 WHERE name = $1";
-                transaction.execute(update, &[&name, &(value as i64)]).await.map_err(told)?;
-                transaction.commit().await.map_err(told)
+                transaction.execute(update, &[&name, &(value as i64)]).await.map_err(to_error)?;
+                transaction.commit().await.map_err(to_error)
             }
             (Resource::Redis(connection), Some(token)) => {
                 RedisGate::new(connection.clone()).set(name, value, token).await
@@ -104,7 +104,7 @@ impl Resource {
                 Ok(())
             }
             (Resource::Http(client, url), token) => {
-                let request = client.put(format!("{url}/{}/{name}", way(token))).body(value.to_string());
+                let request = client.put(format!("{url}/{}/{name}", route(token))).body(value.to_string());
                 answer(request, name, token).await.map(|_| ())
             }
         }
@@ -116,7 +116,7 @@ fn number(text: impl AsRef<[u8]>) -> u64 {
     if text.is_empty() { 0 } else { text.parse().unwrap() }
 }
 
-fn way(token: Option<Token>) -> &'static str {
+fn route(token: Option<Token>) -> &'static str {
     if token.is_some() { "fenced" } else { "open" }
 }
 
@@ -137,7 +137,7 @@ async fn answer(
     }
 }
 
-/// A service with numbers, the same behind the layer and without it.
+/// A service with named numbers, reachable through the layer and without it.
 fn service(tokens: FileTokens) -> Router {
     type Numbers = Arc<Mutex<HashMap<String, u64>>>;
     let read = async |State(numbers): State<Numbers>, Path(name): Path<String>| {
@@ -151,8 +151,8 @@ fn service(tokens: FileTokens) -> Router {
     Router::new().nest("/fenced", routes.clone().layer(FenceLayer::new(tokens))).nest("/open", routes)
 }
 
-/// The holder: reads, is stopped, and writes what follows from what it has read. It does not look at its guard in between,
-/// as a process that is stopped just before its write cannot.
+/// The holder: reads, is stopped, and writes the increment. It does not check its guard in between, like a process that is
+/// stopped just before its write.
 async fn hold() {
     let keeper =
         Keeper::builder().ttl(LEASE).request_timeout(30.secs()).connect(&setting("URL")).await.unwrap();
@@ -169,7 +169,7 @@ async fn hold() {
                 }
             };
             say("holds");
-            // To this thread, so that it does not get any further.
+            // A signal to this very thread, so that it stops at once.
             nix::sys::signal::raise(nix::sys::signal::SIGSTOP).unwrap();
             match resource.write(&name, value + 1, token).await {
                 Ok(()) => say("wrote"),
@@ -181,14 +181,14 @@ async fn hold() {
     }
 }
 
-/// What a holder does: the name of lock and resource, whether it has a gate, how often.
+/// The plan of a holder: name of lock and resource, whether it uses a gate, number of rounds.
 fn plan(holder: &str) -> [(String, bool, usize); 2] {
     [(format!("fenced-{holder}"), true, ROUNDS_WITH_GATE), (format!("open-{holder}"), false, ROUNDS_WITHOUT)]
 }
 
 #[test]
-#[ignore = "started by the other tests, as a process of its own"]
-fn plays_the_holder() {
+#[ignore = "started by the other tests as a separate process"]
+fn holder_process() {
     if std::env::var("LOCKKEEPER_TEST_ROLE").is_ok_and(|role| role == "paused") {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(hold());
     }
@@ -206,7 +206,7 @@ fn until_stopped(process: u32) {
     }
 }
 
-/// Updates that were lost, with the gate and without.
+/// Lost updates with and without the gate, and refused writes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lost {
     with_gate: u64,
@@ -214,7 +214,7 @@ struct Lost {
     refused: u64,
 }
 
-/// One holder that is stopped again and again, and the next one, who is let in meanwhile.
+/// The rival of one holder: acquires the lock each time the holder is stopped.
 async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number: usize) -> Lost {
     let mut lost = Lost::default();
     for (name, has_gate, rounds) in plan(&number.to_string()) {
@@ -222,7 +222,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
         for _ in 0..rounds {
             assert_eq!(holder.says(), "holds");
             until_stopped(holder.process.id());
-            // Nothing ends the wait but the end of the holder's lease.
+            // Only the expiry of the holder's lease ends the wait.
             let guard = keeper.lock(&*name).wait(30.secs()).acquire().await.unwrap();
             let token = has_gate.then(|| guard.token());
             let value = resource.read(&name, token).await.unwrap();
@@ -242,7 +242,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
     lost
 }
 
-/// One of these at a time: they count on holders that renew in time until they are stopped.
+/// Serializes these tests: they rely on holders that renew in time until they are stopped.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn stopped_holders(kind: &str, target: &str) {
@@ -259,7 +259,7 @@ fn stopped_holders(kind: &str, target: &str) {
                         ("TARGET", target),
                         ("HOLDER", &number.to_string()),
                     ];
-                    let holder = Child::playing("paused::plays_the_holder", "paused", &settings);
+                    let holder = Child::playing("paused::holder_process", "paused", &settings);
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(async {
                         let keeper = Keeper::builder().ttl(30.secs()).connect(url).await.unwrap();
@@ -285,11 +285,11 @@ fn stopped_holders(kind: &str, target: &str) {
     assert_eq!(rounds, 200);
     assert_eq!(lost.with_gate, 0, "{lost:?}");
     assert_eq!(lost.refused, rounds, "every write of a stopped holder is stale: {lost:?}");
-    assert!(lost.without > 0, "the test itself proves nothing: {lost:?}");
+    assert!(lost.without > 0, "no update was lost without the gate, so the test proves nothing: {lost:?}");
 }
 
 #[test]
-fn a_stopped_holder_loses_no_update_in_postgres() {
+fn stopped_holder_loses_no_update_in_postgres() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let postgres = crate::servers::postgres::Postgres::start();
     let rows: Vec<_> =
@@ -303,21 +303,21 @@ fn a_stopped_holder_loses_no_update_in_postgres() {
 }
 
 #[test]
-fn a_stopped_holder_loses_no_update_in_redis() {
+fn stopped_holder_loses_no_update_in_redis() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let redis = crate::servers::redis::Redis::start();
     stopped_holders("redis", &redis.url());
 }
 
 #[test]
-fn a_stopped_holder_loses_no_update_in_files() {
+fn stopped_holder_loses_no_update_in_files() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     stopped_holders("files", folder.path().to_str().unwrap());
 }
 
 #[test]
-fn a_stopped_holder_loses_no_update_over_http() {
+fn stopped_holder_loses_no_update_over_http() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let tokens = FileTokens::open(folder.path()).unwrap();

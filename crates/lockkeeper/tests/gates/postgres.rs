@@ -1,4 +1,4 @@
-use lockkeeper::gates::postgres::{Fence, told};
+use lockkeeper::gates::postgres::{Fence, to_error};
 use lockkeeper::{Error, Token};
 use tokio_postgres::{Client, NoTls};
 
@@ -36,9 +36,9 @@ const TABLES: &str = "
     CREATE TABLE batch (line text);";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_transactions_at_once() {
+async fn concurrent_transactions_are_fenced() {
     let (_postgres, url, client) = start().await;
-    // Whoever comes first makes it; the others find it made.
+    // Concurrent migrations are safe.
     let migrations = (0..4).map(|_| {
         let url = url.clone();
         tokio::spawn(async move { Fence::migrate(&connect(&url).await).await.unwrap() })
@@ -51,11 +51,14 @@ async fn thirty_two_transactions_at_once() {
         let url = url.clone();
         async move {
             let mut client = connect(&url).await;
-            let transaction = client.transaction().await.map_err(told)?;
+            let transaction = client.transaction().await.map_err(to_error)?;
             Fence::check(&transaction, "account/1", token).await?;
             let number = token.0 as i64;
-            transaction.execute("INSERT INTO history (token) VALUES ($1)", &[&number]).await.map_err(told)?;
-            transaction.commit().await.map_err(told)
+            transaction
+                .execute("INSERT INTO history (token) VALUES ($1)", &[&number])
+                .await
+                .map_err(to_error)?;
+            transaction.commit().await.map_err(to_error)
         }
     })
     .await;
@@ -63,10 +66,10 @@ async fn thirty_two_transactions_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_single_statements_at_once() {
+async fn concurrent_single_statements_are_fenced() {
     let (_postgres, url, client) = start().await;
     client.batch_execute(TABLES).await.unwrap();
-    // What was written, in the order in which the row changed.
+    // Records the writes in the order in which the row changed.
     client
         .batch_execute(
             "CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS
@@ -84,8 +87,8 @@ async fn thirty_two_single_statements_at_once() {
     })
     .await;
     assert_fenced(passed, &history(&client).await);
-    let nobody = Fence::update(&client, "account", &[("balance", &1_i64)], ("id", &99_i64), Token(1)).await;
-    assert_eq!(nobody.unwrap_err().code(), "invalid");
+    let missing = Fence::update(&client, "account", &[("balance", &1_i64)], ("id", &99_i64), Token(1)).await;
+    assert_eq!(missing.unwrap_err().code(), "invalid");
 }
 
 #[tokio::test]
@@ -102,7 +105,7 @@ async fn triggers_refuse_stale_writers_in_any_language() {
         )
         .await
         .unwrap();
-    // psql is another language than ours. A refusal has a code of its own, by which it is known in any.
+    // psql stands for another language. A refusal has its own SQLSTATE, which works in any language.
     postgres.query("CREATE TABLE refusal (why text)");
     let passes = |token: u64, sql: &str| {
         let before = postgres.query("SELECT count(*) FROM refusal");
@@ -119,7 +122,7 @@ async fn triggers_refuse_stale_writers_in_any_language() {
     under(7, "UPDATE ledger SET balance = 12 WHERE id = 1");
     refused(6, "UPDATE ledger SET balance = 13 WHERE id = 1");
     refused(6, "DELETE FROM ledger WHERE id = 1");
-    // A lock for each row: the other one has seen nothing higher.
+    // Each row has its own lock: the other row has seen no higher token.
     under(6, "UPDATE ledger SET balance = 21 WHERE id = 2");
     // The token outlives the row.
     under(8, "DELETE FROM ledger WHERE id = 1");
@@ -129,20 +132,21 @@ async fn triggers_refuse_stale_writers_in_any_language() {
     refused(8, "TRUNCATE batch");
     assert_eq!(postgres.query("SELECT id, balance FROM ledger"), "2|21");
 
-    // Who shows no token is refused, and told what to do.
-    let error = client.execute("UPDATE ledger SET balance = 0", &[]).await.map_err(told).unwrap_err();
+    // A writer without a token is refused; the error names the next step.
+    let error = client.execute("UPDATE ledger SET balance = 0", &[]).await.map_err(to_error).unwrap_err();
     assert_eq!(error.code(), "invalid");
     assert!(error.to_string().contains("announce"), "{error}");
-    // Through the library, with the error in our words.
+    // Through the library, with a converted error.
     let transaction = client.transaction().await.unwrap();
     Fence::announce(&transaction, Token(5)).await.unwrap();
-    let error = transaction.execute("UPDATE ledger SET balance = 0", &[]).await.map_err(told).unwrap_err();
+    let error =
+        transaction.execute("UPDATE ledger SET balance = 0", &[]).await.map_err(to_error).unwrap_err();
     assert_eq!(error, Error::StaleToken { last_token: Token(6) });
     drop(transaction);
-    // The probe on the table itself.
+    // The probe of the table itself.
     Fence::probe_write(&mut client, async |transaction, token| {
         Fence::announce(transaction, token).await?;
-        transaction.execute("UPDATE ledger SET balance = balance", &[]).await.map_err(told)?;
+        transaction.execute("UPDATE ledger SET balance = balance", &[]).await.map_err(to_error)?;
         Ok(())
     })
     .await
@@ -151,22 +155,22 @@ async fn triggers_refuse_stale_writers_in_any_language() {
 }
 
 #[tokio::test]
-async fn the_probe_proves_it_or_says_why_not() {
+async fn probe_finds_a_missing_or_disabled_fence() {
     let (postgres, _url, mut client) = start().await;
     let missing = Fence::probe(&mut client).await.unwrap_err();
     assert!(missing.to_string().contains("Fence::migrate"), "{missing}");
     Fence::migrate(&client).await.unwrap();
     Fence::probe(&mut client).await.unwrap();
-    assert_eq!(postgres.query("SELECT count(*) FROM lockkeeper.fence"), "0", "it leaves nothing behind");
-    // A write that nobody checks is found out.
+    assert_eq!(postgres.query("SELECT count(*) FROM lockkeeper.fence"), "0", "the probe leaves rows behind");
+    // The probe detects an unchecked write.
     client.batch_execute(TABLES).await.unwrap();
     let unguarded = Fence::probe_write(&mut client, async |transaction, token| {
         Fence::announce(transaction, token).await?;
-        transaction.execute("UPDATE ledger SET balance = balance", &[]).await.map_err(told)?;
+        transaction.execute("UPDATE ledger SET balance = balance", &[]).await.map_err(to_error)?;
         Ok(())
     });
     assert_eq!(unguarded.await.unwrap_err().code(), "fatal");
-    // And so is a fence that somebody has taken the teeth out of.
+    // The probe detects a disabled check.
     client
         .batch_execute(
             "CREATE OR REPLACE FUNCTION lockkeeper.raise_fence(resource_name text, fence_token bigint) RETURNS bigint
@@ -178,7 +182,7 @@ async fn the_probe_proves_it_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_writer_without_rights_on_the_table_can_raise_a_token_and_not_lower_one() {
+async fn writer_without_table_rights_can_raise_but_not_lower_a_token() {
     let (postgres, _url, client) = start().await;
     Fence::migrate(&client).await.unwrap();
     client
@@ -189,15 +193,16 @@ async fn a_writer_without_rights_on_the_table_can_raise_a_token_and_not_lower_on
     let transaction = writer.transaction().await.unwrap();
     Fence::check(&transaction, "r", Token(3)).await.unwrap();
     transaction.commit().await.unwrap();
-    let lower = writer.execute("UPDATE lockkeeper.fence SET token = 1", &[]).await.map_err(told).unwrap_err();
+    let lower =
+        writer.execute("UPDATE lockkeeper.fence SET token = 1", &[]).await.map_err(to_error).unwrap_err();
     assert_eq!(lower.code(), "forbidden");
 }
 
 #[tokio::test]
-async fn a_holder_that_is_stopped_inside_its_transaction_can_be_put_out() {
+async fn idle_timeout_ends_the_transaction_of_a_stopped_holder() {
     let (_postgres, url, mut client) = start().await;
     Fence::migrate(&client).await.unwrap();
-    // What docs/gates.md tells to set.
+    // The setting that docs/gates.md recommends.
     client
         .batch_execute("ALTER ROLE postgres SET idle_in_transaction_session_timeout = '200ms'")
         .await
@@ -208,5 +213,5 @@ async fn a_holder_that_is_stopped_inside_its_transaction_can_be_put_out() {
     let next = client.transaction().await.unwrap();
     Fence::check(&next, "account/1", Token(42)).await.unwrap();
     next.commit().await.unwrap();
-    assert_eq!(transaction.commit().await.map_err(told).unwrap_err().code(), "unavailable");
+    assert_eq!(transaction.commit().await.map_err(to_error).unwrap_err().code(), "unavailable");
 }

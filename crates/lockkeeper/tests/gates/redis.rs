@@ -13,9 +13,9 @@ pub(crate) async fn connect(url: &str) -> ConnectionManager {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once() {
+async fn concurrent_writers_are_fenced() {
     let server = Redis::start();
-    // Each write remembers itself, in the same script.
+    // Each write records itself, in the same script.
     let remember = Arc::new(FencedScript::new("return redis.call('RPUSH', KEYS[1], ARGV[1])"));
     let url = server.url();
     let passed = write_at_once(|_, token| {
@@ -38,7 +38,7 @@ async fn every_kind_of_write_is_fenced() {
     gate.set("a", b"two".as_slice(), Token(5)).await.unwrap();
     assert_eq!(gate.set("a", "late", Token(4)).await, Err(Error::StaleToken { last_token: Token(5) }));
     assert_eq!(gate.get::<String>("a", Token(6)).await.unwrap(), "two");
-    // A read under a token closes the gate behind it.
+    // A read under a token refuses older tokens from then on.
     assert_eq!(gate.set("a", "late", Token(5)).await.unwrap_err().code(), "stale_token");
     assert_eq!(gate.get::<Option<String>>("nothing", Token(1)).await.unwrap(), None);
 
@@ -51,7 +51,7 @@ async fn every_kind_of_write_is_fenced() {
     assert!(!gate.delete("h", Token(8)).await.unwrap());
     assert_eq!(gate.hset("h", &[("x", 9)], Token(7)).await.unwrap_err().code(), "stale_token");
 
-    // Numbers beyond 2^53 are compared exactly, and by size, not by text.
+    // Numbers beyond 2^53 are compared exactly, and numerically, not as text.
     let high = (1_u64 << 53) + 1;
     gate.set("n", "1", Token(high)).await.unwrap();
     assert_eq!(
@@ -61,9 +61,9 @@ async fn every_kind_of_write_is_fenced() {
     gate.set("m", "1", Token(9)).await.unwrap();
     gate.set("m", "2", Token(10)).await.unwrap();
 
-    // A script of one's own that fails is told; what it answers is given on.
-    let odd = FencedScript::new("return redis.call('NOSUCH')");
-    assert_eq!(gate.run::<()>(&odd, "a", &[], &[""; 0], Token(9)).await.unwrap_err().code(), "invalid");
+    // The error of a custom script is reported, and its answer is returned.
+    let failing = FencedScript::new("return redis.call('NOSUCH')");
+    assert_eq!(gate.run::<()>(&failing, "a", &[], &[""; 0], Token(9)).await.unwrap_err().code(), "invalid");
     let list = FencedScript::new("return {KEYS[1], ARGV[1], #KEYS, #ARGV}");
     let answer: (String, String, u64, u64) =
         gate.run(&list, "a", &["k"], &["v", "w"], Token(9)).await.unwrap();
@@ -71,16 +71,16 @@ async fn every_kind_of_write_is_fenced() {
 }
 
 #[tokio::test]
-async fn the_probe_proves_it_or_says_why_not() {
+async fn probe_detects_an_unsafe_eviction_policy() {
     let server = Redis::start();
     let gate = RedisGate::new(connect(&server.url()).await);
     gate.probe().await.unwrap();
-    assert_eq!(server.command(&["KEYS", "*"]), "", "it leaves nothing behind");
+    assert_eq!(server.command(&["KEYS", "*"]), "", "the probe leaves keys behind");
     server.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let told = gate.probe().await.unwrap_err();
-    assert_eq!(told.code(), "fatal");
-    assert!(told.to_string().contains("maxmemory-policy"), "{told}");
+    let error = gate.probe().await.unwrap_err();
+    assert_eq!(error.code(), "fatal");
+    assert!(error.to_string().contains("maxmemory-policy"), "{error}");
     server.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     gate.probe().await.unwrap();
     assert_eq!(fence_key("x"), "lockkeeper:fence:{x}");

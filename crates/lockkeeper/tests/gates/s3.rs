@@ -1,5 +1,5 @@
-//! A store that speaks as S3 does, as much of it as a gate needs: get, put on a condition, delete. Its ETag is a checksum of
-//! the content.
+//! A minimal S3 server with the operations that a gate needs: get, conditional put, delete. Its ETag is a checksum of the
+//! content.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -63,7 +63,7 @@ async fn put(
 async fn read(
     State(objects): State<Objects>,
     Path(key): Path<String>,
-    asked: HeaderMap,
+    request_headers: HeaderMap,
 ) -> Result<(StatusCode, HeaderMap, Bytes), StatusCode> {
     let stored = objects.stored.lock().unwrap();
     let (content, kept) = stored.get(&key).ok_or(StatusCode::NOT_FOUND)?;
@@ -71,8 +71,9 @@ async fn read(
     headers.insert("etag", etag(content).parse().unwrap());
     headers.insert("last-modified", HeaderValue::from_static("Sun, 15 Nov 2026 12:00:00 GMT"));
     // `bytes=0-69`
-    let last =
-        asked.get("range").and_then(|range| range.to_str().unwrap().split_once('-')?.1.parse::<usize>().ok());
+    let last = request_headers
+        .get("range")
+        .and_then(|range| range.to_str().unwrap().split_once('-')?.1.parse::<usize>().ok());
     let Some(last) = last else { return Ok((StatusCode::OK, headers, content.clone())) };
     let part = content.slice(..content.len().min(last + 1));
     let range = format!("bytes 0-{}/{}", part.len() - 1, content.len());
@@ -80,7 +81,7 @@ async fn read(
     Ok((StatusCode::PARTIAL_CONTENT, headers, part))
 }
 
-/// Deletes come as a list.
+/// Deletes the listed objects.
 async fn delete(State(objects): State<Objects>, body: String) -> String {
     let keys = body.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next());
     let mut deleted = String::new();
@@ -91,7 +92,7 @@ async fn delete(State(objects): State<Objects>, body: String) -> String {
     format!("<?xml version=\"1.0\"?><DeleteResult>{deleted}</DeleteResult>")
 }
 
-/// The way to it, without TLS.
+/// An HTTP connector without TLS.
 #[derive(Debug, Clone, Default)]
 struct Plain(reqwest::Client);
 
@@ -126,8 +127,8 @@ impl HttpService for Plain {
 }
 
 impl S3 {
-    pub(crate) async fn start(looks_at_conditions: bool) -> S3 {
-        let objects = Objects { ignores_conditions: !looks_at_conditions, ..Objects::default() };
+    pub(crate) async fn start(enforces_conditions: bool) -> S3 {
+        let objects = Objects { ignores_conditions: !enforces_conditions, ..Objects::default() };
         let router = Router::new()
             .route("/bucket", post(delete))
             .route("/bucket/{*key}", get(read).put(put))

@@ -1,4 +1,4 @@
-use lockkeeper::gates::sqlx::{Fence, told};
+use lockkeeper::gates::sqlx::{Fence, to_error};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -8,7 +8,7 @@ use crate::servers::postgres::Postgres;
 use crate::writers::{assert_fenced, write_at_once};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_transactions_at_once() {
+async fn concurrent_transactions_are_fenced() {
     let postgres = Postgres::start();
     let pool = PgPoolOptions::new().max_connections(32).connect(&url(&postgres)).await.unwrap();
     Fence::migrate(&pool).await.unwrap();
@@ -16,11 +16,11 @@ async fn thirty_two_transactions_at_once() {
     let passed = write_at_once(|_, token| {
         let pool = pool.clone();
         async move {
-            let mut transaction = pool.begin().await.map_err(told)?;
+            let mut transaction = pool.begin().await.map_err(to_error)?;
             Fence::check(&mut transaction, "account/1", token).await?;
             let write = sqlx::query("INSERT INTO history (token) VALUES ($1)").bind(token.0 as i64);
-            write.execute(&mut *transaction).await.map_err(told)?;
-            transaction.commit().await.map_err(told)
+            write.execute(&mut *transaction).await.map_err(to_error)?;
+            transaction.commit().await.map_err(to_error)
         }
     })
     .await;
@@ -30,7 +30,7 @@ async fn thirty_two_transactions_at_once() {
 }
 
 #[tokio::test]
-async fn the_probe_and_the_other_forms() {
+async fn probe_triggers_and_update_statement_work() {
     let postgres = Postgres::start();
     let mut connection = PgConnection::connect(&url(&postgres)).await.unwrap();
     assert!(Fence::probe(&mut connection).await.unwrap_err().to_string().contains("Fence::migrate"));
@@ -45,7 +45,7 @@ async fn the_probe_and_the_other_forms() {
     sqlx::raw_sql(table).execute(&mut connection).await.unwrap();
     Fence::probe_write(&mut connection, async |transaction, token| {
         Fence::announce(transaction, token).await?;
-        sqlx::query("UPDATE account SET balance = 0").execute(&mut **transaction).await.map_err(told)?;
+        sqlx::query("UPDATE account SET balance = 0").execute(&mut **transaction).await.map_err(to_error)?;
         Ok(())
     })
     .await

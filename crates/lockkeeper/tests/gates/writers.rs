@@ -1,4 +1,4 @@
-//! 32 writers at once, and what has to be true of what they wrote.
+//! 32 concurrent writers, and the checks of what they wrote.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio::sync::Barrier;
 pub(crate) const WRITERS: u64 = 32;
 const ROUNDS: u64 = 4;
 
-/// Every writer writes in every round, two of them under the same token; tokens of later rounds are higher. Answers the
-/// tokens that were let in, by writer and round.
+/// Lets every writer write in every round, two of them under the same token; later rounds have higher tokens. Returns the
+/// admitted tokens, by writer and round.
 pub(crate) async fn write_at_once<F>(write: impl Fn(u64, Token) -> F) -> Vec<Token>
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -20,7 +20,7 @@ where
     for writer in 0..WRITERS {
         let attempts: Vec<_> = (0..ROUNDS)
             .map(|round| {
-                // Not in the order of the writers, so that low and high ones come mixed.
+                // Not in the order of the writers, so that low and high tokens mix.
                 let token = Token(1 + round * WRITERS + (writer * 7 % WRITERS) / 2);
                 (token, write(writer, token))
             })
@@ -35,7 +35,7 @@ where
                     Err(Error::StaleToken { last_token }) => {
                         assert!(last_token > token, "{last_token} {token}")
                     }
-                    Err(error) => panic!("neither written nor stale: {error}"),
+                    Err(error) => panic!("unexpected error: {error}"),
                 }
             }
             passed
@@ -48,16 +48,16 @@ where
     passed
 }
 
-/// The resource's own history says the same as the answers, and never goes back.
+/// Checks that the resource's history matches the answers and never decreases.
 pub(crate) fn assert_fenced(mut passed: Vec<Token>, history: &[u64]) {
-    assert!(history.is_sorted(), "a stale write was let in: {history:?}");
+    assert!(history.is_sorted(), "a stale write was accepted: {history:?}");
     passed.sort();
     assert_eq!(passed.iter().map(|token| token.0).collect::<Vec<_>>(), history, "answers and history differ");
     let highest = 1 + (ROUNDS - 1) * WRITERS + (WRITERS - 1) / 2;
     assert_eq!(history.iter().filter(|token| **token == highest).count(), 2, "equal tokens pass");
 }
 
-/// A history that was written as a line of numbers.
+/// Parses a history of whitespace-separated numbers.
 pub(crate) fn numbers(text: &str) -> Vec<u64> {
     text.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }

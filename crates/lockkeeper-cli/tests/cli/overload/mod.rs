@@ -1,6 +1,5 @@
-//! Ten times the load that a node can carry: it refuses what is new and says when to come back, keeps its memory flat,
-//! loses no lease of a live client, waits longer for those who are late, takes what is given back, and is itself again
-//! afterwards.
+//! Ten times the load that a node can carry: the node refuses new requests with a retry hint, keeps its memory flat, loses
+//! no lease of a live client, extends the leases of late clients, accepts releases, and recovers afterwards.
 
 mod outsiders;
 mod storm;
@@ -13,28 +12,28 @@ use lockkeeper::{Guard, Keeper};
 use lockkeeper_api::v1::{self, answer, operation};
 use lockkeeper_lab::compare::Link;
 
-use self::storm::{CONNECTIONS, Storm, ask};
+use self::storm::{CONNECTIONS, Storm, busy_acquire};
 use crate::support::{LONG, Server};
 
-/// Long enough for all that has a bound to reach it within the first third.
+/// Long enough for every bounded resource to reach its bound within the first third.
 const STORM: Duration = Duration::from_secs(18);
-/// When something is given back.
-const MIDDLE: Duration = Duration::from_secs(9);
-/// So much more than can be carried is offered; the test asks for ten.
-const TIMES: u64 = 20;
-/// Processes that hold something all the time.
+/// When a lock is released.
+const RELEASE_AFTER: Duration = Duration::from_secs(9);
+/// Offered load, as a multiple of the capacity. The test requires ten.
+const LOAD_FACTOR: u64 = 20;
+/// Clients that hold a lock all the time.
 const HOLDERS: u64 = 200;
 const TTL: Duration = Duration::from_secs(3);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Between two thirds of the storm: what an allocator may keep, and no more.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Memory growth between two thirds of the storm that an allocator may cause.
 const DRIFT_KIB_MAX: u64 = 24 * 1_024;
 const MEMORY_KIB_MAX: u64 = 448 * 1_024;
-/// How many may come too late before one of them must have been waited for.
-const TARDY_MAX: usize = 6;
-/// After the storm, an acquire takes no longer than this at most, on a machine that others use too.
+/// Late clients that may lose their lease before one must have been extended.
+const LATE_CLIENTS_MAX: usize = 6;
+/// Maximum duration of an acquire after the storm, on a shared machine.
 const RECOVERED: Duration = Duration::from_secs(1);
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
-const GIVEN_BACK: &str = "given-back-in-the-storm";
+const RELEASED_LOCK: &str = "given-back-in-the-storm";
 
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -50,14 +49,14 @@ async fn session_of(link: &mut Link) -> String {
     }
 }
 
-/// Operations a second that all connections together get carried out, when each waits for its answers.
+/// Operations per second of all connections together, when each waits for its answers.
 async fn capacity(address: &str, session: &str) -> u64 {
     const AT_ONCE: usize = 1_000;
     let began = Instant::now();
     let client = async || {
         let (mut link, mut done) = (Link::connect(address).await.unwrap(), 0);
         while began.elapsed() < Duration::from_secs(2) {
-            done += link.all((0..AT_ONCE).map(|_| ask(session)).collect()).await.unwrap().len();
+            done += link.all((0..AT_ONCE).map(|_| busy_acquire(session)).collect()).await.unwrap().len();
         }
         done
     };
@@ -65,20 +64,20 @@ async fn capacity(address: &str, session: &str) -> u64 {
     (done as f64 / began.elapsed().as_secs_f64()) as u64
 }
 
-/// What half of some acquires took at most, and all of them.
-async fn times(keeper: &Keeper) -> (Duration, Duration) {
-    let mut times = Vec::new();
+/// Median and maximum duration of some acquires.
+async fn acquire_times(keeper: &Keeper) -> (Duration, Duration) {
+    let mut acquire_times = Vec::new();
     for _ in 0..21 {
         let began = Instant::now();
         let guard = keeper.lock("probe").acquire().await.unwrap();
-        times.push(began.elapsed());
+        acquire_times.push(began.elapsed());
         guard.release().await.unwrap();
     }
-    times.sort();
-    (times[times.len() / 2], times[times.len() - 1])
+    acquire_times.sort();
+    (acquire_times[acquire_times.len() / 2], acquire_times[acquire_times.len() - 1])
 }
 
-/// A process of its own for each, as the node sees it.
+/// Holders with one keeper each.
 async fn holders(server: &Server) -> Vec<(Keeper, Guard)> {
     let hold = async |number: u64| {
         let keeper = Keeper::builder().ttl(TTL).connect(&server.engine()).await.unwrap();
@@ -88,40 +87,45 @@ async fn holders(server: &Server) -> Vec<(Keeper, Guard)> {
     join_all((0..HOLDERS).map(hold)).await
 }
 
-/// Memory while it blows.
+/// Memory samples during the storm.
 #[derive(Default)]
 struct Memory {
     seen: Vec<(Duration, u64)>,
 }
 
 impl Memory {
-    /// The most in this third of the storm.
-    fn most(&self, third: u32) -> u64 {
+    /// The maximum in this third of the storm.
+    fn maximum(&self, third: u32) -> u64 {
         let within = |at: &Duration| *at >= STORM / 3 * third && *at < STORM / 3 * (third + 1);
-        self.seen.iter().filter(|(at, _)| within(at)).map(|(_, kib)| *kib).max().expect("somebody looked")
+        self.seen
+            .iter()
+            .filter(|(at, _)| within(at))
+            .map(|(_, kib)| *kib)
+            .max()
+            .expect("samples in this third")
     }
 }
 
 #[test]
-fn ten_times_the_load_costs_nobody_a_lease_and_leaves_nothing_behind() {
-    // Not on the disk that others use at the same time: this is about load, not about a slow disk.
+fn tenfold_overload_loses_no_lease_and_leaves_no_trace() {
+    // In memory if possible: this test is about load, not about a slow shared disk.
     let memory = std::path::Path::new("/dev/shm");
     let server = if memory.exists() { Server::start_in(memory) } else { Server::start() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(tokio::task::LocalSet::new().run_until(weather(&server)));
+    runtime.block_on(tokio::task::LocalSet::new().run_until(run_storm(&server)));
 }
 
-async fn weather(server: &Server) {
+async fn run_storm(server: &Server) {
     let keeper = Keeper::builder().ttl(TTL).connect(&server.engine()).await.unwrap();
-    let given = keeper.lock(GIVEN_BACK).acquire().await.unwrap();
+    let held = keeper.lock(RELEASED_LOCK).acquire().await.unwrap();
     let holders = holders(server).await;
     let mut link = Link::connect(&server.address).await.unwrap();
     let session = session_of(&mut link).await;
-    link.all(vec![ask(&session)]).await.unwrap();
-    let (before, _) = times(&keeper).await;
+    link.all(vec![busy_acquire(&session)]).await.unwrap();
+    let (before, _) = acquire_times(&keeper).await;
     let capacity = capacity(&server.address, &session).await;
 
-    let (storm, threads) = Storm::start(&server.address, &session, TIMES * capacity);
+    let (storm, threads) = Storm::start(&server.address, &session, LOAD_FACTOR * capacity);
     let began = Instant::now();
     let (address, outsider) = (server.address.clone(), session.clone());
     let outsiders = tokio::task::spawn_local(async move {
@@ -130,37 +134,37 @@ async fn weather(server: &Server) {
         let mut late = 0;
         while !outsiders::renewed_too_late(&address).await {
             late += 1;
-            assert!(late < TARDY_MAX, "nobody who was late was waited for: leases are not stretched");
+            assert!(late < LATE_CLIENTS_MAX, "no late client kept its session: leases are not extended");
         }
         began.elapsed()
     });
-    let (mut memory, mut given, mut release) = (Memory::default(), Some(given), None);
+    let (mut memory, mut held, mut release) = (Memory::default(), Some(held), None);
     while began.elapsed() < STORM {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
         for (_, guard) in &holders {
             guard.check().expect("the lease of a live client");
         }
         memory.seen.push((began.elapsed(), resident_kib(server.pid())));
-        // Whoever had a part of the machine while its capacity was measured may have given it back.
+        // The machine may have been busier while the capacity was measured.
         let carried = storm.busy.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
-        storm.pace(TIMES * capacity.max(carried as u64));
-        if began.elapsed() > MIDDLE
-            && let Some(given) = given.take()
+        storm.pace(LOAD_FACTOR * capacity.max(carried as u64));
+        if began.elapsed() > RELEASE_AFTER
+            && let Some(held) = held.take()
         {
             release = Some(tokio::task::spawn_local(async move {
                 let began = Instant::now();
-                tokio::time::timeout(LONG, given.release()).await.map(|result| (result, began.elapsed()))
+                tokio::time::timeout(LONG, held.release()).await.map(|result| (result, began.elapsed()))
             }));
         }
     }
-    let (blew, offered) = (began.elapsed(), storm.offered());
+    let (duration, offered) = (began.elapsed(), storm.offered());
     let outsiders_done = outsiders.is_finished();
     let (result, took) = release.unwrap().await.unwrap().expect("a release is answered in the storm");
     storm.stop();
     let calm = Instant::now();
-    // First of all: whoever comes now is served.
+    // Clients are served again at once.
     let (_, slowest) = loop {
-        let seen = times(&keeper).await;
+        let seen = acquire_times(&keeper).await;
         if seen.1 <= RECOVERED || calm.elapsed() > RECOVERS_WITHIN {
             break seen;
         }
@@ -170,40 +174,41 @@ async fn weather(server: &Server) {
         thread.join().unwrap();
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let per_second = |count: u64| (count as f64 / blew.as_secs_f64()) as u64;
+    let per_second = |count: u64| (count as f64 / duration.as_secs_f64()) as u64;
     let carried = per_second(count(&storm.busy));
     println!(
-        "carries {capacity}/s; offered {}/s for {blew:?}, of which {}/s went into the sockets; {carried}/s carried, \
-         {}/s refused; memory at most {} / {} / {} KiB in each third; a release took {took:?}; itself again after \
+        "carries {capacity}/s; offered {}/s for {duration:?}, of which {}/s went into the sockets; {carried}/s carried, \
+         {}/s refused; memory at most {} / {} / {} KiB in each third; a release took {took:?}; recovered after \
          {recovered:?}",
         per_second(offered),
         per_second(count(&storm.sent)),
         per_second(count(&storm.limited)),
-        memory.most(0),
-        memory.most(1),
-        memory.most(2),
+        memory.maximum(0),
+        memory.maximum(1),
+        memory.maximum(2),
     );
-    let told = outsiders.await.expect("HTTP, gRPC and who is late");
-    println!("HTTP, gRPC and who is late were told after {told:?}");
+    let finished_at = outsiders.await.expect("HTTP, gRPC and late clients");
+    println!("HTTP, gRPC and late clients were done after {finished_at:?}");
     assert!(
         per_second(offered) >= 10 * capacity.max(carried),
         "{}/s were offered, but {capacity}/s, and {carried}/s in the storm, can be carried",
         per_second(offered)
     );
-    assert!(carried > 0, "what can be carried is carried");
-    assert!(count(&storm.limited) > 0, "what cannot is refused");
+    assert!(carried > 0, "no acquire was carried out");
+    assert!(count(&storm.limited) > 0, "no acquire was refused");
     assert_eq!((count(&storm.without_hint), count(&storm.other)), (0, 0));
-    assert!(outsiders_done, "HTTP, gRPC and those who are late were told only after the storm");
-    assert!(memory.most(2) <= memory.most(1) + DRIFT_KIB_MAX, "memory grows: {:?}", memory.seen);
-    assert!(memory.most(2) <= MEMORY_KIB_MAX, "memory is not bounded: {:?}", memory.seen);
-    // It waits behind all that was queued before it. A caller that does not wait so long learns that it is repeated.
+    assert!(outsiders_done, "HTTP, gRPC and late clients were answered only after the storm");
+    assert!(memory.maximum(2) <= memory.maximum(1) + DRIFT_KIB_MAX, "memory grows: {:?}", memory.seen);
+    assert!(memory.maximum(2) <= MEMORY_KIB_MAX, "memory is not bounded: {:?}", memory.seen);
+    // The release waits behind everything queued before it. A caller with a shorter time limit gets `Unknown`, and the
+    // library repeats the release.
     assert!(matches!(result, Ok(()) | Err(lockkeeper::Error::Unknown(_))), "{result:?}");
     let began = Instant::now();
-    while !keeper.who(GIVEN_BACK).await.unwrap().holders.is_empty() {
-        assert!(began.elapsed() < LONG, "what is given back is not taken");
+    while !keeper.who(RELEASED_LOCK).await.unwrap().holders.is_empty() {
+        assert!(began.elapsed() < LONG, "the released lock is still held");
     }
     assert!(slowest <= RECOVERED, "an acquire still takes {slowest:?} {recovered:?} after the storm");
-    let (after, _) = times(&keeper).await;
+    let (after, _) = acquire_times(&keeper).await;
     println!("median of an acquire: {before:?} before, {after:?} after");
     for (_, guard) in holders {
         guard.check().expect("the lease of a live client");

@@ -1,4 +1,4 @@
-//! Callers who come in the middle of the storm by other ways than our library: plain HTTP, unary gRPC.
+//! Clients without our library in the middle of the storm: plain HTTP and unary gRPC.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::support::LONG;
 
-/// Some of them find a place in the queue, so several ask at once.
+/// Concurrent requests: some of them find room in the queue.
 const AT_ONCE: usize = 8;
-/// What the docs promise.
-const COME_BACK_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
-/// Not renewed for so long beyond its time to live: a node that is not late would have ended it.
+/// The documented range of the retry hint.
+const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
+/// Delay of a renewal beyond the TTL. A node that is not overloaded would have expired the session.
 const OVERDUE: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(1);
 
-/// An answer over HTTP: status, head and body.
+/// Posts over HTTP. Returns status, head and body.
 async fn post(address: &str, path: &str, body: &Value) -> (u16, String, Value) {
     let body = body.to_string();
     let request = format!(
@@ -38,18 +38,18 @@ async fn post(address: &str, path: &str, body: &Value) -> (u16, String, Value) {
     (status, head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
 }
 
-/// Asks, several at once, until one of them is refused.
+/// Sends concurrent requests until one of them is refused.
 async fn until_refused<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
     let began = Instant::now();
     loop {
         if let Some(refused) = join_all((0..AT_ONCE).map(|_| ask())).await.into_iter().flatten().next() {
             return refused;
         }
-        assert!(began.elapsed() < LONG, "nobody is refused over {what}");
+        assert!(began.elapsed() < LONG, "no request is refused over {what}");
     }
 }
 
-/// Over HTTP: 429, with the time to come back in the header and in the body.
+/// Over HTTP: 429, with the retry hint in the header and in the body.
 pub(super) async fn refused_over_http(address: &str, session: &str) {
     let body = json!({"session": session, "lock": "over-http"});
     let (head, error) = until_refused("HTTP", || async {
@@ -59,12 +59,12 @@ pub(super) async fn refused_over_http(address: &str, session: &str) {
     .await;
     let ms = error["retry_after_ms"].as_u64().unwrap_or_default();
     assert_eq!(error["code"], "limit", "{error}");
-    assert!(COME_BACK_MS.contains(&ms), "{error}");
+    assert!(RETRY_AFTER_MS.contains(&ms), "{error}");
     let seconds = head.lines().find_map(|line| line.strip_prefix("retry-after: "));
     assert_eq!(seconds.and_then(|text| text.parse().ok()), Some(ms.div_ceil(1_000)), "{head}");
 }
 
-/// Over gRPC: RESOURCE_EXHAUSTED, with the time in a header.
+/// Over gRPC: RESOURCE_EXHAUSTED, with the retry hint in a header.
 pub(super) async fn refused_over_grpc(address: &str, session: &str) {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let client = LockkeeperClient::new(channel);
@@ -81,11 +81,11 @@ pub(super) async fn refused_over_grpc(address: &str, session: &str) {
     let header = |name: &str| status.metadata().get(name).and_then(|value| value.to_str().ok());
     assert_eq!(header("lockkeeper-code"), Some("limit"), "{status:?}");
     let ms = header("lockkeeper-retry-after-ms").and_then(|text| text.parse::<u64>().ok());
-    assert!(ms.is_some_and(|ms| COME_BACK_MS.contains(&ms)), "{status:?}");
+    assert!(ms.is_some_and(|ms| RETRY_AFTER_MS.contains(&ms)), "{status:?}");
 }
 
-/// A session whose client is late with a renewal, as clients are when everything is late. Says whether the renewal was
-/// taken, which it is while leases are stretched.
+/// Renews a session late, as clients do under overload. Returns whether the renewal was accepted, as it is while leases are
+/// extended.
 pub(super) async fn renewed_too_late(address: &str) -> bool {
     let session = until_opened(address).await;
     let renew = async || post(address, "/v1/session/keepalive", &json!({"session": session})).await.0 == 200;
@@ -96,7 +96,7 @@ pub(super) async fn renewed_too_late(address: &str) -> bool {
     renew().await
 }
 
-/// New sessions are refused as well, most of the time.
+/// Opens a session. Most attempts are refused under overload.
 async fn until_opened(address: &str) -> String {
     let body = json!({"ttl_ms": TTL.as_millis() as u64, "owner": "tardy"});
     let began = Instant::now();
@@ -106,6 +106,6 @@ async fn until_opened(address: &str) -> String {
             return answer["session"].as_str().unwrap().to_owned();
         }
         assert_eq!(status, 429, "{answer}");
-        assert!(began.elapsed() < LONG, "nobody gets a session");
+        assert!(began.elapsed() < LONG, "no session was opened");
     }
 }

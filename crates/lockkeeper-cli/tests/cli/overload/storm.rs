@@ -1,4 +1,4 @@
-//! Clients that keep offering at their own pace, whatever the answers are, and whether or not the node reads.
+//! Open-loop load: clients that send at a fixed rate, whatever the answers are, and whether or not the node reads.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -15,18 +15,18 @@ use rustix::net::{SendFlags, send};
 
 pub(super) const CONNECTIONS: u64 = 8;
 const PER_FRAME: u64 = 100;
-/// A name that is as long as some names are: what has a bound in bytes reaches it within seconds.
-const CROWDED_BYTES: usize = 400;
+/// A long name, so that every bound in bytes is reached within seconds.
+const LOCK_NAME_BYTES: usize = 400;
 
-fn crowded() -> String {
-    "crowded/".repeat(CROWDED_BYTES / 8)
+fn held_lock() -> String {
+    "crowded/".repeat(LOCK_NAME_BYTES / 8)
 }
 
-/// An acquire that is answered at once through the log and leaves nothing behind: the lock is held.
-pub(super) fn ask(session: &str) -> operation::Kind {
+/// An acquire of a held lock: it goes through the log, is answered `busy` and leaves nothing behind.
+pub(super) fn busy_acquire(session: &str) -> operation::Kind {
     operation::Kind::Acquire(v1::AcquireRequest {
         session: session.to_owned(),
-        lock: crowded(),
+        lock: held_lock(),
         ..Default::default()
     })
 }
@@ -34,23 +34,23 @@ pub(super) fn ask(session: &str) -> operation::Kind {
 #[derive(Default)]
 pub(super) struct Storm {
     stop: AtomicBool,
-    /// Between two offers of one connection.
+    /// Interval between two frames of one connection.
     every_ns: AtomicU64,
     /// Acquires that went into the socket.
     pub(super) sent: AtomicU64,
-    /// Acquires that did not, because the node has not read those before.
+    /// Acquires dropped because the socket was full.
     pub(super) blocked: AtomicU64,
-    /// Carried out: the lock is held.
+    /// Answered `busy`: the acquire was carried out.
     pub(super) busy: AtomicU64,
-    /// Refused, with a time to come back after.
+    /// Answered `limit` with a valid retry hint.
     pub(super) limited: AtomicU64,
-    /// `limit` without a time to come back after, or with one that makes no sense.
+    /// Answered `limit` without a valid retry hint.
     pub(super) without_hint: AtomicU64,
     pub(super) other: AtomicU64,
 }
 
 impl Storm {
-    /// Offers so many acquires a second, until it is stopped.
+    /// Offers acquires at this rate until it is stopped.
     pub(super) fn start(address: &str, session: &str, per_second: u64) -> (Arc<Storm>, Vec<JoinHandle<()>>) {
         let storm = Arc::new(Storm::default());
         storm.pace(per_second);
@@ -58,7 +58,7 @@ impl Storm {
         (storm, threads)
     }
 
-    /// From here on so many a second.
+    /// Changes the rate.
     pub(super) fn pace(&self, per_second: u64) {
         self.every_ns.store(CONNECTIONS * PER_FRAME * 1_000_000_000 / per_second.max(1), Ordering::Relaxed);
     }
@@ -67,17 +67,18 @@ impl Storm {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// All that was offered.
+    /// The number of offered acquires.
     pub(super) fn offered(&self) -> u64 {
         self.sent.load(Ordering::Relaxed) + self.blocked.load(Ordering::Relaxed)
     }
 
-    /// One client that sends, and one that reads the answers.
+    /// Starts a thread that sends, and one that reads the answers.
     fn connection(self: &Arc<Storm>, address: &str, session: &str) -> [JoinHandle<()>; 2] {
         let mut stream = TcpStream::connect(address).unwrap();
         std::io::Write::write_all(&mut stream, GREETING).unwrap();
         stream.read_exact(&mut [0; GREETING.len()]).unwrap();
-        let operations = (1..=PER_FRAME).map(|id| v1::Operation { id, kind: Some(ask(session)) }).collect();
+        let operations =
+            (1..=PER_FRAME).map(|id| v1::Operation { id, kind: Some(busy_acquire(session)) }).collect();
         let mut bytes = BytesMut::new();
         frame::encode(&v1::ClientFrame { operations }, &mut bytes);
         let (reader, storm) = (stream.try_clone().unwrap(), Arc::clone(self));
@@ -89,11 +90,11 @@ impl Storm {
         [writes, std::thread::spawn(move || storm.read(reader))]
     }
 
-    /// Each offer is made when it is due. One that finds the socket full is not made later: that client is turned
-    /// away by its own system, and the next one comes all the same.
+    /// Sends each frame when it is due. If the socket is full, the frame is dropped instead of delayed, as in an open-loop
+    /// load.
     fn offer(&self, stream: &TcpStream, frame: &[u8]) {
         let mut due = Instant::now();
-        // What is left of the frame that is on its way.
+        // The rest of the frame that is being sent.
         let mut left: &[u8] = &[];
         while !self.stop.load(Ordering::Relaxed) {
             let is_next = left.is_empty();

@@ -1,4 +1,4 @@
-//! What the adversary does on each protocol, until it is stopped.
+//! Attacks of the adversary on each protocol.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ use tonic::Request;
 use tonic::transport::Channel;
 
 use super::operations::{self, CROWDED, VALUE, acquire, acquire_all, long};
-use crate::stage::Caller;
-use crate::windows;
+use crate::fixture::Caller;
+use crate::http2;
 
-/// How long a connection lasts whose answers nobody reads.
+/// How long a connection with unread answers lasts.
 const UNREAD_FOR: Duration = Duration::from_secs(1);
-/// Requests at the same time on one connection of HTTP/2.
+/// Concurrent requests on one HTTP/2 connection.
 const STREAMS: u32 = 100;
-/// Pages of the console that one identity may open.
+/// Console pages that one identity may open.
 const PAGES: usize = 64;
-/// Connections that have sent a part of something large.
+/// Connections with incomplete large messages.
 const UNFINISHED: usize = 200;
 
-/// Somebody with ordinary rights: all locks and values, no administration.
+/// An attacker with ordinary rights: all locks and values, no administration.
 #[derive(Clone)]
 pub struct Adversary {
     pub caller: Caller,
@@ -36,7 +36,7 @@ pub struct Adversary {
 }
 
 impl Adversary {
-    /// On all protocols at once.
+    /// Attacks all protocols at once.
     pub fn attack(&self, tasks: &mut JoinSet<()>) {
         for reads in [true, false, false] {
             tasks.spawn(self.clone().over_frames(reads));
@@ -52,8 +52,8 @@ impl Adversary {
         }
     }
 
-    /// Fills the budget of its identity, so it is another one than that whose reads are to be expensive.
-    pub fn hoard(&self, tasks: &mut JoinSet<()>) {
+    /// Exhausts the budget of its identity. Uses a separate identity, so that the reads of the other one stay expensive.
+    pub fn exhaust_budget(&self, tasks: &mut JoinSet<()>) {
         tasks.spawn(self.clone().with_unfinished_messages());
     }
 
@@ -86,7 +86,7 @@ impl Adversary {
             let mut node = self.client(channel);
             let frame = operations::frame(&self.session, self.token(), round);
             let frames = futures_util::stream::iter([frame]).chain(futures_util::stream::pending());
-            let Ok(answers) = node.stream(self.ask(frames)).await else { continue };
+            let Ok(answers) = node.stream(self.request(frames)).await else { continue };
             let mut answers = answers.into_inner();
             let read = async { while answers.message().await.is_ok_and(|frame| frame.is_some()) {} };
             drop(tokio::time::timeout(UNREAD_FOR, read).await);
@@ -97,7 +97,7 @@ impl Adversary {
         LockkeeperClient::new(channel).max_decoding_message_size(64 << 20)
     }
 
-    fn ask<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert("authorization", format!("Bearer {}", self.token()).parse().unwrap());
         request.set_timeout(Duration::from_secs(2));
@@ -111,13 +111,13 @@ impl Adversary {
         }
     }
 
-    /// Every call of the contract; those of administrators are refused.
+    /// Makes every call of the contract; administrators' calls are refused.
     async fn every_call(&self, channel: Channel, round: u64) {
         let node = self.client(channel);
         let session = self.session.clone();
         macro_rules! each {
             ($($call:ident($message:expr)),* $(,)?) => {
-                tokio::join!($(async { drop(node.clone().$call(self.ask($message)).await) }),*)
+                tokio::join!($(async { drop(node.clone().$call(self.request($message)).await) }),*)
             };
         }
         let election = format!("adversary/{}", round % 10);
@@ -226,24 +226,24 @@ impl Adversary {
                 ("/v1/access/token/create", json!({"identity": "victim"})),
                 ("/v1/member/remove", json!({"node_id": 1})),
             ] {
-                drop(self.caller.ask("POST", path, &body.to_string()).await);
+                drop(self.caller.call("POST", path, &body.to_string()).await);
             }
-            // Twice as large as a body may be.
-            drop(self.caller.ask("POST", "/v1/value/put", &"[".repeat(512 << 10)).await);
+            // Twice the maximum size of a body.
+            drop(self.caller.call("POST", "/v1/value/put", &"[".repeat(512 << 10)).await);
         }
     }
 
-    /// As many requests as a connection takes, with or without room for their answers.
+    /// The maximum number of requests on a connection, with or without a window for the answers.
     async fn over_http2(self, window: u32) {
         loop {
-            let mut stream = windows::connect(&self.caller.address, window).await;
+            let mut stream = http2::connect(&self.caller.address, window).await;
             let paths = READS.iter().cycle().take(STREAMS as usize);
-            windows::ask(&mut stream, &self.caller, paths.copied()).await;
+            http2::send_requests(&mut stream, &self.caller, paths.copied()).await;
             drop(tokio::time::timeout(UNREAD_FOR, drain(&mut stream, window > 0)).await);
         }
     }
 
-    /// Pages of the console that watch everything.
+    /// Console pages that watch all views.
     async fn over_console(self, reads: bool) {
         let views =
             ["graph", "top", "locks", "sessions", "elections", "audit", "cell", "sessions&owner=nobody"];
@@ -262,7 +262,7 @@ impl Adversary {
         drop(tokio::time::timeout(5 * UNREAD_FOR, drain(&mut stream, reads)).await);
     }
 
-    /// Frames, bodies and gRPC messages of which a part comes, and nothing more.
+    /// Incomplete frames, bodies and gRPC messages.
     async fn with_unfinished_messages(self) {
         let mut frame = BytesMut::from(&GREETING[..]);
         let authenticate =
@@ -287,8 +287,8 @@ impl Adversary {
                 let send = stream.write_all(bytes);
                 drop(tokio::time::timeout(UNREAD_FOR, send).await);
                 open.push(stream);
-                let mut stream = windows::connect(&self.caller.address, 1 << 16).await;
-                windows::begin_messages(&mut stream, &self.caller, 4, 100 << 10).await;
+                let mut stream = http2::connect(&self.caller.address, 1 << 16).await;
+                http2::send_partial_messages(&mut stream, &self.caller, 4, 100 << 10).await;
                 open.push(stream);
             }
             tokio::time::sleep(5 * UNREAD_FOR).await;
@@ -314,7 +314,7 @@ const READS: [&str; 15] = [
     "/metrics",
 ];
 
-/// Reads what comes, or nothing of it, for as long as it is let.
+/// Reads all answers, or none, until cancelled.
 async fn drain(stream: &mut TcpStream, reads: bool) {
     let mut buffer = vec![0; 1 << 16];
     while reads && stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}

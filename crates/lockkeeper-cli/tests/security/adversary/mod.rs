@@ -1,7 +1,7 @@
 //! An adversary with ordinary rights runs every operation in its most expensive form, on all protocols at once, against a
-//! node whose memory is capped. The node stays under its cap, and nobody else's keep-alive waits for long.
+//! node whose memory is capped. The node stays under its cap, and keep-alives of other clients stay fast.
 //!
-//! LOCKKEEPER_ADVERSARY_SECONDS=60 is the whole of it. With LOCKKEEPER_NODE_BINARY the node is another build.
+//! LOCKKEEPER_ADVERSARY_SECONDS=60 runs it in full. LOCKKEEPER_NODE_BINARY selects another build of the node.
 
 mod attacks;
 mod operations;
@@ -25,25 +25,25 @@ use tonic::Request;
 
 use self::attacks::Adversary;
 use self::operations::{CROWDED, VALUE, acquire, long};
-use crate::crowd::Plain;
+use crate::connections::TestNode;
+use crate::fixture::Caller;
 use crate::harness::LONG;
 use crate::harness::node::has_other_binary;
-use crate::stage::Caller;
 
-/// How long the adversary is at work, if nothing else is said.
+/// Default duration of the attack.
 const ATTACK: Duration = Duration::from_secs(15);
 /// The node's cap on resident memory, far below what a single unbounded request used to take.
 const CAP_MIB: u64 = 768;
 /// The limit that the kernel enforces. It counts reserved memory, which the allocator takes in pieces of a gibibyte.
 const RESERVED_MAX_MIB: u64 = 4 * CAP_MIB;
-/// What a keep-alive of somebody else may take.
+/// Time limit for a keep-alive of another client.
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_millis(500);
-/// The same for a node that is not optimised, on a machine that does other things as well.
+/// The same for a debug build on a shared machine.
 const KEEP_ALIVE_UNOPTIMISED_WITHIN: Duration = Duration::from_millis(3_000);
-/// Between two keep-alives of one client.
+/// Pause between two keep-alives of one client.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is there before the attack: long names, long queues, many sessions.
+// State before the attack: long names, long queues, many sessions.
 const LOCKS: u64 = 2_000;
 const WAITERS: u64 = 1_000;
 const SESSIONS: u64 = 5_000;
@@ -53,7 +53,7 @@ fn attack_time() -> Duration {
     seconds.map_or(ATTACK, Duration::from_secs)
 }
 
-/// A connection that speaks frames, one operation after the other.
+/// A frame connection that waits for all answers of a call.
 struct Frames {
     stream: TcpStream,
     buffer: BytesMut,
@@ -67,12 +67,12 @@ impl Frames {
         stream.read_exact(&mut [0; GREETING.len()]).await.unwrap();
         let mut frames = Frames { stream, buffer: BytesMut::new() };
         let token = caller.token.clone().unwrap();
-        frames.ask(vec![Kind::Authenticate(v1::AuthenticateRequest { token })]).await;
+        frames.call(vec![Kind::Authenticate(v1::AuthenticateRequest { token })]).await;
         frames
     }
 
     /// Sends operations in one frame and waits for all answers.
-    async fn ask(&mut self, kinds: Vec<Kind>) -> Vec<v1::Answer> {
+    async fn call(&mut self, kinds: Vec<Kind>) -> Vec<v1::Answer> {
         let count = kinds.len();
         let operations = kinds.into_iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
         let mut bytes = BytesMut::new();
@@ -99,17 +99,17 @@ fn all_done(answers: &[v1::Answer]) {
     }
 }
 
-/// The state that makes operations expensive.
-async fn fill(caller: &Caller, session: &str) {
+/// Creates the state that makes operations expensive.
+async fn populate(caller: &Caller, session: &str) {
     let mut frames = Frames::connect(caller).await;
     let held = (0..LOCKS).map(|number| Kind::Acquire(acquire(session, long("held", number))));
-    all_done(&frames.ask(held.collect()).await);
+    all_done(&frames.call(held.collect()).await);
     let opened = (0..SESSIONS)
         .map(|_| Kind::OpenSession(v1::OpenSessionRequest { ttl_ms: 600_000, owner: "o".repeat(500) }));
-    all_done(&frames.ask(opened.collect()).await);
+    all_done(&frames.call(opened.collect()).await);
     let value = v1::PutValueRequest { key: VALUE.into(), value: vec![1; 60 << 10], ..Default::default() };
-    all_done(&frames.ask(vec![Kind::PutValue(value), Kind::Acquire(acquire(session, CROWDED))]).await);
-    // These are answered when the attack is over, if at all.
+    all_done(&frames.call(vec![Kind::PutValue(value), Kind::Acquire(acquire(session, CROWDED))]).await);
+    // These are not answered before the end of the attack.
     let waits = (0..WAITERS).map(|number| {
         let request = format!("waiter-{number}");
         Kind::Acquire(v1::AcquireRequest { wait_forever: true, request, ..acquire(session, CROWDED) })
@@ -118,15 +118,15 @@ async fn fill(caller: &Caller, session: &str) {
     let mut bytes = BytesMut::new();
     frame::encode(&v1::ClientFrame { operations: operations.collect() }, &mut bytes);
     frames.stream.write_all(&bytes).await.unwrap();
-    // Behind them, so they are there when this is answered.
+    // Sent after them: when this is answered, they wait.
     let value = v1::PutValueRequest { key: VALUE.into(), value: vec![1; 60 << 10], ..Default::default() };
-    Frames::connect(caller).await.ask(vec![Kind::PutValue(value)]).await;
+    Frames::connect(caller).await.call(vec![Kind::PutValue(value)]).await;
 }
 
-/// Renews a session over and over; how long the slowest took, and how many there were.
-async fn renew(renewal: &mut impl AsyncFnMut(), ends: &AtomicBool) -> (Duration, u32) {
+/// Renews a session repeatedly. Returns the slowest duration and the count.
+async fn renew(renewal: &mut impl AsyncFnMut(), stop: &AtomicBool) -> (Duration, u32) {
     let (mut slowest, mut count) = (Duration::ZERO, 0);
-    while !ends.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let sent = Instant::now();
         renewal().await;
         slowest = slowest.max(sent.elapsed());
@@ -136,12 +136,12 @@ async fn renew(renewal: &mut impl AsyncFnMut(), ends: &AtomicBool) -> (Duration,
     (slowest, count)
 }
 
-/// Clients of another identity, one on each protocol.
-async fn renew_on_all_protocols(victim: &Caller, ends: &AtomicBool) -> [(&'static str, Duration, u32); 3] {
+/// Runs clients of another identity, one on each protocol.
+async fn renew_on_all_protocols(victim: &Caller, stop: &AtomicBool) -> [(&'static str, Duration, u32); 3] {
     let (one, two, three) = (victim.session().await, victim.session().await, victim.session().await);
     let mut frames = Frames::connect(victim).await;
     let mut over_frames = async || {
-        all_done(&frames.ask(vec![Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![one.clone()] })]).await);
+        all_done(&frames.call(vec![Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![one.clone()] })]).await);
     };
     let mut node = LockkeeperClient::new(victim.channel().await.unwrap());
     let authorization: tonic::metadata::MetadataValue<_> =
@@ -152,10 +152,10 @@ async fn renew_on_all_protocols(victim: &Caller, ends: &AtomicBool) -> [(&'stati
         node.keep_alive(request).await.unwrap();
     };
     let body = json!({"session": three});
-    // Each on a connection of its own, which has to be accepted.
+    // Each on a new connection, which has to be accepted.
     let mut over_http = async || drop(victim.post("/v1/session/keepalive", body.clone()).await.ok());
     let (frames, grpc, http) =
-        tokio::join!(renew(&mut over_frames, ends), renew(&mut over_grpc, ends), renew(&mut over_http, ends));
+        tokio::join!(renew(&mut over_frames, stop), renew(&mut over_grpc, stop), renew(&mut over_http, stop));
     [("frames", frames.0, frames.1), ("gRPC", grpc.0, grpc.1), ("HTTP", http.0, http.1)]
 }
 
@@ -166,16 +166,16 @@ async fn known(admin: &Caller, identity: &str, rights: &[&str]) -> Caller {
     Caller { token: Some(made["token"].as_str().unwrap().to_owned()), ..admin.clone() }
 }
 
-struct Scene {
-    plain: Plain,
+struct Setup {
+    plain: TestNode,
     adversary: Adversary,
     hoarder: Adversary,
     victim: Caller,
 }
 
-/// A node with little memory, a lot of state and three identities.
-async fn set_up() -> Scene {
-    let plain = Plain::start(&[]).await;
+/// Starts a node with little memory, a lot of state and three identities.
+async fn set_up() -> Setup {
+    let plain = TestNode::start(&[]).await;
     let limited = Command::new("prlimit")
         .args(["--pid", &plain.process().to_string(), &format!("--data={}", RESERVED_MAX_MIB << 20)])
         .status()
@@ -187,11 +187,11 @@ async fn set_up() -> Scene {
     let caller = known(&admin, "adversary", &["acquire", "force_release"]).await;
     let opened = caller.post("/v1/session/open", json!({"ttl_ms": 600_000})).await.ok();
     let session = opened["session"].as_str().unwrap().to_owned();
-    fill(&caller, &session).await;
+    populate(&caller, &session).await;
     let hoarder =
         Adversary { caller: known(&admin, "hoarder", &["acquire"]).await, session: session.clone() };
     let victim = known(&admin, "victim", &["acquire"]).await;
-    Scene { plain, adversary: Adversary { caller, session }, hoarder, victim }
+    Setup { plain, adversary: Adversary { caller, session }, hoarder, victim }
 }
 
 fn runtime() -> Runtime {
@@ -199,37 +199,37 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn the_node_stays_under_its_cap_and_serves_others() {
+fn node_under_attack_stays_within_its_memory_and_serves_others() {
     let (attackers, others) = (runtime(), runtime());
-    let Scene { plain, adversary, hoarder, victim } = others.block_on(set_up());
-    let ends = Arc::new(AtomicBool::new(false));
-    // On a thread of its own: what is measured is the node, not the test.
+    let Setup { plain, adversary, hoarder, victim } = others.block_on(set_up());
+    let stop = Arc::new(AtomicBool::new(false));
+    // On a separate thread, to measure the node and not the test.
     let renewals = std::thread::spawn({
-        let (victim, ends) = (victim.clone(), ends.clone());
-        move || runtime().block_on(renew_on_all_protocols(&victim, &ends))
+        let (victim, stop) = (victim.clone(), stop.clone());
+        move || runtime().block_on(renew_on_all_protocols(&victim, &stop))
     });
     let tasks = attackers.block_on(async {
         let mut tasks = JoinSet::new();
         adversary.attack(&mut tasks);
-        hoarder.hoard(&mut tasks);
+        hoarder.exhaust_budget(&mut tasks);
         tasks
     });
-    let (began, mut most) = (Instant::now(), 0);
+    let (began, mut peak) = (Instant::now(), 0);
     while began.elapsed() < attack_time() && !renewals.is_finished() {
-        most = most.max(plain.memory_mib());
+        peak = peak.max(plain.memory_mib());
         std::thread::sleep(Duration::from_millis(50));
     }
-    ends.store(true, Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     attackers.block_on(async { drop(tasks) });
     attackers.shutdown_background();
     let renewed = renewals.join().expect("all keep-alives were answered");
-    println!("after {:?}: at most {most} MiB of {CAP_MIB}; {renewed:?}", began.elapsed());
+    println!("after {:?}: at most {peak} MiB of {CAP_MIB}; {renewed:?}", began.elapsed());
     let within = if has_other_binary() { KEEP_ALIVE_WITHIN } else { KEEP_ALIVE_UNOPTIMISED_WITHIN };
     for (protocol, slowest, count) in renewed {
         assert!(count > 10, "{count} keep-alives over {protocol}");
         assert!(slowest < within, "a keep-alive over {protocol} waited for {slowest:?}");
     }
-    assert!(most < CAP_MIB, "{most} MiB");
+    assert!(peak < CAP_MIB, "{peak} MiB");
     others.block_on(async {
         let session = victim.session().await;
         victim.acquire(&session, "after the attack").await.ok();

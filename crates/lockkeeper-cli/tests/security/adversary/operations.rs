@@ -3,14 +3,14 @@
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::operation::Kind;
 
-/// Locks that the adversary uses over and over.
+/// Names that the adversary uses repeatedly.
 pub const CROWDED: &str = "adversary/crowded";
 pub const VALUE: &str = "adversary/value";
-/// Operations of a stream.
+/// Number of operation kinds of a stream.
 const KINDS: usize = 24;
 
-/// Every kind has its place; a new one does not compile before it has one.
-fn place(kind: &Kind) -> usize {
+/// The index of a kind. A new kind does not compile without one.
+fn index_of(kind: &Kind) -> usize {
     match kind {
         Kind::OpenSession(_) => 0,
         Kind::KeepAlive(_) => 1,
@@ -64,7 +64,7 @@ fn acquires(session: &str, round: u64) -> Vec<Kind> {
     let waits =
         |request: String| v1::AcquireRequest { wait_forever: true, request, ..acquire(session, CROWDED) };
     let mut kinds = vec![
-        // The same waiting request again and again, a new one, one that is refused at once.
+        // The same waiting request again, a new one, one that is refused at once.
         Kind::Acquire(waits("the same".into())),
         Kind::Acquire(waits(format!("request-{}", round % 5_000))),
         Kind::Acquire(acquire(session, CROWDED)),
@@ -161,7 +161,7 @@ pub fn every_operation(session: &str, token: &str, round: u64) -> Vec<Kind> {
     kinds
 }
 
-/// A frame full of operations; the largest of them are in it once.
+/// A frame full of operations. The largest of them occur once.
 pub fn frame(session: &str, token: &str, round: u64) -> v1::ClientFrame {
     let kinds = every_operation(session, token, round);
     let (large, small): (Vec<Kind>, Vec<Kind>) = kinds.into_iter().partition(|kind| {
@@ -176,8 +176,8 @@ pub fn frame(session: &str, token: &str, round: u64) -> v1::ClientFrame {
 }
 
 #[test]
-fn no_operation_is_missing() {
-    let mut places: Vec<usize> = every_operation("s", "t", 0).iter().map(place).collect();
+fn every_operation_is_covered() {
+    let mut places: Vec<usize> = every_operation("s", "t", 0).iter().map(index_of).collect();
     places.sort_unstable();
     places.dedup();
     assert_eq!(places, (0..KINDS).collect::<Vec<_>>());

@@ -35,7 +35,7 @@ impl Access {
             return Ok(Access::Naive(NaiveRedis::open(address, name, ttl).await?));
         }
         if let Some(address) = url.strip_prefix("advisory://") {
-            let failed = |error| format!("PostgreSQL does not answer: {}", postgres_words(&error));
+            let failed = |error| format!("PostgreSQL does not answer: {}", postgres_message(&error));
             let settings = format!("postgres://postgres@{address}/postgres");
             let (client, connection) = tokio_postgres::connect(&settings, NoTls).await.map_err(failed)?;
             tokio::spawn(connection);
@@ -58,7 +58,7 @@ impl Access {
     }
 
     /// Another access on the same connection, where the engine supports that.
-    pub(super) fn again(&self) -> Option<Access> {
+    pub(super) fn share(&self) -> Option<Access> {
         match self {
             Access::Fenced(keeper) => Some(Access::Fenced(keeper.clone())),
             Access::Unfenced(keeper) => Some(Access::Unfenced(keeper.clone())),
@@ -86,12 +86,12 @@ impl Access {
                         tokio_postgres::types::Type::TEXT,
                     )];
                     let row = client.query_typed(sql, &typed).await;
-                    let row = row.map_err(|error| postgres_words(&error))?;
+                    let row = row.map_err(|error| postgres_message(&error))?;
                     if row.first().is_some_and(|row| row.get::<_, bool>(0)) {
                         return Ok(Held::Plain);
                     }
                     if tokio::time::Instant::now() >= until {
-                        return Err("it is busy".to_owned());
+                        return Err("the lock is busy".to_owned());
                     }
                     tokio::time::sleep(POLL).await;
                 }
@@ -111,7 +111,7 @@ impl Access {
                     &lock as &(dyn tokio_postgres::types::ToSql + Sync),
                     tokio_postgres::types::Type::TEXT,
                 )];
-                let rows = client.query_typed(sql, &typed).await.map_err(|error| postgres_words(&error))?;
+                let rows = client.query_typed(sql, &typed).await.map_err(|error| postgres_message(&error))?;
                 match rows.first().map(|row| row.get::<_, bool>(0)) {
                     Some(true) => Ok(()),
                     _ => Err("PostgreSQL: you do not own this lock".to_owned()),
@@ -123,7 +123,7 @@ impl Access {
 }
 
 /// The message of PostgreSQL, which is the source of the error.
-fn postgres_words(error: &tokio_postgres::Error) -> String {
+fn postgres_message(error: &tokio_postgres::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
@@ -135,7 +135,7 @@ impl Held {
         }
     }
 
-    /// For how long from now it is certainly held; `None` if the recipe does not know.
+    /// How long it is certainly held from now; `None` if the recipe does not know.
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Held::Fenced(guard) => Some(guard.remaining()),
@@ -145,16 +145,16 @@ impl Held {
     }
 
     pub(super) fn why_lost(&self) -> String {
-        let told = match self {
+        let state = match self {
             Held::Fenced(guard) => guard.check(),
             Held::Unfenced(guard) => guard.check(),
             Held::Plain => Ok(()),
         };
-        told.err().map(|error| error.to_string()).unwrap_or_default()
+        state.err().map(|error| error.to_string()).unwrap_or_default()
     }
 }
 
-/// The recipe of countless blog posts: `SET key value NX PX ttl` to acquire, `DEL key` to release. It does not renew, and
+/// The naive recipe of many blog posts: `SET key value NX PX ttl` to acquire, `DEL key` to release. It does not renew, and
 /// does not check whose lock it deletes.
 pub(super) struct NaiveRedis {
     address: String,
@@ -180,7 +180,7 @@ impl NaiveRedis {
                 return Ok(Held::Plain);
             }
             if tokio::time::Instant::now() >= until {
-                return Err("it is busy".to_owned());
+                return Err("the lock is busy".to_owned());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -193,7 +193,7 @@ impl NaiveRedis {
     /// Sends a command whose answer is one line. Reconnects once if the connection is broken.
     async fn command(&mut self, words: &[&str]) -> Result<String, String> {
         if self.stream.is_some()
-            && let Ok(answer) = self.ask(words).await
+            && let Ok(answer) = self.send(words).await
         {
             return Ok(answer);
         }
@@ -201,10 +201,10 @@ impl NaiveRedis {
         let stream = TcpStream::connect(&self.address).await.map_err(failed)?;
         let _ = stream.set_nodelay(true);
         self.stream = Some(stream);
-        self.ask(words).await.map_err(failed)
+        self.send(words).await.map_err(failed)
     }
 
-    async fn ask(&mut self, words: &[&str]) -> std::io::Result<String> {
+    async fn send(&mut self, words: &[&str]) -> std::io::Result<String> {
         let Some(stream) = &mut self.stream else { return Err(std::io::ErrorKind::NotConnected.into()) };
         let mut request = format!("*{}\r\n", words.len());
         for word in words {

@@ -24,7 +24,7 @@ pub(crate) struct ClientGroup {
     pub(crate) locks: usize,
     /// How long a task holds a lock.
     pub(crate) hold_ms: u64,
-    /// The group ends after so many grants, or ...
+    /// The group ends after this number of grants, or ...
     pub(crate) grants_max: u64,
     /// ... after this time.
     pub(crate) for_ms: u64,
@@ -87,7 +87,7 @@ async fn open(options: &ClientOptions, group: &ClientGroup) -> Result<Vec<Access
     for number in 0..group.keepers * group.tasks_each {
         // The naive recipe sends one request at a time on a connection, so each waiter has its own.
         let shared =
-            if number % group.tasks_each == 0 { None } else { accesses.last().and_then(Access::again) };
+            if number % group.tasks_each == 0 { None } else { accesses.last().and_then(Access::share) };
         let access = match shared {
             Some(access) => access,
             None => Access::open(&options.url, &format!("{}-{number}", options.name), options.ttl).await?,

@@ -34,7 +34,7 @@ pub struct ClientOptions {
     pub name: String,
     /// The lock, and the register of the resource that it protects.
     pub lock: String,
-    /// The time to live.
+    /// The TTL.
     pub ttl: Duration,
     /// Address of the resource.
     pub resource: String,
@@ -44,7 +44,7 @@ pub struct ClientOptions {
 ///
 /// # Errors
 ///
-/// If it cannot go on.
+/// If it cannot write its events.
 pub async fn run_client(options: ClientOptions) -> Result<(), String> {
     let mut client = match Client::connect(options.clone()).await {
         Ok(client) => client,
@@ -68,7 +68,7 @@ pub async fn run_client(options: ClientOptions) -> Result<(), String> {
     }
 }
 
-/// Reads steps on a thread of its own, because reading stdin blocks.
+/// Reads steps on a separate thread, because reading stdin blocks.
 fn read_steps() -> mpsc::Receiver<Step> {
     let (sender, receiver) = mpsc::channel(64);
     std::thread::spawn(move || {
@@ -94,7 +94,7 @@ struct Client {
     access: Access,
     resource: ResourceLink,
     held: Option<Held>,
-    /// Until when the lock was held for certain at the last check; `None` after it was lost.
+    /// Until when the lock was certainly held at the last check; `None` after it was lost.
     held_until_ns: Option<u64>,
     read: BTreeSet<String>,
     count: u64,
@@ -121,13 +121,13 @@ impl Client {
 
     /// Checks the guard, like a holder that respects its deadline.
     fn check(&mut self) -> Result<(), String> {
-        let (Some(held), Some(sure)) = (&self.held, self.held_until_ns) else { return Ok(()) };
+        let (Some(held), Some(held_until)) = (&self.held, self.held_until_ns) else { return Ok(()) };
         match held.remaining() {
             Some(left) if left.is_zero() => {
                 self.held_until_ns = None;
                 let why = held.why_lost();
                 // The certainty ended no later than now.
-                self.print(EventKind::Lost { until_ns: sure.min(now_ns()), why })
+                self.print(EventKind::Lost { until_ns: held_until.min(now_ns()), why })
             }
             Some(left) => {
                 self.held_until_ns = Some(now_ns() + left.as_nanos() as u64);
@@ -192,10 +192,10 @@ impl Client {
     async fn release(&mut self) -> Result<(), String> {
         let Some(held) = self.held.take() else {
             return self
-                .print(EventKind::NotReleased { until_ns: now_ns(), why: "it holds nothing".to_owned() });
+                .print(EventKind::NotReleased { until_ns: now_ns(), why: "it holds no lock".to_owned() });
         };
         let until_ns = match (held.remaining(), self.held_until_ns) {
-            (Some(_), sure) => sure.unwrap_or_default().min(now_ns()),
+            (Some(_), held_until) => held_until.unwrap_or_default().min(now_ns()),
             (None, _) => now_ns(),
         };
         self.held_until_ns = None;

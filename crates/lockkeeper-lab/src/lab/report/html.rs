@@ -1,4 +1,4 @@
-//! Pages with the drawn timelines: one for each scenario, and an index.
+//! HTML pages with drawn timelines: one for each scenario, and an index.
 
 use std::fmt::Write;
 

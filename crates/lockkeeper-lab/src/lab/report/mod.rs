@@ -1,4 +1,4 @@
-//! What people and programs get to see.
+//! Reports of the results.
 
 pub mod html;
 pub mod matrix;

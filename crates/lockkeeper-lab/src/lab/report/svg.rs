@@ -14,7 +14,7 @@ const BOTTOM: f64 = 64.0;
 /// Limit on the events of a picture: long runs show their beginning.
 const EVENTS_MAX: usize = 600;
 
-/// Draws a timeline; empty if there is nothing to draw.
+/// Draws a timeline. Returns an empty string without events.
 pub(crate) fn timeline(events: &[Event], title: &str) -> String {
     let events: Vec<&Event> =
         events.iter().filter(|event| !matches!(event.what, EventKind::Ready)).take(EVENTS_MAX).collect();
@@ -97,7 +97,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Grey over the lane of a client, a line through all lanes for a fault of a server.
+    /// Draws pauses of clients grey, and faults of servers as a line through all lanes.
     fn faults(&mut self, events: &[&'a Event], height: f64) {
         let mut open: BTreeMap<&str, u64> = BTreeMap::new();
         let mut labels = 0;
@@ -109,7 +109,7 @@ impl<'a> Picture<'a> {
                 }
                 (Some(victim), _) => {
                     if let Some(from) = open.remove(victim) {
-                        self.stopped(victim, from, event.at_ns);
+                        self.draw_pause(victim, from, event.at_ns);
                     }
                 }
                 (None, _) => {
@@ -129,22 +129,22 @@ impl<'a> Picture<'a> {
             }
         }
         for (victim, from) in open {
-            self.stopped(victim, from, self.ended);
+            self.draw_pause(victim, from, self.ended);
         }
     }
 
-    fn stopped(&mut self, victim: &str, from: u64, until: u64) {
+    fn draw_pause(&mut self, victim: &str, from: u64, until: u64) {
         let (x, y, end) = (self.x(from), self.y(victim), self.x(until));
         let _ = write!(
             self.text,
-            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"36\" fill=\"#9ca3af\" opacity=\"0.35\"><title>stopped or \
+            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"36\" fill=\"#9ca3af\" opacity=\"0.35\"><title>paused or \
              killed</title></rect>",
             y + 8.0,
             (end - x).max(2.0)
         );
     }
 
-    /// From the grant to the last moment at which the holder was certain.
+    /// Draws each hold from the grant to the last time at which the holder was certain.
     fn holds(&mut self, events: &[&'a Event]) {
         let mut open: BTreeMap<&str, (u64, Option<u64>)> = BTreeMap::new();
         for event in events {
@@ -156,18 +156,18 @@ impl<'a> Picture<'a> {
                 | EventKind::Released { until_ns }
                 | EventKind::NotReleased { until_ns, .. } => {
                     if let Some((from, token)) = open.remove(event.who.as_str()) {
-                        self.held(&event.who, from, *until_ns, token);
+                        self.draw_hold(&event.who, from, *until_ns, token);
                     }
                 }
                 _ => {}
             }
         }
         for (who, (from, token)) in open {
-            self.held(who, from, self.ended, token);
+            self.draw_hold(who, from, self.ended, token);
         }
     }
 
-    fn held(&mut self, who: &str, from: u64, until: u64, token: Option<u64>) {
+    fn draw_hold(&mut self, who: &str, from: u64, until: u64, token: Option<u64>) {
         let (x, y) = (self.x(from), self.y(who));
         let width = (self.x(until.max(from)) - x).max(1.5);
         let token = token.map_or("no token".to_owned(), |token| format!("token {token}"));
@@ -199,7 +199,7 @@ impl<'a> Picture<'a> {
                 _ => continue,
             };
             let (x, y) = (self.x(event.at_ns), self.y(&event.who) + 26.0);
-            let title = format!("{} {}", event.who, event.what.words());
+            let title = format!("{} {}", event.who, event.what.describe());
             let drawn = match shape {
                 "read" => {
                     format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#fff\" stroke=\"{colour}\"")
@@ -220,10 +220,10 @@ impl<'a> Picture<'a> {
 
 fn legend(text: &mut String, y: f64) {
     let entries = [
-        ("#60a5fa", "sure to hold the lock"),
-        ("#c7cbd1", "stopped or killed"),
+        ("#60a5fa", "certain to hold the lock"),
+        ("#c7cbd1", "paused or killed"),
         ("#15803d", "write accepted"),
-        ("#dc2626", "write wipes out others' updates"),
+        ("#dc2626", "write overwrites others' updates"),
         ("#d97706", "refused by the gate"),
     ];
     let mut x = LEFT;

@@ -42,7 +42,7 @@ pub fn timeline(events: &[Event]) -> String {
             _ => String::new(),
         };
         let ms = (event.at_ns - began) / 1_000_000;
-        let _ = writeln!(text, "{ms:>8} ms  {:<width$}  {}{victim}", event.who, event.what.words());
+        let _ = writeln!(text, "{ms:>8} ms  {:<width$}  {}{victim}", event.who, event.what.describe());
     }
     text
 }

@@ -10,7 +10,7 @@ use crate::lab::scenario_run::{ScenarioRun, read_and_write};
 use crate::lab::server_pool::{MOVED, Topology};
 use crate::servers::Servers;
 
-/// A third of it passes between renewals: the scenario ends before A notices.
+/// A renews after a third of it, so the scenario ends before A notices.
 const TTL: Duration = Duration::from_secs(30);
 const JUMP: Duration = Duration::from_secs(3600);
 
@@ -40,7 +40,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     a.perform(&Step::Release)?;
     run.events.fault_ends("healed", None);
     wires.iter().for_each(Wire::heal);
-    // Its clock stays an hour ahead: no other run may use it.
+    // The clock stays an hour ahead, so no other run may use these servers.
     let engine = run.engine;
     run.pool.end(engine, Topology::MovedClock);
     Ok(())

@@ -30,11 +30,11 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let granted = c.answer()?;
     let delay_ms = (now_ns() - released) as f64 / 1e6;
     if !matches!(granted, EventKind::Granted { .. }) {
-        run.findings.note(format!("C was never let in: {}", granted.words()));
+        run.findings.note(format!("C was never granted the lock: {}", granted.describe()));
     }
-    run.findings.figure("C let in after", delay_ms.round(), "ms");
+    run.findings.figure("C granted after", delay_ms.round(), "ms");
     let ttl = run.ttl(TTL).as_millis();
-    run.findings.note(format!("the time to live of the dead waiter was {ttl} ms"));
+    run.findings.note(format!("the TTL of the dead waiter was {ttl} ms"));
     c.perform(&Step::Release)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::lab::server_pool::Topology;
 
 const CLIENTS: usize = 5;
 const TTL: Duration = Duration::from_secs(2);
-/// Three pauses.
+/// Long enough for three pauses.
 const FOR: Duration = Duration::from_secs(18);
 const PAUSE_EVERY: Duration = Duration::from_secs(5);
 /// Mean duration of the work under the lock.
@@ -46,8 +46,8 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let mut next = Instant::now() + PAUSE_EVERY / 2;
     while next + lease + BEYOND < until {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let Some(holder) = holder(run, &mut clients, &mut random)? else { break };
-        run.say(&format!("{} is stopped", clients[holder].name));
+        let Some(holder) = pause_holder(run, &mut clients, &mut random)? else { break };
+        run.report_progress(&format!("{} is paused", clients[holder].name));
         std::thread::sleep(lease + BEYOND);
         clients[holder].resume()?;
         next += PAUSE_EVERY.max(lease + BEYOND);
@@ -62,7 +62,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
 }
 
 /// Pauses a client that holds the lock, has read and has not yet written. The choice is random.
-fn holder(
+fn pause_holder(
     run: &ScenarioRun<'_>,
     clients: &mut [ClientProcess],
     random: &mut Random,
@@ -82,7 +82,7 @@ fn holder(
             continue;
         }
         clients[number].pause()?;
-        // It may have written in between.
+        // It may have written meanwhile.
         if run.events.last_read().as_ref() == Some(&clients[number].name) {
             return Ok(Some(number));
         }

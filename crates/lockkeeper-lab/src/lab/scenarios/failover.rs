@@ -1,4 +1,4 @@
-//! Another server takes over.
+//! Fail-over: another server takes over.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
         _ => leader_is_killed(run)?,
     };
     let count = granted.iter().filter(|granted| **granted).count();
-    run.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
+    run.findings.figure("rival granted early", count as f64, &format!("of {PAIRS}"));
     Ok(())
 }
 
@@ -70,7 +70,7 @@ fn replica_is_promoted(run: &mut ScenarioRun<'_>) -> Result<Vec<bool>, LabError>
     replica.command(&["REPLICAOF", "NO", "ONE"])?;
     service.lead_to(replica.address);
     run.events.fault_once("replica promoted");
-    run.say("the primary is killed, the replica promoted");
+    run.report_progress("the primary is killed, the replica promoted");
     request_all(&mut pairs)?;
     let granted = run_rivals(&mut pairs, EARLY_GRANT_WITHIN)?;
     resume_holders(&mut pairs, &granted)?;

@@ -35,7 +35,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
         for_ms: LIMIT.as_millis() as u64,
     }))?;
     group.wait_until_requested()?;
-    run.say("a thousand clients wait");
+    run.report_progress("a thousand clients wait");
     until_steady(run)?;
     let before = run.servers(Topology::Single)?.requests();
     let began = std::time::Instant::now();

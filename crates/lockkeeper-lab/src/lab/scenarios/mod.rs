@@ -1,4 +1,4 @@
-//! One scenario, one file.
+//! The scenarios, one file each.
 
 mod clock_jump;
 mod dead_waiter;
@@ -16,7 +16,7 @@ use super::error::LabError;
 use super::scenario::Scenario;
 use super::scenario_run::ScenarioRun;
 
-/// Plays it.
+/// Runs a scenario.
 pub(crate) fn run(scenario: Scenario, run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     match scenario {
         Scenario::Pause => pause::run(run),

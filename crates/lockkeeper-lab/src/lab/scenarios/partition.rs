@@ -21,7 +21,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     acquire_and_read(&mut pairs)?;
     wires.iter().for_each(Wire::cut);
     run.events.fault_begins("holders cut off from the lock service", None);
-    run.say("the holders are cut off; waiting for their leases to end");
+    run.report_progress("the holders are cut off; waiting for their leases to end");
     request_all(&mut pairs)?;
     let granted = run_rivals(&mut pairs, LEASE_END_MAX)?;
     run.check_handover(&granted);

@@ -17,13 +17,13 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     for pair in &mut pairs {
         pair.holder.pause()?;
     }
-    run.say("the holders are stopped; waiting for their leases to end");
+    run.report_progress("the holders are paused; waiting for their leases to end");
     request_all(&mut pairs)?;
     // Only the end of the holders' leases ends this wait.
     let granted = run_rivals(&mut pairs, LEASE_END_MAX)?;
     run.check_handover(&granted);
     for pair in &mut pairs {
-        // Sent before it is resumed: the write is the first thing that it does.
+        // Sent before it is resumed, so that the write is its first action.
         pair.holder.send(&Step::Write)?;
         pair.holder.resume()?;
         pair.holder.answer()?;

@@ -19,7 +19,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let Servers::Postgres(postgres) = run.servers(Topology::Single)? else {
         return Err(LabError::NotApplicable("there is no pooler between client and server"));
     };
-    // One connection to the server: the next client gets the same session for certain.
+    // One connection to the server: so the next client certainly gets the same session.
     if is_control {
         let pooler = PgBouncer::start(postgres, "transaction", 1)?;
         return naive(run, &format!("advisory://{}", pooler.address));
@@ -28,7 +28,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     ours(run, &format!("postgres://postgres@{}/postgres", pooler.address))
 }
 
-/// Both get the lock: they share one session of the server, and the lock is re-entrant.
+/// The control: both get the lock, because they share one session of the server and the lock is re-entrant.
 fn naive(run: &mut ScenarioRun<'_>, url: &str) -> Result<(), LabError> {
     let mut a = run.client("A", url, 1, TTL)?;
     let mut b = run.client("B", url, 1, TTL)?;
@@ -38,7 +38,7 @@ fn naive(run: &mut ScenarioRun<'_>, url: &str) -> Result<(), LabError> {
     run.findings.note(if granted {
         "the pooler ran A and B on one session of the server: both hold the lock"
     } else {
-        "B was not let in"
+        "B was not granted the lock"
     });
     if granted {
         read_and_write(&mut b)?;
@@ -49,12 +49,12 @@ fn naive(run: &mut ScenarioRun<'_>, url: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Our engine refuses sessions behind such a pooler, and works at transaction level.
+/// Our engine refuses session-level locks behind such a pooler, and works at transaction level.
 fn ours(run: &mut ScenarioRun<'_>, url: &str) -> Result<(), LabError> {
     match run.client("session", url, 1, TTL) {
         Ok(_) => {
             return Err(LabError::NotApplicable(
-                "the pooler was not found out: this is a mistake, please report it",
+                "the pooler was not detected: this is a bug, please report it",
             ));
         }
         Err(error) => run.findings.note(format!("session level: refused. {error}")),
@@ -71,7 +71,7 @@ fn ours(run: &mut ScenarioRun<'_>, url: &str) -> Result<(), LabError> {
     a.perform(&Step::Write)?;
     a.perform(&Step::Release)?;
     run.findings.note(if granted {
-        "transaction level: B was let in"
+        "transaction level: B was granted the lock"
     } else {
         "transaction level: B had to wait"
     });

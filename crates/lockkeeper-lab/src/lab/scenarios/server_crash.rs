@@ -23,13 +23,13 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     acquire_and_read(&mut pairs)?;
     run.events.fault_begins("server killed", None);
     run.servers(topology)?.kill();
-    run.say("the server is killed; starting it again");
+    run.report_progress("the server is killed and restarted");
     run.servers(topology)?.restart()?;
-    run.events.fault_ends("server started again", None);
+    run.events.fault_ends("server restarted", None);
     request_all(&mut pairs)?;
     let granted = run_rivals(&mut pairs, EARLY_GRANT_WITHIN)?;
     resume_holders(&mut pairs, &granted)?;
     let count = granted.iter().filter(|granted| **granted).count();
-    run.findings.figure("rival let in early", count as f64, &format!("of {PAIRS}"));
+    run.findings.figure("rival granted early", count as f64, &format!("of {PAIRS}"));
     Ok(())
 }

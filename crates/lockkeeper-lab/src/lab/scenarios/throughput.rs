@@ -12,12 +12,12 @@ const CLIENTS: usize = 8;
 const TTL: Duration = Duration::from_secs(30);
 const EACH: Duration = Duration::from_millis(1500);
 
-/// Grants per second of a group of eight. Each group has a lock of its own: the one before was killed while it held one.
+/// Grants per second of a group of eight. Each group has its own lock, because the previous group was killed while it held one.
 fn measure(run: &mut ScenarioRun<'_>, name: &str, locks: usize, hold_ms: u64) -> Result<f64, LabError> {
     let url = run.servers(Topology::Single)?.url();
     run.groups += 1;
     let mut group = run.client(name, &url, run.groups, TTL)?;
-    let order = ClientGroup {
+    let settings = ClientGroup {
         keepers: CLIENTS,
         tasks_each: 1,
         locks,
@@ -25,7 +25,7 @@ fn measure(run: &mut ScenarioRun<'_>, name: &str, locks: usize, hold_ms: u64) ->
         grants_max: u64::MAX,
         for_ms: EACH.as_millis() as u64,
     };
-    match group.perform(&Step::ClientGroup(order))? {
+    match group.perform(&Step::ClientGroup(settings))? {
         EventKind::Worked { rounds, took_ns } => Ok((rounds as f64 * 1e9 / took_ns.max(1) as f64).round()),
         _ => Err(LabError::NotApplicable("the group did not finish: run it again")),
     }
@@ -33,11 +33,11 @@ fn measure(run: &mut ScenarioRun<'_>, name: &str, locks: usize, hold_ms: u64) ->
 
 pub(super) fn long_hold(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     for hold_ms in [0, 1, 10, 100] {
-        run.say(&format!("held for {hold_ms} ms"));
+        run.report_progress(&format!("held for {hold_ms} ms"));
         let rate = measure(run, &format!("hold-{hold_ms}"), 1, hold_ms)?;
         run.findings.figure(format!("held for {hold_ms} ms"), rate, "grants/s");
     }
-    run.findings.note("one lock that is held for t cannot be granted more than 1/t times a second");
+    run.findings.note("one lock that is held for t can be granted at most 1/t times per second");
     Ok(())
 }
 

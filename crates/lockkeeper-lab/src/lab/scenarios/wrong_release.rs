@@ -22,7 +22,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     b.perform(&Step::Read)?;
     a.send(&Step::Release)?;
     a.resume()?;
-    let said = a.answer()?;
+    let answer = a.answer()?;
     let granted = matches!(c.perform(&Step::Acquire { wait_ms: 1_000 })?, EventKind::Granted { .. });
     if granted {
         c.perform(&Step::Read)?;
@@ -33,12 +33,16 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
         c.perform(&Step::Release)?;
     }
     b.perform(&Step::Release)?;
-    let was_accepted = matches!(said, EventKind::Released { .. });
+    let was_accepted = matches!(answer, EventKind::Released { .. });
     run.findings.note(if was_accepted {
         "A's late release was accepted"
     } else {
         "A's late release was refused"
     });
-    run.findings.note(if granted { "C was let in while B held" } else { "C was not let in while B held" });
+    run.findings.note(if granted {
+        "C was granted the lock while B held it"
+    } else {
+        "C was not granted the lock while B held it"
+    });
     Ok(())
 }

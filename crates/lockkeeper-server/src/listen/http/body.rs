@@ -1,4 +1,4 @@
-//! Reading a JSON body: bounded in size, time and depth, and strict in its fields.
+//! Reads a JSON body: bounded in size, time and depth, and strict in its fields.
 
 use std::time::Duration;
 
@@ -14,12 +14,11 @@ use serde::de::DeserializeOwned;
 use super::error::Error;
 use crate::failure::Failure;
 
-/// Largest body. The largest value fits four times, to leave room for JSON's escapes.
+/// Largest body. Four times the largest value, to leave room for JSON escapes.
 const BODY_BYTES_MAX: usize = 256 * 1024;
-/// How much of a body that is too large is read and thrown away, so that the sender gets to our answer
-/// instead of a reset connection.
+/// How much of a too large body is read and discarded, so that the sender gets the answer instead of a connection reset.
 const DRAINED_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Memory reserved for a body of which nothing has arrived.
+/// Memory reserved before any of a body has arrived.
 const RESERVED_BYTES: usize = 4 * 1024;
 /// How long a body may take to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(10);
@@ -54,24 +53,24 @@ fn too_slow() -> Error {
 }
 
 fn too_large() -> Error {
-    let text = format!("the body is larger than {BODY_BYTES_MAX} bytes, the most that is read");
+    let text = format!("the body is larger than {BODY_BYTES_MAX} bytes, the limit");
     Failure::TooLarge(text).into()
 }
 
 async fn read(request: Request) -> Result<Bytes, Error> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let announced = announced.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
-    // Who asks first has not sent anything yet.
-    let asks_first = request.headers().contains_key(EXPECT);
-    if announced > DRAINED_BYTES_MAX || announced > BODY_BYTES_MAX && asks_first {
+    // With `Expect: 100-continue` nothing was sent yet.
+    let expects_continue = request.headers().contains_key(EXPECT);
+    if announced > DRAINED_BYTES_MAX || announced > BODY_BYTES_MAX && expects_continue {
         return Err(too_large());
     }
     let mut body = request.into_body();
-    // The length is what the sender claims: memory grows with what has arrived.
+    // The announced length is only a claim: memory grows with the received bytes.
     let mut bytes = Vec::with_capacity(announced.min(RESERVED_BYTES));
     let mut arrived = 0;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Error::invalid(format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| Error::invalid(format!("the body ended early: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         arrived += data.len();
         if arrived > DRAINED_BYTES_MAX {
@@ -91,15 +90,15 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], is_form: bool) -> Result<
     if bytes.trim_ascii().is_empty() {
         return Err(Error::invalid("the body is empty: send a JSON object"));
     }
-    // `Json` names the path of the field that does not fit.
+    // The error of `Json` names the path of the invalid field.
     match Json::<Object<T>>::from_bytes(bytes) {
-        Ok(Json(Object(asked))) => Ok(asked),
+        Ok(Json(Object(value))) => Ok(value),
         Err(rejection) => {
             let what = std::error::Error::source(&rejection).map(ToString::to_string);
             let what = what.unwrap_or_else(|| rejection.body_text());
             let looks_like_a_form = is_form && bytes.trim_ascii_start().first() != Some(&b'{');
             let hint = if looks_like_a_form { "; send a JSON object, not a form" } else { "" };
-            Err(Error::invalid(format!("the body does not fit: {what}{hint}")))
+            Err(Error::invalid(format!("invalid body: {what}{hint}")))
         }
     }
 }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_what_does_not_fit() {
+    fn refusal_names_the_invalid_field() {
         for (body, named) in [
             ("", "empty"),
             (" \n", "empty"),

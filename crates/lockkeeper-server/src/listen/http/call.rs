@@ -7,16 +7,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::body::Body;
+use super::caller_api::CallerApi;
 use super::error::Error;
-use super::on_behalf::OnBehalf;
 use super::query::Query;
 use crate::api::Api;
-use crate::undelivered::UndeliveredGrant;
+use crate::effects::undelivered::UndeliveredGrant;
 
-/// A call with a JSON body. If the caller goes away while it waits, this future is dropped, and with it the caller's place
-/// in the queue (see [`Api::acquire`]).
+/// Handles a call with a JSON body. If the caller disconnects while it waits, this future is dropped, and with it the caller's
+/// place in the queue (see [`Api::acquire`]).
 pub(super) async fn post<C>(
-    OnBehalf(api): OnBehalf,
+    CallerApi(api): CallerApi,
     Body(call): Body<C>,
 ) -> Result<JsonAnswer<C::Answer>, Error>
 where
@@ -26,9 +26,9 @@ where
     carry_out(&api, call).await
 }
 
-/// A call with a query.
+/// Handles a call with a query.
 pub(super) async fn get<C>(
-    OnBehalf(api): OnBehalf,
+    CallerApi(api): CallerApi,
     Query(call): Query<C>,
 ) -> Result<JsonAnswer<C::Answer>, Error>
 where
@@ -48,7 +48,7 @@ where
     Ok(JsonAnswer { answer, undelivered })
 }
 
-/// JSON, with the grant in it beside it until the answer is sent: see `listen/delivery.rs`.
+/// A JSON answer, together with its grant until the answer is sent: see `listen/delivery.rs`.
 pub(super) struct JsonAnswer<T> {
     answer: T,
     undelivered: Option<UndeliveredGrant>,

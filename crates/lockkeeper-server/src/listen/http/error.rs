@@ -1,4 +1,4 @@
-//! Failures in the shape of the contract: `{"error": {"code", "message", ...}}`.
+//! Failures as JSON bodies of the contract: `{"error": {"code", "message", ...}}`.
 
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
@@ -9,10 +9,10 @@ use lockkeeper_core::Refusal;
 
 use crate::failure::Failure;
 
-/// Seconds after which it makes sense to ask again, where nobody knows better.
+/// Default of the `Retry-After` header, in seconds.
 const RETRY_AFTER_S: u64 = 1;
 
-/// An answer that says why not, and what to do next.
+/// An error response, with the reason and the next step.
 #[derive(Debug)]
 pub(super) struct Error {
     failure: Failure,
@@ -20,12 +20,12 @@ pub(super) struct Error {
 }
 
 impl Error {
-    /// The request makes no sense; the text says what to change.
+    /// Returns an error for an invalid request; the text says what to change.
     pub(super) fn invalid(text: impl Into<String>) -> Error {
         Failure::Invalid(text.into()).into()
     }
 
-    /// The same failure under another status than its code has: HTTP has words of its own for some.
+    /// Replaces the status of the failure's code, where HTTP has a more specific one.
     pub(super) fn with_status(self, status: StatusCode) -> Error {
         Error { status, ..self }
     }
@@ -51,7 +51,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// A failure in the same shape, for where it cannot be an answer of its own.
+/// Returns the body of a failure, for places where it is not a response of its own.
 pub(super) fn body(failure: &Failure) -> ErrorBody {
     ErrorBody { error: failure.into() }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_should_come_back_is_told_when() {
+    fn retry_after_header_is_set_when_a_retry_makes_sense() {
         let response = Error::from(Failure::Unavailable("x".to_owned())).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         let overload = Failure::Overload { why: "x".into(), retry_after_ms: 1_200 };

@@ -1,17 +1,20 @@
-//! The metrics: OpenMetrics for whoever asks for it, as Prometheus does, and the older text for everybody else.
+//! The metrics: OpenMetrics for callers that accept it, such as Prometheus, and the older text format for others.
 
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use lockkeeper_api::Request;
 
+use super::caller_api::CallerApi;
 use super::error::Error;
-use super::on_behalf::OnBehalf;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const OLDER_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn metrics(OnBehalf(api): OnBehalf, headers: HeaderMap) -> Result<impl IntoResponse, Error> {
+pub(super) async fn metrics(
+    CallerApi(api): CallerApi,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Error> {
     api.authorize(&Request::Metrics)?;
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let text = api.metrics();
@@ -21,8 +24,8 @@ pub(super) async fn metrics(OnBehalf(api): OnBehalf, headers: HeaderMap) -> Resu
     })
 }
 
-/// In the older format the name in `# TYPE` is that of the samples, there is no type `info`, and there is no
-/// end mark.
+/// Converts OpenMetrics to the older format, in which `# TYPE` has the name of the samples, and there is no type `info` and no
+/// end marker.
 fn older_text(text: &str) -> String {
     let kind_of = |name: &str| {
         let line = format!("# TYPE {name} ");
@@ -54,7 +57,7 @@ mod tests {
     use super::older_text;
 
     #[test]
-    fn names_and_types_fit_the_older_format() {
+    fn names_and_types_are_converted_to_the_older_format() {
         let open = "# HELP a_hits How many.\n# TYPE a_hits counter\na_hits_total 3\n\
                     # HELP a_now Now.\n# TYPE a_now gauge\na_now 1\n\
                     # HELP a_build What.\n# TYPE a_build info\na_build_info{version=\"1\"} 1\n# EOF\n";

@@ -1,16 +1,16 @@
-//! HTTP and JSON, for scripts and for languages without a library of ours. `routes.rs` is the table of all calls; their
-//! bodies and answers are the types of `lockkeeper-api`. docs/http.md tells the story.
+//! HTTP and JSON, for scripts and for languages without a client library. `routes.rs` is the table of all calls; their
+//! bodies and answers are the types of `lockkeeper-api`. See docs/http.md.
 //!
-//! Strict in what it reads: an unknown field, a wrong type or a repeated key is refused with a message that
-//! names it, because a lock taken with a misspelt option is worse than none.
+//! Input is strict: an unknown field, a wrong type or a repeated key is refused with a message that names it, because a lock
+//! taken with a misspelt option is worse than none.
 
 mod body;
 mod call;
+mod caller_api;
 mod console;
 mod error;
 mod metrics;
 mod observe;
-mod on_behalf;
 mod openapi;
 mod query;
 mod routes;
@@ -33,10 +33,10 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::trace;
 
-/// The HTTP API of a node.
+/// Returns the HTTP API of a node.
 ///
-/// It also answers for every path that nobody else on the port has: 404 in our shape, or unimplemented for
-/// a gRPC client.
+/// It also handles every path that has no other handler on the port: 404 with an error body, or `unimplemented` for a gRPC
+/// client.
 pub fn router(api: Api) -> Router {
     let mut router = Router::new();
     for Route { path, handler, .. } in routes() {
@@ -44,9 +44,9 @@ pub fn router(api: Api) -> Router {
     }
     router
         .method_not_allowed_fallback(wrong_method)
-        // A route and no fallback: gRPC brings a fallback, and two of them cannot be merged.
+        // A route instead of a fallback: the gRPC router has a fallback, and two of them cannot be merged.
         .route("/{*path}", any(unknown_path))
-        .layer(from_fn(enter))
+        .layer(from_fn(trace_call))
         .layer(map_response(add_headers))
         .with_state(api)
 }
@@ -75,19 +75,19 @@ pub(crate) fn fuzz(data: &[u8]) {
     }
 }
 
-/// A refusal before any handler was asked.
+/// Returns the response to a request that is refused before it reaches a handler.
 pub(super) fn refuse(failure: Failure) -> Response {
     Error::from(failure).into_response()
 }
 
-/// The same under another status than the failure's code has.
+/// Returns the same response with another status than that of the failure's code.
 pub(super) fn refuse_with(failure: Failure, status: StatusCode) -> Response {
     Error::from(failure).with_status(status).into_response()
 }
 
-/// What comes first with each request.
-async fn enter(request: Request, next: Next) -> Response {
-    // Reads go straight to the table, and pages and metrics are none of anybody's trace.
+/// Runs a request in a tracing span.
+async fn trace_call(request: Request, next: Next) -> Response {
+    // Only POST calls are traced: reads do not go through the log, and pages and metrics belong to no trace.
     let span = match *request.method() {
         Method::POST => {
             let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
@@ -106,7 +106,7 @@ async fn enter(request: Request, next: Next) -> Response {
 async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
     let path = uri.path();
     if headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-        return tonic::Status::unimplemented(format!("there is no {path}")).into_http();
+        return tonic::Status::unimplemented(format!("unknown method {path}")).into_http();
     }
     let hint = match path.trim_end_matches('/') {
         shorter if shorter != path && routes().iter().any(|route| route.path == shorter) => {
@@ -114,18 +114,16 @@ async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
         }
         _ => "/openapi.json lists every path".to_owned(),
     };
-    Error::invalid(format!("there is nothing at {path}: {hint}"))
-        .with_status(StatusCode::NOT_FOUND)
-        .into_response()
+    Error::invalid(format!("unknown path {path}: {hint}")).with_status(StatusCode::NOT_FOUND).into_response()
 }
 
-/// The `Allow` header is added by the router.
+/// Answers a request with a wrong method. The router adds the `Allow` header.
 async fn wrong_method(method: Method, uri: Uri) -> Error {
-    Error::invalid(format!("{} does not take {method}: see the Allow header", uri.path()))
+    Error::invalid(format!("{} does not support {method}: see the Allow header", uri.path()))
         .with_status(StatusCode::METHOD_NOT_ALLOWED)
 }
 
-/// Nothing here may be cached, and nothing may be taken for something else than it says.
+/// Forbids caching and content type sniffing.
 async fn add_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

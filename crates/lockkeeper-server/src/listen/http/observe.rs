@@ -8,20 +8,20 @@ use futures_util::{Stream, StreamExt};
 use lockkeeper_api::election::GetElection;
 use lockkeeper_api::election_lock;
 
+use super::caller_api::CallerApi;
 use super::error::{self, Error};
-use super::on_behalf::OnBehalf;
 use super::query::Query;
 
-/// An observer that has gone is noticed after this time at the latest.
+/// A disconnected observer is detected after this time at the latest.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 
-/// Events named `leader`, the first at once; then, if this node can no longer know, one named `error`, and the end.
+/// Streams events named `leader`, the first at once. If this node loses leadership, an event named `error` ends the stream.
 pub(super) async fn election(
-    OnBehalf(api): OnBehalf,
+    CallerApi(api): CallerApi,
     Query(call): Query<GetElection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
     let lock = election_lock(&call.name)?;
-    // What is wrong from the start is a plain answer.
+    // An initial failure is a plain error response.
     api.election(&lock)?;
     let events = api.observe(lock).map(|seen| {
         let event = match seen {

@@ -16,13 +16,13 @@ pub(super) async fn serve() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], document())
 }
 
-/// The OpenAPI document of the HTTP interface.
+/// Returns the OpenAPI document of the HTTP interface.
 pub fn document() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     DOCUMENT.get_or_init(|| derive(routes()).to_string())
 }
 
-/// What every call can answer that authorizes its caller.
+/// The codes that every authorized call can return.
 const GUARDED: &[Code] = &[
     Code::Invalid,
     Code::Unauthenticated,
@@ -33,8 +33,8 @@ const GUARDED: &[Code] = &[
     Code::Unavailable,
 ];
 
-/// One generator for what is read and one for what is written: a field that may be absent in a request is always there in
-/// an answer.
+/// Separate schema generators for requests and answers: a field that is optional in a request is always present in an
+/// answer.
 struct Schemas {
     inputs: SchemaGenerator,
     outputs: SchemaGenerator,
@@ -113,18 +113,18 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": content } });
     }
     if route.guarded {
-        // With an access token or, where access control is off, without.
+        // With an access token, or without one if access control is off.
         operation["security"] = json!([{}, { "accessToken": [] }]);
     }
     operation
 }
 
-/// The examples are part of the binary, and a test parses them.
+/// Parses an example. The examples are constants, and a test checks that they parse.
 fn parsed(example: &str) -> Value {
     serde_json::from_str(example).unwrap_or_default()
 }
 
-/// The fields of a query, and the parts of the path in braces.
+/// Returns the parameters: the fields of the query, and the parts of the path in braces.
 fn parameters(route: &Route, schemas: &mut Schemas) -> Vec<Value> {
     let mut parameters = Vec::new();
     for name in route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
@@ -165,7 +165,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Map<String, Value> {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), json!({ "description": "Done", "content": content }));
     let guarded = if route.guarded { GUARDED } else { &[] };
-    // A body that does not arrive in time is answered 408, as a wait that ends.
+    // A body that does not arrive in time is answered with 408, like a wait that times out.
     let slow_body = (route.method == "post").then_some(Code::Timeout);
     for code in guarded.iter().chain(route.codes).copied().chain(slow_body) {
         let status = code.http_status().to_string();
@@ -178,7 +178,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Map<String, Value> {
     responses
 }
 
-/// The answers with each status of the codes.
+/// Returns the error responses by status.
 fn refusals(error: &Value) -> BTreeMap<String, Value> {
     let mut refusals: BTreeMap<String, Value> = BTreeMap::new();
     for code in Code::ALL {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn every_reference_resolves() {
         let document = parsed_document();
         let mut references = 0;
         each(&document, &mut |key, value| {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_tells_its_story() {
+    fn every_operation_is_documented() {
         let document = parsed_document();
         let mut names = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! Reading the query of a GET: known parameters only, each at most once.
+//! Reads the query of a GET: known parameters only, each at most once.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -18,23 +18,21 @@ where
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Query<T>, Error> {
         if !is_utf8(parts.uri.query().unwrap_or_default()) {
-            // It would be decoded to some other name, and that lock may well exist.
-            return Err(Error::invalid(
-                "the query does not fit: it is not UTF-8 once its %-escapes are decoded",
-            ));
+            // Lossy decoding would produce another name, which may be an existing lock.
+            return Err(Error::invalid("invalid query: it is not UTF-8 after decoding its %-escapes"));
         }
         match axum::extract::Query::try_from_uri(&parts.uri) {
-            Ok(axum::extract::Query(asked)) => Ok(Query(asked)),
+            Ok(axum::extract::Query(value)) => Ok(Query(value)),
             Err(rejection) => {
                 let what = std::error::Error::source(&rejection).map(ToString::to_string);
                 let what = what.unwrap_or_else(|| rejection.body_text());
-                Err(Error::invalid(format!("the query does not fit: {what}")))
+                Err(Error::invalid(format!("invalid query: {what}")))
             }
         }
     }
 }
 
-/// For `crate::fuzz`.
+/// Queries, for `crate::fuzz`.
 #[cfg(feature = "fuzz")]
 pub(super) fn fuzz(text: &str) {
     use std::collections::BTreeMap;

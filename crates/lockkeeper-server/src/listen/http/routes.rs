@@ -1,5 +1,5 @@
-//! The route table: every call of the HTTP interface with all that its documentation needs. The router and the OpenAPI
-//! document are made of it.
+//! The route table: every call of the HTTP interface with its documentation. The router and the OpenAPI document are built
+//! from it.
 
 use axum::handler::Handler;
 use axum::routing::MethodRouter;
@@ -25,10 +25,10 @@ use serde::de::DeserializeOwned;
 use super::{call, console, metrics, observe, openapi, snapshot, status};
 use crate::api::Api;
 
-/// How the schema of a type is generated.
+/// Generates the schema of a type.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// One call. Each path has one method.
+/// A call. Each path has one method.
 pub(super) struct Route {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
@@ -38,14 +38,15 @@ pub(super) struct Route {
     pub(super) summary: &'static str,
     /// The body of a POST, the query of a GET.
     pub(super) input: Option<SchemaOf>,
-    /// What a successful answer is: its media types, and its schema if it is JSON.
+    /// The media types of a successful answer.
     pub(super) kinds: &'static [&'static str],
+    /// The schema of a successful answer, if it is JSON.
     pub(super) output: Option<SchemaOf>,
-    /// The codes that it can answer beside those of every call of its kind.
+    /// Error codes besides those of every call of its kind.
     pub(super) codes: &'static [Code],
-    /// Whether callers are authorized: then there are codes for that, and for everything that can go wrong with a request.
+    /// Whether callers are authorized. Then the error codes for authorization and for invalid requests apply.
     pub(super) guarded: bool,
-    /// Examples of the body and of the answer, as JSON.
+    /// JSON examples of the body and of the answer.
     pub(super) examples: Option<(&'static str, &'static str)>,
 }
 
@@ -120,7 +121,7 @@ impl Route {
     }
 }
 
-/// A call with a JSON body.
+/// Returns the route of a call with a JSON body.
 fn post<C>(path: &'static str) -> Route
 where
     C: Call + DeserializeOwned + JsonSchema + Send + 'static,
@@ -130,7 +131,7 @@ where
     Route { input: Some(SchemaGenerator::subschema_for::<C>), ..route }.answers::<C::Answer>()
 }
 
-/// A call with a query.
+/// Returns the route of a call with a query.
 fn get<C>(path: &'static str) -> Route
 where
     C: Call + DeserializeOwned + JsonSchema + Send + 'static,
@@ -143,7 +144,7 @@ fn tagged(tag: &'static str, routes: impl IntoIterator<Item = Route>) -> impl It
     routes.into_iter().map(move |route| Route { tag, ..route })
 }
 
-/// Every call of the API, in the order of the contract.
+/// Returns every call of the API, in the order of the contract.
 pub(super) fn routes() -> Vec<Route> {
     let mut all = Vec::new();
     all.extend(tagged("session", sessions()));
@@ -151,7 +152,7 @@ pub(super) fn routes() -> Vec<Route> {
     all.extend(tagged(
         "token",
         [post::<CheckToken>("/v1/token/check")
-            .about("checkToken", "Ask whether a token still holds its lock")
+            .about("checkToken", "Check whether a token still holds its lock")
             .example(r#"{"sequencer": "lk1:42:x:orders/4472"}"#, r#"{"valid": true, "last_token": 42}"#)],
     ));
     all.extend(tagged("value", values()));
@@ -159,7 +160,7 @@ pub(super) fn routes() -> Vec<Route> {
     all.extend(tagged(
         "rate",
         [post::<TakeRate>("/v1/rate/take")
-            .about("takeRate", "Take permits of a rate that all instances share, all or none")
+            .about("takeRate", "Take permits from a shared rate limiter, all or nothing")
             .example(
                 r#"{"limiter": "mail", "rate_per_s": 10, "burst": 20}"#,
                 r#"{"allowed": false, "retry_after_ms": 87}"#,
@@ -174,17 +175,17 @@ pub(super) fn routes() -> Vec<Route> {
 fn sessions() -> [Route; 3] {
     [
         post::<OpenSession>("/v1/session/open")
-            .about("openSession", "Open a session: everything is held by one, and ends with it")
+            .about("openSession", "Open a session; all grants belong to a session and end with it")
             .example(
                 r#"{"ttl_ms": 10000, "owner": "billing@host-3"}"#,
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "ttl_ms": 10000}"#,
             ),
         post::<KeepAlive>("/v1/session/keepalive")
-            .about("keepAlive", "Renew a session; do it every third of its time to live")
+            .about("keepAlive", "Renew a session; call this every third of its time to live")
             .codes(SESSION)
             .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, r#"{"ttl_ms": 10000}"#),
         post::<CloseSession>("/v1/session/close")
-            .about("closeSession", "Close a session: all it holds is free at once")
+            .about("closeSession", "Close a session and release all its grants")
             .codes(SESSION)
             .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, "{}"),
     ]
@@ -193,55 +194,55 @@ fn sessions() -> [Route; 3] {
 fn locks() -> [Route; 7] {
     [
         post::<Acquire>("/v1/lock/acquire")
-            .about("acquire", "Take a lock, waiting in the queue as long as wait_ms says")
+            .about("acquire", "Acquire a lock, waiting in the queue for up to wait_ms")
             .codes(ACQUIRE)
             .example(
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "wait_ms": 5000, "request": "r-1"}"#,
                 r#"{"lock": "orders/4472", "token": 42, "mode": "exclusive", "sequencer": "lk1:42:x:orders/4472"}"#,
             ),
         post::<AcquireAll>("/v1/lock/acquire_all")
-            .about("acquireAll", "Take several locks, all or nothing, with one token")
+            .about("acquireAll", "Acquire several locks, all or nothing, with one token")
             .codes(ACQUIRE)
             .example(
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "locks": ["a", "b"], "wait_ms": 5000}"#,
                 r#"{"locks": ["a", "b"], "token": 43, "mode": "exclusive", "sequencers": ["lk1:43:x:a", "lk1:43:x:b"]}"#,
             ),
-        post::<Release>("/v1/lock/release").about("release", "Give a lock back").codes(HOLDER).example(
+        post::<Release>("/v1/lock/release").about("release", "Release a lock").codes(HOLDER).example(
             r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "token": 42}"#,
             r#"{"released": true}"#,
         ),
         post::<Cancel>("/v1/lock/cancel")
             .about(
                 "cancel",
-                "Leave the queue, or give back what was granted, for the acquire with this request id",
+                "Cancel the acquire with this request id: leave the queue, or release what was granted",
             )
             .codes(SESSION)
             .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "request": "r-1"}"#, "{}"),
         post::<ForceRelease>("/v1/lock/force_release")
             .about(
                 "forceRelease",
-                "Free a lock whoever holds it; its last token rises, so the former holder is stale at every gate",
+                "Release a lock by force; its last token rises, so every gate refuses the former holder",
             )
             .example(
                 r#"{"lock": "orders/4472", "reason": "host-3 is gone"}"#,
                 r#"{"released": true, "last_token": 44}"#,
             ),
-        get::<GetLock>("/v1/lock").about("getLock", "Who holds a lock and who waits"),
-        get::<ListLocks>("/v1/locks").about("listLocks", "Locks in use, in order of name"),
+        get::<GetLock>("/v1/lock").about("getLock", "Get the holders and waiters of a lock"),
+        get::<ListLocks>("/v1/locks").about("listLocks", "List the locks in use, in order of name"),
     ]
 }
 
 fn values() -> [Route; 3] {
     [
         post::<PutValue>("/v1/value/put")
-            .about("putValue", "Write a value, under a token and a version if they are given")
+            .about("putValue", "Write a value, optionally fenced by a token and conditional on a version")
             .codes(WRITE)
             .example(
                 r#"{"key": "orders/4472/state", "value": "paid", "fence": {"lock": "orders/4472", "token": 42}}"#,
                 r#"{"version": 1}"#,
             ),
         post::<DeleteValue>("/v1/value/delete")
-            .about("deleteValue", "Remove a value")
+            .about("deleteValue", "Delete a value")
             .codes(WRITE)
             .example(r#"{"key": "orders/4472/state", "if_version": 1}"#, "{}"),
         get::<GetValue>("/v1/value").about("getValue", "Read a value; version 0 if there is none"),
@@ -251,31 +252,31 @@ fn values() -> [Route; 3] {
 fn elections() -> [Route; 5] {
     [
         post::<Campaign>("/v1/election/campaign")
-            .about("campaign", "Stand for election and wait to lead, as an acquire waits for its lock")
+            .about("campaign", "Campaign in an election and wait to lead, like an acquire waits for its lock")
             .codes(ACQUIRE)
             .example(
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "value": "host-3", "wait_ms": 60000}"#,
                 r#"{"epoch": 42}"#,
             ),
         post::<Resign>("/v1/election/resign")
-            .about("resign", "Give up the office; the next candidate leads")
+            .about("resign", "Resign; the next candidate leads")
             .codes(HOLDER)
             .example(
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42}"#,
                 "{}",
             ),
         post::<HandOver>("/v1/election/handover")
-            .about("handOver", "Pass the office on to a candidate, whoever is first in line")
+            .about("handOver", "Hand leadership over to a candidate, wherever it is in the queue")
             .codes(HOLDER)
             .example(
                 r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42, "to": "host-4"}"#,
                 "{}",
             ),
-        get::<GetElection>("/v1/election").about("getElection", "Who leads"),
+        get::<GetElection>("/v1/election").about("getElection", "Get the current leader"),
         Route::new("get", "/v1/election/observe", observe::election)
             .about(
                 "observeElection",
-                "Who leads now, and again at every change, as server-sent events named leader",
+                "Stream the current leader and every change as server-sent events named leader",
             )
             .query::<GetElection>()
             .answers::<Election>()
@@ -287,16 +288,17 @@ fn observations() -> [Route; 5] {
     [
         get::<GetHistory>("/v1/history").about(
             "history",
-            "The last events of a lock, the newest first; they survive restarts and fail-overs",
+            "Get the last events of a lock, newest first; they survive restarts and fail-overs",
         ),
         get::<GetAudit>("/v1/audit")
-            .about("audit", "What operators did, and who led the cell, the newest first"),
-        get::<GetTop>("/v1/top")
-            .about("top", "The most contended locks, those held the longest, and the last hour in figures"),
+            .about("audit", "Get the acts of operators and the leaders of the cell, newest first"),
+        get::<GetTop>("/v1/top").about(
+            "top",
+            "Get the most contended and the longest held locks, and statistics of the last hour",
+        ),
         get::<GetGraph>("/v1/graph")
-            .about("waitGraph", "Who waits for whom; rings and the longest chain are marked"),
-        get::<ListSessions>("/v1/sessions")
-            .about("listSessions", "Sessions and the time that they have left"),
+            .about("waitGraph", "Get who waits for whom; cycles and the longest chain are marked"),
+        get::<ListSessions>("/v1/sessions").about("listSessions", "List sessions and their remaining time"),
     ]
 }
 
@@ -305,34 +307,34 @@ fn access() -> [Route; 7] {
     [
         get::<GetAccess>("/v1/access").about(
             "access",
-            "All rules, tokens (without their secrets) and quotas; for administrators",
+            "Get all rules, tokens (without their secrets) and quotas; for administrators",
         ),
         post::<EnableAccess>("/v1/access/enable")
             .about(
                 "enableAccess",
-                "Turn access control on, with the token of its first administrator; its secret is in this answer and \
-                 nowhere else",
+                "Turn access control on and create the token of the first administrator; its secret is only in this \
+                 answer",
             )
             .example(r#"{"identity": "ci"}"#, TOKEN),
         post::<AccessRule>("/v1/access/grant")
             .about(
                 "grantAccess",
-                "Allow an identity something with all names that begin so; takes the place of its former rule for them",
+                "Grant an identity rights to all names with a prefix; replaces its former rule for that prefix",
             )
             .example(r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire"]}"#, "{}"),
         post::<RevokeAccess>("/v1/access/revoke")
-            .about("revokeAccess", "Take a rule away")
+            .about("revokeAccess", "Revoke a rule")
             .example(r#"{"identity": "ci", "prefix": "builds/"}"#, "{}"),
         post::<CreateToken>("/v1/access/token/create")
-            .about("createAccessToken", "Make an access token; its secret is in this answer and nowhere else")
+            .about("createAccessToken", "Create an access token; its secret is only in this answer")
             .example(r#"{"identity": "ci"}"#, TOKEN),
         post::<RevokeToken>("/v1/access/token/revoke")
-            .about("revokeAccessToken", "Make an access token worthless, at once")
+            .about("revokeAccessToken", "Revoke an access token, effective at once")
             .example(r#"{"id": "9f86d081884c"}"#, "{}"),
         post::<SetQuota>("/v1/access/quota")
             .about(
                 "setQuota",
-                "Set the bounds of a namespace, of an identity or of the whole cell; what is absent has none",
+                "Set the quota of a namespace, an identity or the whole cell; absent fields are unlimited",
             )
             .example(r#"{"namespace": "builds", "locks": 1000, "requests_per_s": 200}"#, "{}"),
     ]
@@ -350,50 +352,49 @@ fn node() -> Vec<Route> {
             .open()
     };
     vec![
-        get::<GetStatus>("/v1/status").about("status", "The state of the node and its cell"),
-        get::<ListMembers>("/v1/members").about("listMembers", "The members of the cell"),
+        get::<GetStatus>("/v1/status").about("status", "Get the state of the node and its cell"),
+        get::<ListMembers>("/v1/members").about("listMembers", "List the members of the cell"),
         post::<AddMember>("/v1/member/add")
             .about(
                 "addMember",
-                "Add a node that runs with an empty folder: it learns everything, then it votes. The answer comes when \
-                 it does",
+                "Add a node that runs with an empty folder: it catches up and then votes. The answer comes when it votes",
             )
             .example(r#"{"node_id": 4, "address": "10.0.0.4:7420"}"#, MEMBERS),
         post::<RemoveMember>("/v1/member/remove")
             .about(
                 "removeMember",
-                "Remove a member for good. A leader that is to be removed hands over first and names the new one",
+                "Remove a member permanently. A leader that is removed hands leadership over first and names the new one",
             )
             .example(r#"{"node_id": 2}"#, MEMBERS),
         Route::new("get", "/v1/snapshot", snapshot::save)
-            .about("saveSnapshot", "The whole state at one moment, for `lockkeeper snapshot restore`")
+            .about("saveSnapshot", "Download a consistent copy of the whole state, for `lockkeeper snapshot restore`")
             .kinds(&["application/octet-stream"]),
         Route::new("get", "/livez", status::alive)
-            .about("livez", "The process runs and answers")
+            .about("livez", "Liveness: the process runs and answers")
             .answers::<Health>()
             .open(),
-        health("/readyz").about("readyz", "The node leads, or knows who does"),
+        health("/readyz").about("readyz", "Readiness: the node leads, or knows the leader"),
         health("/health").about("health", "The same as /readyz"),
         Route::new("get", "/version", status::version)
-            .about("version", "What runs here")
+            .about("version", "Get the version of the node")
             .answers::<Version>()
             .open(),
         Route::new("get", "/metrics", metrics::metrics)
-            .about("metrics", "Metrics for Prometheus; OpenMetrics if the Accept header names it")
+            .about("metrics", "Get the metrics for Prometheus; OpenMetrics if the Accept header names it")
             .kinds(&["text/plain", "application/openmetrics-text"]),
         Route::new("get", "/openapi.json", openapi::serve).about("openapi", "This document").open(),
         Route::new("get", "/v1/openapi.json", openapi::serve).about("openapiV1", "This document").open(),
         Route::new("get", "/", console::page)
-            .about("console", "A page that shows the cell")
+            .about("console", "The web console")
             .kinds(&["text/html"])
             .open(),
         Route::new("get", "/console/events", console::events)
             .about(
                 "consoleEvents",
-                "A view of the console as server-sent events, as this node has applied it; for the console itself, it may \
-                 change",
+                "Stream a view of the console as server-sent events, as this node has applied it; internal to the console, \
+                 may change",
             )
-            .query::<console::Asked>()
+            .query::<console::ViewQuery>()
             .kinds(EVENTS),
         Route::new("get", "/console/{file}", console::file)
             .about("consoleFile", "A file of the console")
@@ -404,9 +405,9 @@ fn node() -> Vec<Route> {
 
 /// The query of a readiness probe.
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only its schema is used: probes are answered whatever their query is")]
+#[allow(dead_code, reason = "only its schema is used: probes are answered whatever their query")]
 struct Verbose {
-    /// Say what it was decided by.
+    /// Include the values that the decision is based on.
     #[serde(default)]
     verbose: String,
 }

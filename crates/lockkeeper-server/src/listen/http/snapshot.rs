@@ -1,13 +1,13 @@
-//! The whole state, for `lockkeeper snapshot restore`.
+//! Downloads the whole state, for `lockkeeper snapshot restore`.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
+use super::caller_api::CallerApi;
 use super::error::Error;
-use super::on_behalf::OnBehalf;
 
-pub(super) async fn save(OnBehalf(api): OnBehalf) -> Result<Response, Error> {
+pub(super) async fn save(CallerApi(api): CallerApi) -> Result<Response, Error> {
     let backup = api.backup().await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),

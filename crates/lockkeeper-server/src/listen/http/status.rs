@@ -1,20 +1,21 @@
-//! Whether the node is alive and ready, for probes, and what runs on it.
+//! Liveness, readiness and version of the node.
 
 use axum::Json;
 use axum::http::{StatusCode, Uri};
 use lockkeeper_api::status::{Health, HealthChecks, Version};
 
+use super::caller_api::CallerApi;
 use super::error::Error;
-use super::on_behalf::OnBehalf;
 use crate::failure::Failure;
 
-/// The process runs and answers. Whether it can serve is another question: restarting it would not help.
+/// Answers the liveness probe: the process runs. It does not check whether the node can serve, because a restart would not
+/// help.
 pub(super) async fn alive() -> Json<Health> {
     Json(Health { status: "ok", checks: None })
 }
 
-/// The node can serve.
-pub(super) async fn ready(OnBehalf(api): OnBehalf, uri: Uri) -> Result<Json<Health>, Error> {
+/// Answers the readiness probe: whether the node can serve.
+pub(super) async fn ready(CallerApi(api): CallerApi, uri: Uri) -> Result<Json<Health>, Error> {
     let role = api.role().map_err(|failure| {
         let why = Failure::Unavailable(format!("not ready: {failure}"));
         Error::from(why).with_status(StatusCode::SERVICE_UNAVAILABLE)

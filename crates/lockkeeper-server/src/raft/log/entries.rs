@@ -1,14 +1,14 @@
-//! Where each entry is: recent ones in memory, older ones only on the disk.
+//! Locations of entries: recent ones are in memory, older ones only on disk.
 
 use std::collections::VecDeque;
 
 use super::frame::Location;
 use crate::raft::types::Entry;
 
-/// All entries that are not purged, in order and without a hole: `older`, then `recent`.
+/// All entries that are not purged, in order and without gaps: `older`, then `recent`.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// The index of the first entry.
+    /// Index of the first entry.
     first: u64,
     older: VecDeque<Location>,
     recent: VecDeque<Recent>,
@@ -20,15 +20,15 @@ pub(crate) struct Entries {
 struct Recent {
     entry: Entry,
     bytes: usize,
-    /// Which append brought it: the same index may come again after a truncation.
+    /// Identifies the append: the same index may be appended again after a truncation.
     ticket: u64,
-    /// Invariant: `None` until durable; such an entry stays in memory whatever the bound says.
+    /// Invariant: `None` until durable. Such an entry stays in memory, whatever `recent_bytes_max` is.
     location: Option<Location>,
 }
 
-/// What is needed to give one entry to a reader.
+/// The source from which a reader gets an entry.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum EntrySource {
     Memory(Entry),
     Disk(Location),
 }
@@ -48,12 +48,12 @@ impl Entries {
         (self.older.len() + self.recent.len()) as u64
     }
 
-    /// The first index and the one after the last.
+    /// Returns the first index and the one after the last.
     pub(crate) fn bounds(&self) -> (u64, u64) {
         (self.first, self.first + self.len())
     }
 
-    /// Takes one entry in. The caller has made sure that its index follows the last.
+    /// Appends an entry. The caller has checked that its index follows the last.
     pub(crate) fn push(&mut self, entry: Entry, bytes: usize, ticket: u64, location: Option<Location>) {
         if self.len() == 0 {
             self.first = entry.log_id.index;
@@ -64,8 +64,8 @@ impl Entries {
         self.evict();
     }
 
-    /// The append with this ticket is durable, and here is where its entries are. Those that were truncated or
-    /// purged meanwhile are skipped.
+    /// Records the locations of an append that is now durable. Skips entries that were truncated or purged
+    /// meanwhile.
     pub(crate) fn locate(&mut self, ticket: u64, first: u64, locations: &[Location]) {
         let recent_first = self.first + self.older.len() as u64;
         for (index, location) in (first..).zip(locations) {
@@ -79,7 +79,7 @@ impl Entries {
         self.evict();
     }
 
-    /// Forgets the entries after `last`.
+    /// Drops the entries after `last`.
     pub(crate) fn truncate_after(&mut self, last: Option<u64>) {
         let end = last.map_or(0, |last| last.saturating_add(1));
         let keep = usize::try_from(end.saturating_sub(self.first)).unwrap_or(usize::MAX);
@@ -91,7 +91,7 @@ impl Entries {
         }
     }
 
-    /// Forgets the entries up to `upto`, and it too.
+    /// Drops the entries up to and including `upto`.
     pub(crate) fn purge(&mut self, upto: u64) {
         while self.len() > 0 && self.first <= upto {
             if self.older.pop_front().is_none()
@@ -103,16 +103,18 @@ impl Entries {
         }
     }
 
-    /// Where to find the entry with this index.
-    pub(crate) fn get(&self, index: u64) -> Option<Found> {
+    /// Returns the source of the entry with this index.
+    pub(crate) fn get(&self, index: u64) -> Option<EntrySource> {
         let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
         match self.older.get(at) {
-            Some(location) => Some(Found::Disk(*location)),
-            None => self.recent.get(at - self.older.len()).map(|recent| Found::Memory(recent.entry.clone())),
+            Some(location) => Some(EntrySource::Disk(*location)),
+            None => {
+                self.recent.get(at - self.older.len()).map(|recent| EntrySource::Memory(recent.entry.clone()))
+            }
         }
     }
 
-    /// How many bytes the entry with this index has as a record.
+    /// Returns the encoded size of the entry with this index.
     pub(crate) fn bytes(&self, index: u64) -> Option<usize> {
         let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
         match self.older.get(at) {

@@ -1,23 +1,23 @@
-//! The frame: one gathered write. It fills whole sectors, none of which was ever written before, and is
+//! The frame: one group commit. It fills whole sectors, none of which was ever written before, and is
 //! followed by one fdatasync.
 //!
 //! Invariant: no sector of frame n + 1 is written before the fdatasync of frame n has returned without error.
-//! So anything of frame n + 1 on the disk proves that frame n was durable, and only the last frame of a log
-//! can be torn. Nothing in a frame is acknowledged before all of it is durable: a torn frame goes as a whole.
+//! So any part of frame n + 1 on the disk proves that frame n was durable, and only the last frame of a log
+//! can be torn. Nothing in a frame is acknowledged before all of it is durable, so a torn frame is removed as a whole.
 
 use super::disk::{DiskFile, SECTOR_BYTES};
 use super::error::LogError;
-use super::sector::{self, Found, Head, PAYLOAD_BYTES, Place};
+use super::sector::{self, Header, PAYLOAD_BYTES, Place, SectorState};
 
-/// In front of the records: how many bytes they take, u32.
+/// Size of the length field in front of the records (u32, in bytes).
 pub(crate) const LENGTH_BYTES: usize = 4;
 
-/// How many sectors a frame with so many bytes of records takes.
+/// Returns the number of sectors of a frame with this many bytes of records.
 pub(crate) fn sectors_for(record_bytes: usize) -> u64 {
     (record_bytes + LENGTH_BYTES).div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// Writes a frame into `out`. `payload` starts with [`LENGTH_BYTES`] that are filled in here.
+/// Encodes a frame into `out`. `payload` starts with [`LENGTH_BYTES`] that are filled in here.
 pub(crate) fn seal(out: &mut Vec<u8>, first: Place, frame: u64, payload: &mut [u8]) {
     let record_bytes = (payload.len() - LENGTH_BYTES) as u32;
     payload[..LENGTH_BYTES].copy_from_slice(&record_bytes.to_le_bytes());
@@ -26,11 +26,11 @@ pub(crate) fn seal(out: &mut Vec<u8>, first: Place, frame: u64, payload: &mut [u
     out.reserve(parts as usize * SECTOR_BYTES);
     for (part, chunk) in (0..parts).zip(payload.chunks(PAYLOAD_BYTES)) {
         let place = Place { sector: first.sector + part, ..first };
-        sector::seal(out, place, Head { frame, part, parts }, chunk);
+        sector::seal(out, place, Header { frame, part, parts }, chunk);
     }
 }
 
-/// The records of a frame whose sectors have been found whole. `None` if its length makes no sense.
+/// Returns the records of a frame whose sectors are all complete. `None` if its length field is invalid.
 pub(crate) fn records(sectors: &[u8]) -> Option<Vec<u8>> {
     let mut payload: Vec<u8> = sectors
         .chunks_exact(SECTOR_BYTES)
@@ -46,20 +46,19 @@ pub(crate) fn records(sectors: &[u8]) -> Option<Vec<u8>> {
     Some(payload)
 }
 
-/// Where the payload of one record lies.
+/// Location of one record's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) segment: u64,
     /// The first sector of its frame.
     pub(crate) sector: u32,
-    /// The first byte, counted from the start of the frame's records.
+    /// Offset of the first byte from the start of the frame's records.
     pub(crate) offset: u32,
-    /// How many bytes.
     pub(crate) bytes: u32,
 }
 
 impl Location {
-    /// Reads the payload back, with every sector verified.
+    /// Reads the payload and verifies every sector.
     pub(crate) fn read(&self, file: &dyn DiskFile, folder: &str, name: &str) -> Result<Vec<u8>, LogError> {
         let start = self.offset as usize + LENGTH_BYTES;
         let end = start + self.bytes as usize;
@@ -72,15 +71,14 @@ impl Location {
         for (part, bytes) in parts.clone().zip(sectors.chunks_exact(SECTOR_BYTES)) {
             let place = Place { segment: self.segment, sector: self.sector + part as u32 };
             match sector::inspect(place, bytes) {
-                Found::Whole(head) if head.part == part as u32 => {
+                SectorState::Whole(header) if header.part == part as u32 => {
                     payload.extend_from_slice(sector::payload(bytes))
                 }
                 _ => {
                     return Err(LogError::Damaged {
                         file: format!("{folder}/{name}"),
                         offset: place.sector as u64 * SECTOR_BYTES as u64,
-                        what: "an entry that was written and verified before reads back differently"
-                            .to_owned(),
+                        what: "an entry that was verified earlier can't be read back".to_owned(),
                     });
                 }
             }

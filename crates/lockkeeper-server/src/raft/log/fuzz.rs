@@ -1,4 +1,4 @@
-//! The log's decoders, for `crate::fuzz`.
+//! Fuzz targets of the log's decoders, for `crate::fuzz`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,12 +11,12 @@ use super::{Disk, FaultyDisk, LogConfig, SyncMode};
 use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::types::{Entry, Proposal, TypeConfig, Vote};
 
-/// Reads record after record, and writes each one again.
+/// Decodes record after record, and encodes each one again.
 pub(crate) fn records(bytes: &[u8]) {
     let mut offset = 0;
     while offset < bytes.len() {
         let Ok((record, payload)) = Record::decode(bytes, offset) else { return };
-        assert!(payload.end <= bytes.len() && payload.end > offset, "a record is where it was read");
+        assert!(payload.end <= bytes.len() && payload.end > offset, "the payload lies within the input");
         let mut again = Vec::new();
         if record.encode(&mut again).is_ok() {
             assert_eq!(Record::decode(&again, 0).map(|(record, _)| record), Ok(record));
@@ -25,7 +25,7 @@ pub(crate) fn records(bytes: &[u8]) {
     }
 }
 
-/// A log with something in it.
+/// Returns a copy of a log with 19 votes.
 pub(crate) fn sample() -> FaultyDisk {
     static SAMPLE: OnceLock<FaultyDisk> = OnceLock::new();
     SAMPLE.get_or_init(make).copy()
@@ -39,13 +39,13 @@ fn make() -> FaultyDisk {
     if let (Ok((mut store, _)), Ok(runtime)) = (super::open(Arc::new(disk.clone()), config), runtime) {
         for term in 1..20 {
             let saved = runtime.block_on(store.save_vote(&Vote::new(term, 1)));
-            assert!(saved.is_ok(), "the sample is written");
+            assert!(saved.is_ok(), "failed to write the sample log");
         }
     }
     disk
 }
 
-/// Puts bytes somewhere into the log.
+/// Overwrites a part of the log.
 pub(crate) fn damage(disk: &FaultyDisk, place: usize, bytes: &[u8]) {
     let Ok(names) = disk.list() else { return };
     let Some(name) = names.get(place % names.len().max(1)) else { return };
@@ -55,7 +55,7 @@ pub(crate) fn damage(disk: &FaultyDisk, place: usize, bytes: &[u8]) {
     assert!(disk.overwrite(name, offset, &bytes[..fits]).is_ok());
 }
 
-/// Recovers it, or says why not.
+/// Recovers the log. An error must have a message.
 pub(crate) fn recover(disk: &FaultyDisk) {
     match super::recover::recover(disk, 2048) {
         Ok(found) => assert!(found.bytes_cut <= found.bytes + (1 << 20)),
@@ -63,7 +63,7 @@ pub(crate) fn recover(disk: &FaultyDisk) {
     }
 }
 
-/// Records of every kind.
+/// Returns encoded records of every kind except checkpoints.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
     let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };

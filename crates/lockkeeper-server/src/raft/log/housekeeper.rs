@@ -1,7 +1,7 @@
-//! The housekeeper: has the next segment ready before it is needed, and deletes those that nobody needs.
+//! The housekeeper: creates the next segment before it is needed and deletes purged segments.
 //!
-//! With a thread of its own both happen behind the writer's back. Without one (simulation, in memory) segments
-//! are made when the writer asks for them, and everything is deterministic.
+//! With its own thread it does both in the background. Without one (simulation, in memory) it creates segments on
+//! demand, and everything is deterministic.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,62 +12,62 @@ use super::disk::Disk;
 use super::error::LogError;
 use super::segment::{self, Segment};
 
-/// How often a segment that could not be made is tried again, so that freed space is noticed.
+/// Retry interval after a segment could not be created, so that freed space is noticed.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Shared by the writer and the housekeeping thread.
+/// Manager of segment files, shared by the writer and the housekeeping thread.
 #[derive(Debug)]
 pub(crate) struct Housekeeper {
     disk: Arc<dyn Disk>,
     sectors: u32,
-    chores: Mutex<Chores>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Chores {
+struct State {
     next: Next,
-    /// Why the last try to make the next segment failed. Stays while another try is under way.
+    /// Why the last attempt to create the next segment failed. Kept during the next attempt.
     trouble: Option<LogError>,
-    /// Segments to be deleted, the oldest first. One that can't be deleted stays in front of the rest: without
-    /// it they would look like a gap.
+    /// Segments to be deleted, oldest first. One that can't be deleted blocks the rest: deleting a later one would
+    /// leave a gap.
     remove: VecDeque<u64>,
-    /// Whether `remove` has got something since it was last gone through.
+    /// Whether segments were added to `remove` since the last pass over it.
     remove_again: bool,
-    /// Whether a thread does the chores.
+    /// Whether a thread runs [`Housekeeper::run`].
     ahead: bool,
     stop: bool,
 }
 
-/// The state of the next segment.
+/// State of the next segment.
 #[derive(Debug)]
 enum Next {
-    /// Not there yet.
+    /// Not created yet.
     Wanted { number: u64 },
-    /// The thread is making it.
-    InMaking,
+    /// Being created.
+    Creating,
     /// Durable and unused.
     Ready(Segment),
-    /// It could not be made, most likely for lack of space.
+    /// Creation failed, most likely for lack of space.
     Failed { number: u64 },
 }
 
-/// Where the space for further entries stands.
+/// Space for further entries.
 #[derive(Debug, Clone)]
 pub struct Space {
-    /// Bytes left in the segment that is being written.
+    /// Bytes left in the current segment.
     pub current_bytes: u64,
-    /// Bytes of the next segment, if it is ready; 0 while it is being made, or could not be made.
+    /// Size of the next segment if it is ready, otherwise 0.
     pub next_bytes: u64,
-    /// Why the next segment could not be made. It is tried again until it succeeds; meanwhile the log goes on
-    /// until the current segment is full, and then waits.
+    /// Why the next segment could not be created. This is retried until it succeeds. Meanwhile the log accepts
+    /// writes until the current segment is full, and then waits.
     pub trouble: Option<LogError>,
 }
 
 impl Housekeeper {
     pub(crate) fn new(disk: Arc<dyn Disk>, sectors: u32, next: Option<Segment>, number: u64) -> Housekeeper {
         let next = next.map_or(Next::Wanted { number }, Next::Ready);
-        let chores = Chores {
+        let state = State {
             next,
             trouble: None,
             remove: VecDeque::new(),
@@ -75,164 +75,164 @@ impl Housekeeper {
             ahead: false,
             stop: false,
         };
-        Housekeeper { disk, sectors, chores: Mutex::new(chores), changed: Condvar::new() }
+        Housekeeper { disk, sectors, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// From now on a thread runs [`Housekeeper::run`].
-    pub(crate) fn work_ahead(&self) {
-        self.chores().ahead = true;
+    /// Enables the background thread, which runs [`Housekeeper::run`].
+    pub(crate) fn enable_thread(&self) {
+        self.state().ahead = true;
     }
 
-    /// What is left, given what the current segment still takes.
+    /// Returns the free space, given the bytes left in the current segment.
     pub(crate) fn space(&self, current_bytes: u64) -> Space {
-        let chores = self.chores();
-        let next_bytes = match &chores.next {
+        let state = self.state();
+        let next_bytes = match &state.next {
             Next::Ready(segment) => segment.sectors as u64 * super::disk::SECTOR_BYTES as u64,
-            Next::Failed { .. } | Next::Wanted { .. } | Next::InMaking => 0,
+            Next::Failed { .. } | Next::Wanted { .. } | Next::Creating => 0,
         };
-        Space { current_bytes, next_bytes, trouble: chores.trouble.clone() }
+        Space { current_bytes, next_bytes, trouble: state.trouble.clone() }
     }
 
-    /// Whether the next segment is ready.
+    /// Reports whether the next segment is ready.
     pub(crate) fn has_next(&self) -> bool {
-        matches!(self.chores().next, Next::Ready(_))
+        matches!(self.state().next, Next::Ready(_))
     }
 
-    /// Whether the next segment is ready. Without a thread for it, it is made now.
-    pub(crate) fn secure_next(&self) -> bool {
-        let mut chores = self.chores();
-        let number = match chores.next {
+    /// Reports whether the next segment is ready. Creates it now if there is no thread for that.
+    pub(crate) fn ensure_next(&self) -> bool {
+        let mut state = self.state();
+        let number = match state.next {
             Next::Ready(_) => return true,
-            Next::InMaking => return false,
+            Next::Creating => return false,
             Next::Wanted { number } | Next::Failed { number } => number,
         };
-        // A thread that has panicked leaves making segments to the writer.
-        if chores.ahead || matches!(chores.trouble, Some(LogError::Panicked)) {
+        // After a panic of the thread, the writer creates the segments.
+        if state.ahead || matches!(state.trouble, Some(LogError::Panicked)) {
             return false;
         }
-        chores.next = Next::InMaking;
-        drop(chores);
-        matches!(self.make(number).next, Next::Ready(_))
+        state.next = Next::Creating;
+        drop(state);
+        matches!(self.create_next(number).next, Next::Ready(_))
     }
 
-    /// Makes the next segment, which the caller has marked as being made.
-    fn make(&self, number: u64) -> MutexGuard<'_, Chores> {
+    /// Creates the next segment. The caller has set its state to `Creating`.
+    fn create_next(&self, number: u64) -> MutexGuard<'_, State> {
         let made = Segment::create(&*self.disk, number, self.sectors);
-        let mut chores = self.chores();
-        chores.next = match made {
+        let mut state = self.state();
+        state.next = match made {
             Ok(segment) => {
-                chores.trouble = None;
+                state.trouble = None;
                 Next::Ready(segment)
             }
             Err(error) => {
-                let why = error.while_it_is_tried_again();
-                tracing::warn!("failed to make the next segment of the log, trying again: {why}");
-                chores.trouble = Some(error);
+                let why = error.retry_message();
+                tracing::warn!("failed to create the next segment of the log, retrying: {why}");
+                state.trouble = Some(error);
                 Next::Failed { number }
             }
         };
         self.changed.notify_all();
-        chores
+        state
     }
 
-    /// Hands out segment `number` with at least so many sectors, and has the one after it made.
+    /// Returns segment `number` with at least this many sectors, and requests the one after it.
     pub(crate) fn next_segment(&self, number: u64, sectors_min: u32) -> Result<Segment, LogError> {
-        let mut chores = self.chores();
-        while matches!(chores.next, Next::InMaking) {
-            chores = self.changed.wait(chores).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        while matches!(state.next, Next::Creating) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let ready = std::mem::replace(&mut chores.next, Next::InMaking);
-        drop(chores);
-        let segment = self.fitting(ready, number, sectors_min);
-        let mut chores = self.chores();
-        chores.trouble = segment.as_ref().err().cloned();
-        chores.next = match &segment {
+        let ready = std::mem::replace(&mut state.next, Next::Creating);
+        drop(state);
+        let segment = self.use_or_create(ready, number, sectors_min);
+        let mut state = self.state();
+        state.trouble = segment.as_ref().err().cloned();
+        state.next = match &segment {
             Ok(_) => Next::Wanted { number: number + 1 },
             Err(_) => Next::Failed { number },
         };
-        drop(chores);
+        drop(state);
         self.changed.notify_all();
         segment
     }
 
-    fn fitting(&self, ready: Next, number: u64, sectors_min: u32) -> Result<Segment, LogError> {
+    fn use_or_create(&self, ready: Next, number: u64, sectors_min: u32) -> Result<Segment, LogError> {
         if let Next::Ready(segment) = ready {
             if segment.number == number && segment.sectors >= sectors_min {
                 return Ok(segment);
             }
-            // An entry larger than a segment gets one of its own size. The number must stay free of gaps, so
-            // the one that was ready makes way.
+            // An entry larger than a segment gets one of its own size. Segment numbers have no gaps, so it replaces
+            // the one that was ready.
             self.remove_file(segment.number)?;
         }
         Segment::create(&*self.disk, number, self.sectors.max(sectors_min))
     }
 
-    /// Has segments deleted, the oldest first.
+    /// Deletes segments, or has the thread delete them, oldest first.
     pub(crate) fn remove(&self, numbers: Vec<u64>) {
         if numbers.is_empty() {
             return;
         }
-        let mut chores = self.chores();
-        chores.remove.extend(numbers);
-        chores.remove_again = true;
-        if chores.ahead {
+        let mut state = self.state();
+        state.remove.extend(numbers);
+        state.remove_again = true;
+        if state.ahead {
             self.changed.notify_all();
         } else {
-            drop(self.remove_all(chores));
+            drop(self.remove_all(state));
         }
     }
 
     /// Ends [`Housekeeper::run`].
     pub(crate) fn stop(&self) {
-        self.chores().stop = true;
+        self.state().stop = true;
         self.changed.notify_all();
     }
 
-    /// The housekeeping thread.
+    /// Runs the housekeeping thread.
     pub(crate) fn run(&self) {
-        let mut chores = self.chores();
+        let mut state = self.state();
         loop {
-            if chores.remove_again {
-                chores = self.remove_all(chores);
-            } else if chores.stop {
+            if state.remove_again {
+                state = self.remove_all(state);
+            } else if state.stop {
                 return;
-            } else if let Next::Wanted { number } = chores.next {
-                chores.next = Next::InMaking;
-                drop(chores);
-                chores = self.make(number);
-            } else if let Next::Failed { number } = chores.next {
+            } else if let Next::Wanted { number } = state.next {
+                state.next = Next::Creating;
+                drop(state);
+                state = self.create_next(number);
+            } else if let Next::Failed { number } = state.next {
                 let (woken, timeout) =
-                    self.changed.wait_timeout(chores, RETRY).unwrap_or_else(PoisonError::into_inner);
-                chores = woken;
-                if timeout.timed_out() && matches!(chores.next, Next::Failed { .. }) {
-                    chores.next = Next::Wanted { number };
+                    self.changed.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner);
+                state = woken;
+                if timeout.timed_out() && matches!(state.next, Next::Failed { .. }) {
+                    state.next = Next::Wanted { number };
                 }
             } else {
-                chores = self.changed.wait(chores).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    fn remove_all<'a>(&'a self, mut chores: MutexGuard<'a, Chores>) -> MutexGuard<'a, Chores> {
-        chores.remove_again = false;
-        while let Some(number) = chores.remove.front().copied() {
-            drop(chores);
+    fn remove_all<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.remove_again = false;
+        while let Some(number) = state.remove.front().copied() {
+            drop(state);
             let removed = self.remove_file(number);
-            chores = self.chores();
+            state = self.state();
             match removed {
-                Ok(()) => drop(chores.remove.pop_front()),
+                Ok(()) => drop(state.remove.pop_front()),
                 Err(error) => {
-                    tracing::warn!(%error, "a segment that is no longer needed can't be deleted yet");
-                    return chores;
+                    tracing::warn!(%error, "failed to delete a purged segment of the log, retrying after the next purge");
+                    return state;
                 }
             }
         }
-        chores
+        state
     }
 
     fn remove_file(&self, number: u64) -> Result<(), LogError> {
         let name = segment::name(number);
-        // One sync for each file: otherwise a crash could keep an older one and lose a newer one.
+        // One sync per file: otherwise a crash could keep an older file and lose a newer one.
         match self.disk.remove(&name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.disk.sync_folder(),
@@ -240,16 +240,16 @@ impl Housekeeper {
         .map_err(|e| LogError::disk("delete", &self.disk.folder(), &name, e))
     }
 
-    /// The housekeeping thread has panicked: the writer must not wait for it.
+    /// Records that the housekeeping thread has panicked, so that the writer does not wait for it.
     pub(crate) fn abandon(&self) {
-        let mut chores = self.chores();
-        chores.ahead = false;
-        chores.next = Next::Failed { number: 0 };
-        chores.trouble = Some(LogError::Panicked);
+        let mut state = self.state();
+        state.ahead = false;
+        state.next = Next::Failed { number: 0 };
+        state.trouble = Some(LogError::Panicked);
         self.changed.notify_all();
     }
 
-    fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

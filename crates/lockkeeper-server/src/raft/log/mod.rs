@@ -1,24 +1,24 @@
 //! The Raft log on disk.
 //!
-//! From the disk up, each file knows only those above it:
+//! Each module depends only on those above it in this table:
 //!
-//! | file | what |
+//! | module | content |
 //! |---|---|
 //! | `disk/` | a folder of files: real, in memory, and faulty for tests |
-//! | `sector` | 512 bytes that know whether they were written, and whether they still are as written |
-//! | `frame` | one gathered write, one fdatasync |
+//! | `sector` | 512 bytes with a checksum and marks that show whether they were written |
+//! | `frame` | one group commit: one write, one fdatasync |
 //! | `record` | one change: entry, vote, truncation, purge, committed |
 //! | `segment` | one file, zero-filled before its first use |
-//! | `entries` | where each entry is: recent ones in memory, older ones on the disk |
-//! | `housekeeper` | makes the next segment ahead, deletes purged ones |
-//! | `writer` | the end of the log |
-//! | `recover` | opening: what is whole, what is torn, what is damaged |
+//! | `entries` | locations of entries: recent ones in memory, older ones on disk |
+//! | `housekeeper` | creates the next segment ahead of time, deletes purged ones |
+//! | `writer` | appends frames at the end of the log |
+//! | `recover` | opening: tells complete, torn and damaged frames apart |
 //! | `shared` | the log as callers see it, and the queue to the writer |
 //! | `store` | openraft's traits |
 //!
-//! What it does NOT promise: a disk that acknowledges a sync and then forgets, or that returns zeros for the
-//! last sectors it acknowledged, is found only if something was written after them. Nor can it tell that the
-//! newest segments were deleted by hand, if none is left behind them. See docs/adr/0003-log-on-disk.md.
+//! What it does NOT detect: a disk that acknowledges a sync and loses the data, or returns zeros for the last
+//! acknowledged sectors, with nothing written after them. Nor the deletion of the newest segments by hand, if no
+//! segment is left behind them. See docs/adr/0003-log-on-disk.md.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -64,37 +64,37 @@ use segment::{FIRST_SECTOR, Segment};
 use shared::{Shared, View};
 use writer::Writer;
 
-/// A gathered write ends here, unless a single entry is larger: a frame is torn as a whole, and the callers at
-/// its front wait for its end.
+/// Maximum size of a frame, unless a single entry is larger. A frame is acknowledged and torn as a whole, so its
+/// first callers wait for its last byte.
 const FRAME_BYTES_MAX: usize = 4 << 20;
-/// Room for a standing, with much to spare.
+/// Leaves ample room for a checkpoint.
 const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// Who writes.
+/// The thread that writes and syncs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
-    /// The caller, before `append` returns. Saves a wake-up of another thread, 40 to 50 us, and blocks the
-    /// caller's thread for the time of the fdatasync.
+    /// The caller's thread, before `append` returns. Saves the wake-up of another thread (40 to 50 us), and blocks
+    /// the caller during the fdatasync.
     Inline,
-    /// A thread of its own, which takes all that is queued at once.
+    /// A dedicated thread, which writes everything that is queued at once.
     Thread,
-    /// The caller, but for the time in which [`LogStore::use_log_thread`] is set: then a thread, so that a leader's
-    /// entries are on their way to the followers while its own disk writes them.
+    /// The caller's thread, or the dedicated thread while [`LogStore::use_log_thread`] is set. A leader uses the
+    /// dedicated thread, so that it sends entries to the followers while its own disk writes them.
     Adaptive,
 }
 
-/// The settings of the log.
+/// Settings of the log.
 #[derive(Debug, Clone)]
 pub struct LogConfig {
-    /// The size of a segment, in whole sectors. An entry that is larger gets a segment of its own.
+    /// Size of a segment, a multiple of the sector size. A larger entry gets a segment of its own.
     pub segment_bytes: u64,
-    /// How many bytes of recent entries are kept in memory, by their size on the disk.
+    /// Maximum size of the recent entries kept in memory, measured by their encoded size.
     pub cache_bytes: usize,
-    /// Who writes.
+    /// The thread that writes and syncs.
     pub sync: SyncMode,
-    /// Whether a thread makes the next segment before it is needed. Without it, and with
-    /// [`SyncMode::Inline`], the log has no thread and is deterministic.
+    /// Whether a thread creates the next segment before it is needed. Without it, and with
+    /// [`SyncMode::Inline`], the log has no threads and is deterministic.
     pub prepare_ahead: bool,
 }
 
@@ -102,8 +102,8 @@ impl Default for LogConfig {
     fn default() -> LogConfig {
         LogConfig {
             segment_bytes: 16 << 20,
-            // What a busy node writes in half a second; decoded it is some times as much. Memory that is soon used again
-            // is still in the caches of the processor, and a member that is further behind can wait for the disk.
+            // A busy node writes this much in half a second; decoded, it is several times as large. A small cache
+            // stays in the processor's caches, and a member that is further behind can wait for the disk.
             cache_bytes: 4 << 20,
             sync: SyncMode::Adaptive,
             prepare_ahead: true,
@@ -112,8 +112,8 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// For a [`MemoryDisk`], and for the simulation: no threads, small segments, hardly a cache, since the disk
-    /// is memory already.
+    /// Returns settings for a [`MemoryDisk`] and for the simulation: no threads, small segments, a small cache,
+    /// since the disk is already memory.
     pub fn in_memory() -> LogConfig {
         LogConfig {
             segment_bytes: 1 << 20,
@@ -124,40 +124,40 @@ impl LogConfig {
     }
 }
 
-/// What opening found and did.
+/// Result of opening a log.
 #[derive(Debug, Clone)]
 pub struct OpenReport {
-    /// How many segments hold something.
+    /// Segments that hold records.
     pub segments: u64,
-    /// How many entries are present.
+    /// Entries that are present.
     pub entries: u64,
-    /// How many bytes of records were read and verified.
+    /// Bytes of records that were read and verified.
     pub bytes: u64,
-    /// The first entry's index.
+    /// Index of the first entry.
     pub first_index: Option<u64>,
-    /// The last entry's index.
+    /// Index of the last entry.
     pub last_index: Option<u64>,
-    /// How many bytes of a torn write were cut off. None of them was ever acknowledged.
+    /// Bytes of a torn write that were removed. None of them was ever acknowledged.
     pub bytes_cut: u64,
-    /// How long it took.
+    /// Duration of the opening.
     pub time: Duration,
 }
 
-/// Opens the log in this folder, or makes a new one if the folder is empty.
+/// Opens the log in this folder, or creates a new one if the folder is empty.
 ///
-/// Fails without changing anything if what was acknowledged may be damaged; the error says what to do.
+/// If acknowledged data may be damaged, it fails without changing anything; the error says what to do.
 pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenReport), LogError> {
     let started = Instant::now();
     if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&config.segment_bytes)
         || !config.segment_bytes.is_multiple_of(SECTOR_BYTES as u64)
     {
-        return Err(LogError::Settings("a segment has 4 KiB to 1 GiB, in whole sectors of 512 bytes"));
+        return Err(LogError::Settings("the segment size must be 4 KiB to 1 GiB, a multiple of 512 bytes"));
     }
     let sectors = (config.segment_bytes / SECTOR_BYTES as u64) as u32;
     let found = recover::recover(&*disk, config.cache_bytes)?;
-    tidy(&*disk).map_err(|e| LogError::disk("tidy up", &disk.folder(), "", e))?;
+    remove_temporary_files(&*disk).map_err(|e| LogError::disk("clean up", &disk.folder(), "", e))?;
 
-    let Recovered { standing, entries, mut segments, .. } = found;
+    let Recovered { meta, entries, mut segments, .. } = found;
     let fresh = segments.is_empty();
     if fresh {
         segments.push(Segment::create(&*disk, 1, sectors)?);
@@ -185,7 +185,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
         segment,
         sector: if fresh { FIRST_SECTOR } else { found.sector },
         frame: found.frame,
-        standing: standing.clone(),
+        meta: meta.clone(),
         index_max: found.index_max,
         closed: found.closed,
         payload: Vec::new(),
@@ -194,19 +194,19 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
         sync_average: Duration::ZERO,
     };
     let sync_seconds = writer.sync_seconds.clone();
-    // A crash may have come between a purge and the end of its deletions.
+    // A crash may have interrupted the deletions after a purge.
     let freed = writer.free();
     freed.iter().for_each(|number| drop(files.remove(number)));
     housekeeper.remove(freed);
     let frame_bytes_max = FRAME_BYTES_MAX.min(config.segment_bytes as usize / 2);
-    let view = View::new(standing, entries, files);
+    let view = View::new(meta, entries, files);
     let shared = Shared::new(view, writer, frame_bytes_max, config.sync);
     Ok((LogStore::start(shared, config.prepare_ahead, sync_seconds)?, report))
 }
 
-/// Removes half-made segments, and makes all names durable: the process before may have died in between.
-fn tidy(disk: &dyn Disk) -> std::io::Result<()> {
-    for name in disk.list()?.iter().filter(|name| segment::is_in_making(name)) {
+/// Removes incomplete segments and makes all file names durable. The previous process may have died while it created one.
+fn remove_temporary_files(disk: &dyn Disk) -> std::io::Result<()> {
+    for name in disk.list()?.iter().filter(|name| segment::is_temporary(name)) {
         disk.remove(name)?;
     }
     disk.sync_folder()

@@ -1,5 +1,5 @@
 //! The record: one change to the log. A frame holds one or more, each as kind (u8), length (u32), postcard.
-//! Checksums are the sectors' (see `sector`): they cover the head of a record as well as its payload.
+//! The sectors carry the checksums (see `sector`), which cover the header of a record as well as its payload.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use super::sector::array;
 use crate::raft::encoded_batch;
 use crate::raft::types::{Entry, LogId, Vote};
 
-const HEAD_BYTES: usize = 5;
-/// The most that one record can hold. The proposer's bounds are far below.
+const HEADER_BYTES: usize = 5;
+/// Maximum payload of one record. The proposer's limits are far below.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
-const STANDING: u8 = 1;
+const CHECKPOINT: u8 = 1;
 const ENTRY: u8 = 2;
 const VOTE: u8 = 3;
 const TRUNCATE_AFTER: u8 = 4;
@@ -22,17 +22,17 @@ const COMMITTED: u8 = 6;
 /// A change to the log.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Record {
-    /// What all records before add up to. First in each segment, so that the segments before can be deleted.
-    Standing(Standing),
+    /// The metadata that results from all earlier records. First in each segment, so that earlier segments can be deleted.
+    Checkpoint(LogMeta),
     /// An entry.
     Entry(Entry),
     /// A vote.
     Vote(Vote),
-    /// All entries after this one are void.
+    /// All entries after this one are discarded.
     TruncateAfter(Option<LogId>),
-    /// All entries up to this one, and it too, are in a snapshot.
+    /// All entries up to and including this one are in a snapshot.
     Purge(LogId),
-    /// The entries up to this one are committed. A hint: it goes to the disk with the next frame.
+    /// The entries up to and including this one are committed. A hint, written with the next frame.
     Committed(Option<LogId>),
 }
 
@@ -40,7 +40,7 @@ impl Record {
     /// Appends the record to `out`, and returns the length of its payload, which comes last.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) -> Result<usize, LogError> {
         match self {
-            Record::Standing(standing) => encode(out, STANDING, standing),
+            Record::Checkpoint(meta) => encode(out, CHECKPOINT, meta),
             Record::Entry(entry) => encode_entry(entry, out),
             Record::Vote(vote) => encode(out, VOTE, vote),
             Record::TruncateAfter(last) => encode(out, TRUNCATE_AFTER, last),
@@ -49,18 +49,18 @@ impl Record {
         }
     }
 
-    /// Reads the record at `offset` of a frame's records. Returns it with the place of its payload.
+    /// Decodes the record at `offset` of a frame's records. Returns it with the range of its payload.
     pub(crate) fn decode(records: &[u8], offset: usize) -> Result<(Record, std::ops::Range<usize>), String> {
-        let start = offset + HEAD_BYTES;
+        let start = offset + HEADER_BYTES;
         if start > records.len() {
-            return Err("a record ends within its head".to_owned());
+            return Err("a record ends within its header".to_owned());
         }
         let length = u32::from_le_bytes(array(records, offset + 1)) as usize;
         let end = start.checked_add(length).filter(|end| *end <= records.len());
-        let end = end.ok_or_else(|| format!("a record of {length} bytes goes beyond its frame"))?;
+        let end = end.ok_or_else(|| format!("a record of {length} bytes extends beyond its frame"))?;
         let payload = &records[start..end];
         let record = match records[offset] {
-            STANDING => decode(payload).map(Record::Standing),
+            CHECKPOINT => decode(payload).map(Record::Checkpoint),
             ENTRY => decode_entry(payload).map(Record::Entry),
             VOTE => decode(payload).map(Record::Vote),
             TRUNCATE_AFTER => decode(payload).map(Record::TruncateAfter),
@@ -77,19 +77,20 @@ pub(crate) fn encode_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<usize, Lo
     framed(out, ENTRY, |out| encoded_batch::put_entry(entry, out))
 }
 
-/// Reads the payload of an entry.
+/// Decodes the payload of an entry.
 pub(crate) fn decode_entry(payload: &[u8]) -> Result<Entry, String> {
-    whole(encoded_batch::take_entry(payload))
+    complete(encoded_batch::take_entry(payload))
 }
 
 fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, String> {
-    whole(postcard::take_from_bytes(payload))
+    complete(postcard::take_from_bytes(payload))
 }
 
-fn whole<T>(taken: postcard::Result<(T, &[u8])>) -> Result<T, String> {
+/// Rejects trailing bytes.
+fn complete<T>(taken: postcard::Result<(T, &[u8])>) -> Result<T, String> {
     match taken {
         Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(format!("a record has {} bytes too many", rest.len())),
+        Ok((_, rest)) => Err(format!("a record has {} trailing bytes", rest.len())),
         Err(error) => Err(format!("a record can't be decoded: {error}")),
     }
 }
@@ -104,22 +105,22 @@ fn framed(
     kind: u8,
     put: impl FnOnce(Vec<u8>) -> postcard::Result<Vec<u8>>,
 ) -> Result<usize, LogError> {
-    let head = out.len();
+    let start = out.len();
     out.push(kind);
     out.extend_from_slice(&[0; 4]);
     let mut encoded = put(std::mem::take(out)).map_err(LogError::Encoding)?;
     std::mem::swap(out, &mut encoded);
-    let length = out.len() - head - HEAD_BYTES;
+    let length = out.len() - start - HEADER_BYTES;
     if length > RECORD_BYTES_MAX {
         return Err(LogError::TooLarge { bytes: length, bytes_max: RECORD_BYTES_MAX });
     }
-    out[head + 1..head + HEAD_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+    out[start + 1..start + HEADER_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
     Ok(length)
 }
 
-/// What the records add up to, but for the entries themselves.
+/// Metadata of the log: what results from all records, except the entries themselves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct LogMeta {
     pub(crate) vote: Option<Vote>,
     pub(crate) purged: Option<LogId>,
     pub(crate) committed: Option<LogId>,
@@ -127,28 +128,26 @@ pub(crate) struct Standing {
     pub(crate) last: Option<LogId>,
 }
 
-impl Standing {
-    /// The index after which entries are present.
+impl LogMeta {
     pub(crate) fn purged_index(&self) -> Option<u64> {
         self.purged.as_ref().map(|id| id.index)
     }
 
-    /// The last index.
     pub(crate) fn last_index(&self) -> Option<u64> {
         self.last.as_ref().map(|id| id.index)
     }
 
-    /// Whether an entry with this index may come next. A log that never had one may start anywhere.
+    /// Reports whether an entry with this index may come next. A log that never had an entry may start at any index.
     pub(crate) fn may_follow(&self, index: u64) -> bool {
         self.last_index().is_none_or(|last| last.checked_add(1) == Some(index))
     }
 
-    /// Takes one entry in.
+    /// Applies an append.
     pub(crate) fn append(&mut self, last: LogId) {
         self.last = Some(last);
     }
 
-    /// Takes a truncation in.
+    /// Applies a truncation.
     pub(crate) fn truncate_after(&mut self, last: &Option<LogId>) {
         let keep = last.as_ref().map(|id| id.index);
         if keep < self.last_index() {
@@ -156,7 +155,7 @@ impl Standing {
         }
     }
 
-    /// Takes a purge in.
+    /// Applies a purge.
     pub(crate) fn purge(&mut self, upto: &LogId) {
         if Some(upto.index) > self.purged_index() {
             self.purged = Some(*upto);

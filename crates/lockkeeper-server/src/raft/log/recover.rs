@@ -1,18 +1,18 @@
-//! Opening: reads every segment, verifies everything, and decides what the end of the log is.
+//! Recovery: reads every segment, verifies everything, and finds the end of the log.
 //!
-//! **What may be cut.** Only the last frame can be torn (see `frame`), and a torn frame was never
-//! acknowledged. A frame that fails to verify is taken for torn only with proof:
-//! - one of its own sectors was never written, or not to its end (see `sector`), and
-//! - no sector of any other frame lies behind it, in this segment or a later one: the next frame is written
+//! **What may be truncated.** Only the last frame can be torn (see `frame`), and a torn frame was never
+//! acknowledged. A frame that fails verification counts as torn only with proof:
+//! - one of its own sectors was never written, or only partly (see `sector`), and
+//! - no sector of any other frame follows it, in this segment or a later one: the next frame is written
 //!   only after this one is durable.
 //!
-//! Anything else means that something was changed after it was written, perhaps after it was acknowledged:
-//! the node stops (S10). The counter-example to "cut what fails its checksum": a vote was given, its last
-//! sector gets a wrong bit, the node restarts, forgets the vote, and votes again in the same term.
+//! Anything else means that data was changed after it was written, perhaps after it was acknowledged:
+//! the node stops (S10). The counter-example to "truncate what fails its checksum": a node votes, a bit flips in the
+//! last sector of the vote, the node restarts, forgets the vote, and votes again in the same term.
 //!
-//! **What reads back need not be on the disk.** If a process dies between write and fdatasync, or fdatasync
-//! fails, the next process reads the frame from memory. So the last frame is written again, byte by byte the
-//! same, and synced, before anyone relies on it. Frames before it are durable, or it would not be there.
+//! **Data that can be read need not be on disk.** If a process dies between write and fdatasync, or fdatasync
+//! fails, the next process reads the frame from the page cache. So the last frame is written again with the same
+//! bytes, and synced, before it is used. Earlier frames are durable, or the last one would not exist.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,32 +21,32 @@ use super::disk::{Disk, SECTOR_BYTES};
 use super::entries::Entries;
 use super::error::LogError;
 use super::frame::{self, Location};
-use super::record::{Record, Standing};
-use super::sector::{self, Found, Place};
+use super::record::{LogMeta, Record};
+use super::sector::{self, Place, SectorState};
 use super::segment::{self, FIRST_SECTOR, Segment};
 use super::writer::Closed;
 
-/// What was found.
+/// Result of the recovery.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    pub(crate) standing: Standing,
+    pub(crate) meta: LogMeta,
     pub(crate) entries: Entries,
-    /// Full segments, the oldest first.
+    /// Full segments, oldest first.
     pub(crate) closed: VecDeque<Closed>,
-    /// Open files of all segments that hold frames.
+    /// All segments that hold frames, with their open files.
     pub(crate) segments: Vec<Segment>,
     pub(crate) index_max: Option<u64>,
     /// The next sector to write in the last of `segments`.
     pub(crate) sector: u32,
-    /// The number of the next frame.
+    /// Number of the next frame.
     pub(crate) frame: u64,
-    /// A segment behind it that was made ahead.
+    /// The segment after the last one, if it was created ahead of time.
     pub(crate) next: Option<Segment>,
     pub(crate) bytes: u64,
     pub(crate) bytes_cut: u64,
 }
 
-/// Reads the whole folder. Writes nothing but the repair of the tail.
+/// Reads the whole folder. Its only write is the repair of the tail.
 pub(crate) fn recover(disk: &dyn Disk, cache_bytes: usize) -> Result<Recovered, LogError> {
     let folder = disk.folder();
     let failed = |e| LogError::disk("read", &folder, "", e);
@@ -68,20 +68,20 @@ pub(crate) fn recover(disk: &dyn Disk, cache_bytes: usize) -> Result<Recovered, 
 struct Scan<'a> {
     disk: &'a dyn Disk,
     found: Recovered,
-    /// Segments without a frame, behind all others.
+    /// Segments without frames, after all others.
     unused: Vec<Segment>,
-    /// Where the first entries should be that the first segment knows of, but that were before it.
+    /// Last index of the entries that, by the first checkpoint, were in earlier segments. They must be purged or truncated.
     missing_through: Option<u64>,
-    /// The torn frame, and where it is.
+    /// The torn frame: its segment and sectors.
     torn: Option<(Segment, Range<u32>)>,
-    /// The last frame: its segment, first sector and bytes.
+    /// The last complete frame: its segment, first sector and bytes.
     last: Option<(Segment, u32, Vec<u8>)>,
 }
 
 impl<'a> Scan<'a> {
     fn new(disk: &'a dyn Disk, cache_bytes: usize) -> Scan<'a> {
         let found = Recovered {
-            standing: Standing::default(),
+            meta: LogMeta::default(),
             entries: Entries::new(cache_bytes),
             closed: VecDeque::new(),
             segments: Vec::new(),
@@ -114,37 +114,39 @@ impl<'a> Scan<'a> {
         self.tail(&segment, &bytes, sector)
     }
 
-    /// How many sectors the next frame has, if it is here and whole.
+    /// Returns the number of sectors of the next frame if it is present and complete.
     fn whole_frame(&mut self, segment: &Segment, bytes: &[u8], first: u32) -> Result<Option<u32>, LogError> {
-        let Some(Found::Whole(head)) = (first < segment.sectors).then(|| inspect(segment, bytes, first))
+        let Some(SectorState::Whole(header)) =
+            (first < segment.sectors).then(|| inspect(segment, bytes, first))
         else {
             return Ok(None);
         };
         if self.found.frame == 0 {
-            // The frames of the segments before this one, if there were any, went with their purge.
-            self.found.frame = if segment.number == 1 { 1 } else { head.frame };
+            // The frames of earlier segments, if there were any, were deleted by a purge.
+            self.found.frame = if segment.number == 1 { 1 } else { header.frame };
         }
-        let fits = head.part == 0 && head.parts <= segment.sectors - first && head.frame == self.found.frame;
+        let fits =
+            header.part == 0 && header.parts <= segment.sectors - first && header.frame == self.found.frame;
         let whole = fits
-            && (1..head.parts).all(|part| {
-                let expected = sector::Head { part, ..head };
-                inspect(segment, bytes, first + part) == Found::Whole(expected)
+            && (1..header.parts).all(|part| {
+                let expected = sector::Header { part, ..header };
+                inspect(segment, bytes, first + part) == SectorState::Whole(expected)
             });
-        Ok(whole.then_some(head.parts))
+        Ok(whole.then_some(header.parts))
     }
 
     fn frame(&mut self, segment: &Segment, bytes: &[u8], first: u32, parts: u32) -> Result<(), LogError> {
         let number = segment.number;
         if self.torn.is_some() {
-            return Err(self.damaged(number, first, "frames go on after a torn one".to_owned()));
+            return Err(self.damaged(number, first, "there are frames after a torn one".to_owned()));
         }
         if let Some(unused) = self.unused.first() {
-            let what = format!("frames go on after segment {}, which has none", unused.number);
+            let what = format!("there are frames after segment {}, which has none", unused.number);
             return Err(self.damaged(number, first, what));
         }
         let sectors = &bytes[range(first..first + parts)];
         let records = frame::records(sectors)
-            .ok_or_else(|| self.damaged(number, first, "the length of a frame makes no sense".to_owned()))?;
+            .ok_or_else(|| self.damaged(number, first, "the length of a frame is invalid".to_owned()))?;
         if first == FIRST_SECTOR
             && let Some(full) = self.found.segments.last()
         {
@@ -159,9 +161,11 @@ impl<'a> Scan<'a> {
             let wrong = |what| self.damaged(number, first, what);
             let (record, payload) =
                 Record::decode(&records, offset).map_err(|what| self.newer(number, first, what))?;
-            let is_standing = matches!(record, Record::Standing(_));
-            if is_standing != (first == FIRST_SECTOR && offset == 0) {
-                return Err(wrong("the standing is not where a segment starts".to_owned()));
+            let is_checkpoint = matches!(record, Record::Checkpoint(_));
+            if is_checkpoint != (first == FIRST_SECTOR && offset == 0) {
+                return Err(wrong(
+                    "a checkpoint is missing at the start of the segment, or is elsewhere".to_owned(),
+                ));
             }
             offset = payload.end;
             let location = Location {
@@ -179,84 +183,89 @@ impl<'a> Scan<'a> {
     }
 
     fn record(&mut self, record: Record, location: Location) -> Result<(), String> {
-        let Recovered { standing, entries, index_max, segments, .. } = &mut self.found;
+        let Recovered { meta, entries, index_max, segments, .. } = &mut self.found;
         match record {
-            Record::Standing(start) if segments.len() == 1 => {
+            Record::Checkpoint(start) if segments.len() == 1 => {
                 if start.last_index() > start.purged_index() {
                     self.missing_through = start.last_index();
                 }
-                *standing = start;
+                *meta = start;
             }
-            Record::Standing(start) if start != *standing => {
+            Record::Checkpoint(start) if start != *meta => {
                 return Err(format!(
-                    "the segments before add up to {standing:?}, and this one starts at {start:?}"
+                    "the earlier segments end at {meta:?}, but the checkpoint of this one is {start:?}"
                 ));
             }
-            Record::Standing(_) => {}
+            Record::Checkpoint(_) => {}
             Record::Entry(entry) => {
                 let index = entry.log_id.index;
-                if !standing.may_follow(index) {
-                    return Err(format!("entry {index} follows entry {:?}", standing.last_index()));
+                if !meta.may_follow(index) {
+                    return Err(format!("entry {index} follows entry {:?}", meta.last_index()));
                 }
-                standing.append(entry.log_id);
+                meta.append(entry.log_id);
                 *index_max = (*index_max).max(Some(index));
                 entries.push(entry, location.bytes as usize, 0, Some(location));
             }
-            Record::Vote(vote) => standing.vote = Some(vote),
+            Record::Vote(vote) => meta.vote = Some(vote),
             Record::TruncateAfter(last) => {
-                standing.truncate_after(&last);
-                entries.truncate_after(standing.last_index());
-                self.missing_through = self.missing_through.min(standing.last_index());
+                meta.truncate_after(&last);
+                entries.truncate_after(meta.last_index());
+                self.missing_through = self.missing_through.min(meta.last_index());
             }
             Record::Purge(upto) => {
-                standing.purge(&upto);
+                meta.purge(&upto);
                 entries.purge(upto.index);
             }
-            Record::Committed(upto) => standing.committed = upto,
+            Record::Committed(upto) => meta.committed = upto,
         }
         Ok(())
     }
 
-    /// Judges what lies behind the last whole frame of a segment.
+    /// Checks the sectors after the last complete frame of a segment.
     fn tail(&mut self, segment: &Segment, bytes: &[u8], first: u32) -> Result<(), LogError> {
-        let sectors: Vec<(u32, Found)> = (first..segment.sectors)
+        let sectors: Vec<(u32, SectorState)> = (first..segment.sectors)
             .map(|at| (at, inspect(segment, bytes, at)))
-            .filter(|(_, found)| *found != Found::Zero)
+            .filter(|(_, found)| *found != SectorState::Zero)
             .collect();
         let (Some((begin, _)), Some((end, _))) = (sectors.first().copied(), sectors.last().copied()) else {
             return Ok(());
         };
         if self.torn.is_some() || (first == FIRST_SECTOR && self.unused.len() > 1) {
-            return Err(self.damaged(segment.number, begin, "the log goes on after its end".to_owned()));
+            return Err(self.damaged(
+                segment.number,
+                begin,
+                "there is data after the end of the log".to_owned(),
+            ));
         }
         let expected = self.found.frame.max(1);
         let mut parts = None;
         for (at, found) in &sectors {
-            let Found::Whole(head) = found else { continue };
-            let own = head.frame == expected
-                && head.part.checked_add(first) == Some(*at)
-                && head.parts <= segment.sectors - first
-                && parts.is_none_or(|parts| parts == head.parts);
+            let SectorState::Whole(header) = found else { continue };
+            let own = header.frame == expected
+                && header.part.checked_add(first) == Some(*at)
+                && header.parts <= segment.sectors - first
+                && parts.is_none_or(|parts| parts == header.parts);
             if !own {
                 let what = format!(
-                    "frame {expected} is damaged or missing, and it was once durable, because sector {at} of \
-                     this file is from frame {}",
-                    head.frame
+                    "frame {expected} is damaged or missing, but it was durable, because sector {at} of this file \
+                     belongs to frame {}",
+                    header.frame
                 );
                 return Err(self.damaged(segment.number, first, what));
             }
-            parts = Some(head.parts);
+            parts = Some(header.parts);
         }
-        let unwritten = |at: u32| matches!(inspect(segment, bytes, at), Found::Zero | Found::Unfinished);
+        let unwritten =
+            |at: u32| matches!(inspect(segment, bytes, at), SectorState::Zero | SectorState::Unfinished);
         let torn = match parts {
-            // Its size is known: one of its sectors is not written, and nothing lies behind it.
+            // Its size is known: one of its sectors is not written, and nothing follows it.
             Some(parts) => (first..first + parts).any(unwritten) && end < first + parts,
-            // No sector tells its size. The first is not written, and none was written to its end.
-            None => unwritten(first) && sectors.iter().all(|(_, found)| *found == Found::Unfinished),
+            // Its size is unknown. The first sector is not written, and none is complete.
+            None => unwritten(first) && sectors.iter().all(|(_, found)| *found == SectorState::Unfinished),
         };
         if !torn {
             let what = format!(
-                "frame {expected} fails its checksum, and all of it was written: this is no torn write, and it \
+                "frame {expected} fails its checksum although all of it was written: it is not a torn write, and it \
                  may have been acknowledged"
             );
             return Err(self.damaged(segment.number, begin, what));
@@ -270,20 +279,20 @@ impl<'a> Scan<'a> {
         if let (Some(number), true) = (first_number, found.segments.is_empty())
             && number > 1
         {
-            return Err(self.damaged(number, FIRST_SECTOR, "the segments before are missing".to_owned()));
+            return Err(self.damaged(number, FIRST_SECTOR, "the earlier segments are missing".to_owned()));
         }
-        if self.missing_through > found.standing.purged_index() {
+        if self.missing_through > found.meta.purged_index() {
             let number = first_number.unwrap_or_default();
             let what = format!(
-                "the segments before are missing: entries {} to {} were in them",
-                found.standing.purged_index().map_or(0, |purged| purged + 1),
+                "the earlier segments are missing: they held the entries {} to {}",
+                found.meta.purged_index().map_or(0, |purged| purged + 1),
                 self.missing_through.unwrap_or_default()
             );
             return Err(self.damaged(number, FIRST_SECTOR, what));
         }
         self.repair()?;
         if self.found.segments.is_empty() {
-            // A log that was made and never written to.
+            // A log that was created and never written to.
             self.found.segments.extend(self.unused.drain(..).next());
         }
         self.found.next = self.unused.into_iter().next();
@@ -291,10 +300,10 @@ impl<'a> Scan<'a> {
         Ok(self.found)
     }
 
-    /// Zeroes the torn frame and makes the last whole one durable.
+    /// Zeroes the torn frame and makes the last complete one durable.
     ///
-    /// A crash in here does no harm: a torn frame with more zeros in it is still torn, and the last frame is
-    /// overwritten by itself, but for marks that were torn.
+    /// A crash meanwhile does no harm: a torn frame with more zeros in it is still torn, and the last frame is
+    /// overwritten with the same bytes, except for marks that were torn.
     fn repair(&mut self) -> Result<(), LogError> {
         let folder = self.disk.folder();
         let write = |segment: &Segment, sector: u32, bytes: &[u8]| {
@@ -310,18 +319,18 @@ impl<'a> Scan<'a> {
                 segment = segment.number,
                 sector = sectors.start,
                 bytes = zeros.len(),
-                "cut a torn write off the log: it was never acknowledged"
+                "removed a torn write from the end of the log: it was never acknowledged"
             );
             write(&segment, sectors.start, &zeros)?;
         }
         if let Some((segment, sector, mut bytes)) = self.last.take() {
-            bytes.chunks_exact_mut(SECTOR_BYTES).for_each(sector::mark);
+            bytes.chunks_exact_mut(SECTOR_BYTES).for_each(sector::restore_marks);
             write(&segment, sector, &bytes)?;
         }
         Ok(())
     }
 
-    /// Its checksum has been found to fit: so it was written like this.
+    /// Returns the error for a record that can't be read although its checksum is valid.
     fn newer(&self, number: u64, sector: u32, what: String) -> LogError {
         LogError::Newer {
             file: format!("{}/{}", self.disk.folder(), segment::name(number)),
@@ -339,7 +348,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-fn inspect(segment: &Segment, bytes: &[u8], sector: u32) -> Found {
+fn inspect(segment: &Segment, bytes: &[u8], sector: u32) -> SectorState {
     let place = Place { segment: segment.number, sector };
     sector::inspect(place, &bytes[range(sector..sector + 1)])
 }

@@ -1,7 +1,7 @@
-//! What the store, its readers and the log's thread share: the log as callers see it, the queue, the writer.
+//! State shared by the store, its readers and the log's thread: the log as callers see it, the queue, the writer.
 //!
-//! Callers see an operation from the moment it is queued; the disk sees it when it is its turn. The order of
-//! the queue is the order on the disk and the order of the answers.
+//! Callers see an operation as soon as it is queued, before it is written. Operations are written and completed in
+//! the order of the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -18,39 +18,40 @@ use super::entries::Entries;
 use super::error::LogError;
 use super::frame;
 use super::housekeeper::{Housekeeper, Space};
-use super::record::Standing;
-use super::writer::{Change, CommitError, Committed, Done, Operation, Writer};
+use super::record::LogMeta;
+use super::writer::{Change, CommitError, Committed, Completion, Operation, Writer};
 use crate::raft::types::Vote;
 
-/// Above this average time of a sync the disk is slow, and below the other it is fast again. The thread costs a wake-up of 40 to
-/// 50 us for each sync.
+/// A disk whose average sync takes longer than `SLOW` is slow, until the average falls below `FAST_AGAIN`. A slow disk is
+/// written by the thread, which costs a wake-up of 40 to 50 us for each sync.
 const SLOW: Duration = Duration::from_millis(1);
 const FAST_AGAIN: Duration = Duration::from_micros(500);
-/// This part of a segment is kept for votes and purges, and at least so much: a vote takes a sector.
+/// Fraction of a segment that is reserved for votes and purges.
 const RESERVED_PART: u64 = 16;
+/// Minimum of that reserve. A vote takes a sector.
 const RESERVED_BYTES_MIN: u64 = 2 * SECTOR_BYTES as u64;
-/// How often a log that is full looks whether there is room.
+/// Retry interval of a log that is full.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Whether whoever writes may wait for the next segment to be made.
+/// Whether the writing thread may wait until the next segment is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MayWait {
     Yes,
     No,
 }
 
-/// How far the queue was written.
+/// How much of the queue was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// All of it, or the log has failed.
     All,
-    /// The rest waits for the next segment, which is being made.
+    /// The rest waits for the next segment, which is being created.
     MustWait,
-    /// The rest waits for room on the disk.
+    /// The rest waits for disk space.
     NoRoom,
 }
 
-/// Lock order: `writer` before `view`.
+/// Shared state of the log. Lock order: `writer` before `view`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) folder: String,
@@ -58,51 +59,51 @@ pub(crate) struct Shared {
     pub(crate) housekeeper: Arc<Housekeeper>,
     view: Mutex<View>,
     writer: Mutex<Writer>,
-    /// Something urgent was queued, or the log shall end.
+    /// Signals that an urgent operation was queued, or that the log stops.
     wake: Condvar,
-    /// The queue got shorter.
+    /// Signals that the queue has become shorter.
     pub(crate) drained: Notify,
     current_bytes: AtomicU64,
     pub(crate) frame_bytes_max: usize,
-    /// Kept for votes and purges while there is no next segment.
+    /// Reserved for votes and purges while there is no next segment.
     reserved_bytes: u64,
-    /// Whether there is a thread that can write.
+    /// Whether the log has a thread that can write.
     pub(crate) threaded: bool,
-    /// Whether it does; otherwise the caller writes.
+    /// Whether the thread writes; otherwise the caller does.
     by_thread: AtomicBool,
-    /// Whether the disk takes so long that the thread writes in any case.
+    /// Whether the disk is so slow that the thread writes in any case.
     is_slow: AtomicBool,
-    /// In a simulation: whether a task is about to write.
+    /// In a simulation: whether a task is scheduled to write.
     is_scheduled: AtomicBool,
 }
 
-/// The log as callers see it, what is queued included.
+/// The log as callers see it, including what is queued.
 pub(crate) struct View {
-    pub(crate) standing: Standing,
+    pub(crate) meta: LogMeta,
     pub(crate) entries: Entries,
-    /// The files that entries may be read from.
+    /// Files from which entries may be read.
     pub(crate) files: BTreeMap<u64, Arc<dyn DiskFile>>,
     queue: VecDeque<Operation>,
     pub(crate) queued_bytes: usize,
     urgent: bool,
     stop: bool,
     tickets: u64,
-    /// Why what is queued waits: there is no room for the next segment.
+    /// Why the queue waits: there is no disk space for the next segment.
     pub(crate) no_room: Option<LogError>,
-    /// The first error. Invariant: once set it stays, nothing is written and nothing acknowledged any more.
+    /// The first error. Invariant: once it is set, it stays, and nothing more is written or acknowledged.
     pub(crate) failure: Option<LogError>,
 }
 
 impl std::fmt::Debug for View {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("View").field("standing", &self.standing).field("failure", &self.failure).finish()
+        f.debug_struct("View").field("meta", &self.meta).field("failure", &self.failure).finish()
     }
 }
 
 impl View {
-    pub(crate) fn new(standing: Standing, entries: Entries, files: BTreeMap<u64, Arc<dyn DiskFile>>) -> View {
+    pub(crate) fn new(meta: LogMeta, entries: Entries, files: BTreeMap<u64, Arc<dyn DiskFile>>) -> View {
         View {
-            standing,
+            meta,
             entries,
             files,
             queue: VecDeque::new(),
@@ -115,7 +116,7 @@ impl View {
         }
     }
 
-    /// Fails if the log has failed.
+    /// Returns the error of a failed log.
     pub(crate) fn check(&self) -> Result<(), LogError> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -126,9 +127,9 @@ impl View {
     }
 
     pub(crate) fn push(&mut self, operation: Operation) {
-        // A newer hint replaces an older one, so that hints alone never fill the queue.
+        // A newer hint replaces an older one, so that hints never fill the queue.
         let hint = |operation: &Operation| {
-            matches!((&operation.change, &operation.done), (Change::Committed(_), Done::Nobody))
+            matches!((&operation.change, &operation.done), (Change::Committed(_), Completion::Ignored))
         };
         if hint(&operation)
             && self.queue.back().is_some_and(hint)
@@ -140,14 +141,14 @@ impl View {
         self.queue.push_back(operation);
     }
 
-    /// Undoes a `take`.
+    /// Undoes [`View::take`].
     fn put_back(&mut self, operations: Vec<Operation>) {
         for operation in operations.into_iter().rev() {
             self.queue.push_front(operation);
         }
     }
 
-    /// All that is queued, but not more than a frame should hold.
+    /// Takes everything that is queued, up to the size of a frame.
     fn take(&mut self, frame_bytes_max: usize) -> Vec<Operation> {
         let mut taken = Vec::with_capacity(self.queue.len());
         let mut bytes = 0;
@@ -189,22 +190,22 @@ impl Shared {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The vote that this node has given last.
+    /// Returns the last vote of this node.
     pub(crate) fn vote(&self) -> io::Result<Option<Vote>> {
         let view = self.view();
         view.check()?;
-        Ok(view.standing.vote)
+        Ok(view.meta.vote)
     }
 
     pub(crate) fn space(&self) -> Space {
         self.housekeeper.space(self.current_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether entries of so many bytes can be written without waiting for room, and votes behind them. `unqueued` counts bytes
-    /// that were accepted before and may not be in the queue yet.
+    /// Reports whether this many bytes of entries, and votes behind them, can be written without waiting for disk space.
+    /// `unqueued` is the size of entries that were accepted before and may not be in the queue yet.
     ///
-    /// The queue is written in its order, because openraft takes a saved vote for proof that the entries before it are durable.
-    /// So a vote behind entries that wait for room would wait too, and block elections for as long as the disk is full.
+    /// The queue is written in order, because openraft takes a saved vote as proof that the entries before it are durable.
+    /// So a vote behind entries that wait for space would wait too, and block elections for as long as the disk is full.
     pub(crate) fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
         let (queued, operations) = {
             let view = self.view();
@@ -212,11 +213,11 @@ impl Shared {
         };
         let sectors = frame::sectors_for(unqueued.max(queued) + bytes) + operations as u64;
         let needed = sectors * SECTOR_BYTES as u64 + self.reserved_bytes;
-        needed <= self.current_bytes.load(Ordering::Relaxed) || self.housekeeper.secure_next()
+        needed <= self.current_bytes.load(Ordering::Relaxed) || self.housekeeper.ensure_next()
     }
 
-    /// Has everything in the queue written: by the thread, or here and now. What arrives while a sync is under way is queued,
-    /// and the next sync covers all of it.
+    /// Writes the queue, or has the thread write it. Operations that arrive during a sync are queued, and the next sync covers
+    /// all of them.
     pub(crate) fn flush<'a>(self: &'a Arc<Self>, mut view: MutexGuard<'a, View>) {
         if !self.threaded {
             drop(view);
@@ -241,7 +242,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Writes at once; on a simulated disk that is slow, or has no room, in a while.
+    /// Writes at once, or later if a simulated disk is slow or full.
     fn drain_without_thread(self: &Arc<Self>) {
         let pause = match self.view().no_room {
             Some(_) => RETRY,
@@ -272,13 +273,13 @@ impl Shared {
         });
     }
 
-    /// From now on the thread writes, if there is one, or the caller. Both take the queue from its front, one at
-    /// a time, so the order stays.
+    /// Chooses whether the thread writes, if there is one, or the caller. Both take from the front of the queue and
+    /// never at the same time, so the order is kept.
     pub(crate) fn use_log_thread(&self, enabled: bool) {
         self.by_thread.store(enabled && self.threaded, Ordering::Relaxed);
     }
 
-    /// Writes all that is queued.
+    /// Writes the whole queue.
     pub(crate) fn drain(&self) -> Drained {
         match self.writer.lock() {
             Ok(writer) => self.drain_with(writer, MayWait::Yes),
@@ -289,7 +290,7 @@ impl Shared {
         }
     }
 
-    /// The only way to the disk, in all modes.
+    /// Writes the queue. All modes write through here.
     fn drain_with(&self, mut writer: MutexGuard<'_, Writer>, may_wait: MayWait) -> Drained {
         loop {
             let operations = {
@@ -324,13 +325,14 @@ impl Shared {
         }
     }
 
-    /// What follows from a commit. Within the writer's lock, so that the answers keep the order of the frames.
+    /// Completes the operations of a commit. Called under the writer's lock, so that they complete in the order of the
+    /// frames.
     fn complete(&self, operations: Vec<Operation>, committed: Committed, bytes_left: u64) {
         self.current_bytes.store(bytes_left, Ordering::Relaxed);
         let mut view = self.view();
         let written: usize = operations.iter().map(|operation| operation.records.len()).sum();
         view.queued_bytes = view.queued_bytes.saturating_sub(written);
-        if let Some(segment) = committed.begun {
+        if let Some(segment) = committed.new_segment {
             view.files.insert(segment.number, segment.file);
         }
         for (ticket, first, locations) in committed.located {
@@ -342,14 +344,15 @@ impl Shared {
         let had_no_room = view.no_room.take().is_some();
         drop(view);
         if had_no_room {
-            tracing::info!(folder = self.folder, "the log has room again and goes on");
+            tracing::info!(folder = self.folder, "the log has disk space again: writes resume");
         }
         operations.into_iter().for_each(|operation| operation.done.complete(Ok(())));
         self.drained.notify_waiters();
         self.housekeeper.remove(committed.freed);
     }
 
-    /// Nothing was written: it is tried again until there is room, and nothing is acknowledged meanwhile.
+    /// Puts the operations back into the queue. They are retried until there is space, and nothing is acknowledged
+    /// meanwhile.
     fn wait_for_room(&self, operations: Vec<Operation>, error: LogError) {
         if mutation::is_on(Mutation::AcknowledgeWithoutRoom) {
             return operations.into_iter().for_each(|operation| operation.done.complete(Ok(())));
@@ -357,24 +360,24 @@ impl Shared {
         let mut view = self.view();
         view.put_back(operations);
         if view.no_room.is_none() {
-            let why = error.while_it_is_tried_again();
-            tracing::error!("the log is full and acknowledges nothing for now: {why}");
+            let why = error.retry_message();
+            tracing::error!("the log is full, writes are not acknowledged: {why}");
         }
         view.no_room = Some(error);
     }
 
-    /// A slow disk is left to the thread, so that the caller goes on meanwhile.
+    /// Leaves a slow disk to the thread, so that it does not block the caller.
     fn note_speed(&self, average: Duration) {
         let bound = if self.is_slow.load(Ordering::Relaxed) { FAST_AGAIN } else { SLOW };
         self.is_slow.store(average > bound, Ordering::Relaxed);
     }
 
-    /// The log is over: keeps the first error, and gives it to all who wait.
+    /// Stops the log: keeps the first error and completes all operations with it.
     pub(crate) fn fail(&self, operations: Vec<Operation>, error: LogError) {
         let (failure, queue) = {
             let mut view = self.view();
             if view.failure.is_none() {
-                tracing::error!(%error, "the log has failed and takes no more writes");
+                tracing::error!(%error, "the log has failed and accepts no more writes");
             }
             let failure = view.failure.get_or_insert(error).clone();
             view.queued_bytes = 0;
@@ -387,7 +390,7 @@ impl Shared {
         self.drained.notify_waiters();
     }
 
-    /// The log's thread.
+    /// Runs the log's thread.
     pub(crate) fn run(&self) {
         loop {
             let mut view = self.view();
@@ -407,7 +410,7 @@ impl Shared {
         }
     }
 
-    /// Ends [`Shared::run`] after what is queued.
+    /// Ends [`Shared::run`] after the queue is written.
     pub(crate) fn stop(&self) {
         self.view().stop = true;
         self.wake.notify_one();

@@ -1,4 +1,4 @@
-//! The log as openraft sees it.
+//! The log behind openraft's storage traits.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,21 +13,21 @@ use openraft::{OptionalSend, RaftLogReader};
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::oneshot;
 
-use super::entries::Found;
+use super::entries::EntrySource;
 use super::error::LogError;
 use super::housekeeper::Space;
 use super::record::{Record, decode_entry, encode_entry};
 use super::segment;
 use super::shared::Shared;
-use super::writer::{Change, Done, Operation};
+use super::writer::{Change, Completion, Operation};
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
 
-/// What may be queued before an append waits (S11). Far above what openraft keeps in flight.
+/// Maximum size of the queue: beyond it an append waits (S11). Far above what openraft keeps in flight.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// What one answer of `limited_get_log_entries` holds at most, unless the first entry alone is larger.
+/// Maximum size of one result of `limited_get_log_entries`, unless its first entry alone is larger.
 const READ_BYTES_MAX: usize = 4 << 20;
 
-/// The log. Clones share it; with the last one, and the last reader, what is queued is written and the
+/// The log. Clones share it. When the last clone and the last reader are dropped, the queue is written and the
 /// threads end.
 #[derive(Debug, Clone)]
 pub struct LogStore {
@@ -36,14 +36,14 @@ pub struct LogStore {
     sync_seconds: Histogram,
 }
 
-/// Looks at the space of a log without peer_maintenance it open.
+/// Weak handle that reports the free space of a log without keeping it open.
 #[derive(Debug, Clone)]
 pub(crate) struct SpaceWatch {
     shared: Weak<Shared>,
 }
 
 impl SpaceWatch {
-    /// Where the space stands; `None` if the log is closed.
+    /// Returns the space for further entries. `None` if the log is closed.
     pub(crate) fn space(&self) -> Option<Space> {
         self.shared.upgrade().map(|shared| shared.space())
     }
@@ -54,14 +54,14 @@ impl SpaceWatch {
     }
 }
 
-/// Reads the log beside the store, and sees what was appended at once.
+/// Reader of the log. It sees appended entries at once, before they are durable.
 #[derive(Debug, Clone)]
 pub struct LogReader {
     shared: Arc<Shared>,
     _threads: Arc<Threads>,
 }
 
-/// Ends the threads when the last handle goes.
+/// Threads of the log. They end when the last handle is dropped.
 #[derive(Debug)]
 struct Threads {
     shared: Arc<Shared>,
@@ -72,7 +72,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.stop();
         for thread in self.running.drain(..) {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             thread.join().ok();
         }
         if !self.shared.threaded {
@@ -103,72 +103,73 @@ impl LogStore {
             threads.running.push(thread.map_err(|e| failed(&folder, e))?);
         }
         if prepare_ahead {
-            shared.housekeeper.work_ahead();
+            shared.housekeeper.enable_thread();
             let housekeeper = Arc::clone(&shared.housekeeper);
             let run = move || {
                 if catch_unwind(AssertUnwindSafe(|| housekeeper.run())).is_err() {
                     housekeeper.abandon();
                 }
             };
-            // A thread's name holds 15 characters on Linux.
+            // Linux limits thread names to 15 characters.
             let thread = std::thread::Builder::new().name("lockkeeper-segs".to_owned()).spawn(run);
             threads.running.push(thread.map_err(|e| failed(&shared.folder, e))?);
         }
         Ok(LogStore { shared, threads: Arc::new(threads), sync_seconds })
     }
 
-    /// Where the space for further entries stands. To be asked before the log is asked to take more: a log that
-    /// runs out of space acknowledges nothing until there is some.
+    /// Returns the space for further entries. Check it before proposing: a log without space acknowledges nothing
+    /// until there is some.
     pub fn space(&self) -> Space {
         self.shared.space()
     }
 
-    /// Whether entries of so many bytes can be written without waiting for room on the disk, behind `unqueued` bytes that were
-    /// accepted before. Whoever appends without asking may block this node's vote behind what waits.
+    /// Reports whether this many bytes of entries can be written without waiting for disk space, behind `unqueued` bytes
+    /// that were accepted before. An append without this check can block this node's votes behind entries that wait.
     pub fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
         self.shared.has_room_for(unqueued, bytes)
     }
 
-    /// The same for those who may outlive the node.
+    /// Returns a weak handle for tasks that may outlive the node.
     pub(crate) fn space_watch(&self) -> SpaceWatch {
         SpaceWatch { shared: Arc::downgrade(&self.shared) }
     }
 
-    /// The vote that this node has given last.
+    /// Returns the last vote of this node.
     pub fn vote(&self) -> io::Result<Option<Vote>> {
         self.shared.vote()
     }
 
-    /// How long each fdatasync took.
+    /// Returns the histogram of fdatasync durations.
     pub fn sync_seconds(&self) -> Histogram {
         self.sync_seconds.clone()
     }
 
-    /// Whether the log's thread writes from now on, while the caller goes on. Only with [`super::SyncMode::Adaptive`].
+    /// Chooses whether the log's thread writes, or the caller. Only with [`super::SyncMode::Adaptive`].
     pub fn use_log_thread(&self, enabled: bool) {
         self.shared.use_log_thread(enabled);
     }
 
-    /// The error that ended the log, if one did.
+    /// Returns the error that stopped the log, if there is one.
     pub fn failure(&self) -> Option<LogError> {
         self.shared.view().failure.clone()
     }
 
-    /// A reader.
+    /// Creates a reader.
     pub fn reader(&self) -> LogReader {
         LogReader { shared: Arc::clone(&self.shared), _threads: Arc::clone(&self.threads) }
     }
 
-    /// Queues an append in operations that fit into a frame each; only the last one answers.
+    /// Queues an append as operations that each fit into a frame. Only the last one completes the callback.
     fn push_entries(&self, entries: Vec<Entry>, callback: IOFlushed<TypeConfig>) -> Result<(), LogError> {
-        // Encoding is the expensive part, so it comes before the lock.
+        // Encoding is expensive, so it happens before the lock is taken.
         let mut operations: Vec<(Operation, Vec<(Entry, usize)>)> = Vec::new();
         for entry in entries {
             let log_id = entry.log_id;
             if operations.last().is_none_or(|(op, _)| op.records.len() >= self.shared.frame_bytes_max) {
                 let change =
                     Change::Append { ticket: 0, first: log_id.index, last: log_id, payloads: Vec::new() };
-                operations.push((Operation { records: Vec::new(), change, done: Done::Nobody }, Vec::new()));
+                operations
+                    .push((Operation { records: Vec::new(), change, done: Completion::Ignored }, Vec::new()));
             }
             let Some((operation, taken)) = operations.last_mut() else { continue };
             let bytes = encode_entry(&entry, &mut operation.records)?;
@@ -182,24 +183,24 @@ impl LogStore {
 
         let mut view = self.shared.view();
         view.check()?;
-        // All or nothing: a hole is found before anything is queued.
-        let mut standing = view.standing.clone();
+        // All or nothing: a gap is found before anything is queued.
+        let mut meta = view.meta.clone();
         for (entry, _) in operations.iter().flat_map(|(_, entries)| entries) {
-            if !standing.may_follow(entry.log_id.index) {
-                let last = standing.last_index().map_or("none".to_owned(), |last| last.to_string());
+            if !meta.may_follow(entry.log_id.index) {
+                let last = meta.last_index().map_or("none".to_owned(), |last| last.to_string());
                 return Err(LogError::Hole { last, found: entry.log_id.index });
             }
-            standing.append(entry.log_id);
+            meta.append(entry.log_id);
         }
-        view.standing = standing;
+        view.meta = meta;
         let Some((last, _)) = operations.last_mut() else {
-            // Nothing to append: the answer comes after all that was asked before.
-            let change = Change::Committed(view.standing.committed);
-            view.push(Operation { records: Vec::new(), change, done: Done::Raft(callback) });
+            // Nothing to append: the callback completes after all earlier operations.
+            let change = Change::Committed(view.meta.committed);
+            view.push(Operation { records: Vec::new(), change, done: Completion::Raft(callback) });
             self.shared.flush(view);
             return Ok(());
         };
-        last.done = Done::Raft(callback);
+        last.done = Completion::Raft(callback);
         for (mut operation, entries) in operations {
             let number = view.ticket();
             if let Change::Append { ticket, .. } = &mut operation.change {
@@ -214,26 +215,26 @@ impl LogStore {
         Ok(())
     }
 
-    /// Queues a record that changes no entry. `flush` says whether it has to be written soon; otherwise it goes
-    /// with the next frame.
-    fn push(&self, record: Record, change: Change, done: Done, flush: bool) -> Result<(), LogError> {
+    /// Queues a record that is not an entry. With `flush` it is written as soon as possible, otherwise with the
+    /// next frame.
+    fn push(&self, record: Record, change: Change, done: Completion, flush: bool) -> Result<(), LogError> {
         let mut records = Vec::new();
         record.encode(&mut records)?;
         let mut view = self.shared.view();
         view.check()?;
         match &change {
             Change::Append { .. } => {}
-            Change::Vote(vote) => view.standing.vote = Some(*vote),
+            Change::Vote(vote) => view.meta.vote = Some(*vote),
             Change::TruncateAfter(last) => {
-                view.standing.truncate_after(last);
-                let last = view.standing.last_index();
+                view.meta.truncate_after(last);
+                let last = view.meta.last_index();
                 view.entries.truncate_after(last);
             }
             Change::Purge(upto) => {
-                view.standing.purge(upto);
+                view.meta.purge(upto);
                 view.entries.purge(upto.index);
             }
-            Change::Committed(upto) => view.standing.committed = *upto,
+            Change::Committed(upto) => view.meta.committed = *upto,
         }
         view.push(Operation { records, change, done });
         if flush {
@@ -249,7 +250,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
         let view = self.shared.view();
         view.check()?;
-        Ok(LogState { last_purged_log_id: view.standing.purged, last_log_id: view.standing.last })
+        Ok(LogState { last_purged_log_id: view.meta.purged, last_log_id: view.meta.last })
     }
 
     async fn get_log_reader(&mut self) -> LogReader {
@@ -262,23 +263,23 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         let (done, durable) = oneshot::channel();
-        self.push(Record::Vote(*vote), Change::Vote(*vote), Done::Waiter(done), true)?;
+        self.push(Record::Vote(*vote), Change::Vote(*vote), Completion::Waiter(done), true)?;
         match durable.await {
             Ok(result) => Ok(result?),
             Err(_) => Err(LogError::Panicked.into()),
         }
     }
 
-    /// A hint that makes the next start quicker: it goes to the disk with the next frame.
+    /// A hint that speeds up the next start. It is written with the next frame.
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        self.push(Record::Committed(committed), Change::Committed(committed), Done::Nobody, false)?;
+        self.push(Record::Committed(committed), Change::Committed(committed), Completion::Ignored, false)?;
         Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
         let view = self.shared.view();
         view.check()?;
-        Ok(view.standing.committed)
+        Ok(view.meta.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
@@ -288,7 +289,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
         loop {
-            // Registered before the check, or the last wake-up could be missed.
+            // Registers before the check, so that no wake-up is missed.
             let drained = self.shared.drained.notified();
             if self.shared.view().queued_bytes < QUEUE_BYTES_MAX {
                 break;
@@ -299,29 +300,29 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
-    /// Not durable on return, and needs not be: what is appended next comes after it on the disk, and until
-    /// then the old entries are as unacknowledged as they were.
+    /// Not durable on return, and need not be: the next append follows it on disk, and until then the old entries
+    /// remain unacknowledged.
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
         let record = Record::TruncateAfter(last_log_id);
-        self.push(record, Change::TruncateAfter(last_log_id), Done::Nobody, false)?;
+        self.push(record, Change::TruncateAfter(last_log_id), Completion::Ignored, false)?;
         Ok(())
     }
 
-    /// The files go after the record is durable.
+    /// The files are deleted after the record is durable.
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        self.push(Record::Purge(upto), Change::Purge(upto), Done::Nobody, true)?;
+        self.push(Record::Purge(upto), Change::Purge(upto), Completion::Ignored, true)?;
         Ok(())
     }
 }
 
 impl LogReader {
-    /// Entries `start..end`, as many as are there; with a bound in bytes perhaps fewer, but at least one.
+    /// Reads those of the entries `start..end` that are present, up to `bytes_max` but at least one.
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> Result<Vec<Entry>, LogError> {
         let mut found = Vec::new();
         let mut files = Vec::new();
         {
-            // What is to be read is settled under one lock, so the answer is the log at one moment. Places on
-            // the disk stay valid after it: they are never written twice, and an open file outlives its name.
+            // The locations are collected under one lock, so that the result is a consistent view. They stay valid
+            // afterwards: no location is written twice, and an open file outlives its name.
             let view = self.shared.view();
             view.check()?;
             let (first, after) = view.entries.bounds();
@@ -333,8 +334,8 @@ impl LogReader {
                 }
                 let Some(entry) = view.entries.get(index) else { break };
                 files.push(match &entry {
-                    Found::Memory(_) => None,
-                    Found::Disk(location) => view.files.get(&location.segment).cloned(),
+                    EntrySource::Memory(_) => None,
+                    EntrySource::Disk(location) => view.files.get(&location.segment).cloned(),
                 });
                 found.push(entry);
             }
@@ -342,10 +343,14 @@ impl LogReader {
         found.into_iter().zip(files).map(|(entry, file)| self.fetch(entry, file)).collect()
     }
 
-    fn fetch(&self, found: Found, file: Option<Arc<dyn super::disk::DiskFile>>) -> Result<Entry, LogError> {
+    fn fetch(
+        &self,
+        found: EntrySource,
+        file: Option<Arc<dyn super::disk::DiskFile>>,
+    ) -> Result<Entry, LogError> {
         let location = match found {
-            Found::Memory(entry) => return Ok(entry),
-            Found::Disk(location) => location,
+            EntrySource::Memory(entry) => return Ok(entry),
+            EntrySource::Disk(location) => location,
         };
         let name = segment::name(location.segment);
         let damaged = |what| LogError::Damaged {
@@ -378,8 +383,8 @@ impl RaftLogReader<TypeConfig> for LogReader {
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         let entries = self.read(start, end, READ_BYTES_MAX)?;
-        // A replication that was planned before a purge: what is left does not follow what it has sent. With nothing to
-        // send, openraft sends an empty message, and `network/client.rs` ends the stream.
+        // A replication was planned before a purge, and the remaining entries do not follow those it has sent. With
+        // nothing to send, openraft sends an empty message, and `network/client.rs` ends the stream.
         let follows = entries.first().is_none_or(|first| first.log_id.index == start);
         Ok(if follows { entries } else { Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! The writer: puts what is queued into one frame, writes it, and makes it durable with one fdatasync.
+//! The writer: combines queued operations into one frame, writes it, and makes it durable with one fdatasync.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::disk::{Disk, SECTOR_BYTES};
 use super::error::LogError;
 use super::frame::{self, LENGTH_BYTES, Location};
 use super::housekeeper::Housekeeper;
-use super::record::{RECORD_BYTES_MAX, Record, Standing};
+use super::record::{LogMeta, RECORD_BYTES_MAX, Record};
 use super::sector::Place;
 use super::segment::{self, FIRST_SECTOR, Segment};
 use crate::raft::types::{LogId, TypeConfig, Vote};
@@ -21,15 +21,15 @@ use crate::raft::types::{LogId, TypeConfig, Vote};
 /// Window of the moving average of sync times, in syncs.
 const AVERAGED_OVER: u32 = 8;
 
-/// Something to be written.
+/// Records to be written, and the change that they describe.
 pub(crate) struct Operation {
     /// The encoded records.
     pub(crate) records: Vec<u8>,
     pub(crate) change: Change,
-    pub(crate) done: Done,
+    pub(crate) done: Completion,
 }
 
-/// What an operation changes, for the standing at the start of the next segment.
+/// Change made by an operation. Applied to the metadata that the next segment starts with.
 pub(crate) enum Change {
     Append { ticket: u64, first: u64, last: LogId, payloads: Vec<std::ops::Range<u32>> },
     Vote(Vote),
@@ -38,30 +38,30 @@ pub(crate) enum Change {
     Committed(Option<LogId>),
 }
 
-/// Whom to tell when an operation is durable.
-pub(crate) enum Done {
-    Nobody,
+/// Receiver of the result when an operation is durable.
+pub(crate) enum Completion {
+    Ignored,
     Raft(IOFlushed<TypeConfig>),
     Waiter(oneshot::Sender<Result<(), LogError>>),
 }
 
-impl Done {
+impl Completion {
     pub(crate) fn complete(self, result: Result<(), LogError>) {
         match self {
-            Done::Nobody => {}
-            Done::Raft(callback) => callback.io_completed(result.map_err(Into::into)),
-            // Whoever waited may have been dropped; the record is durable all the same.
-            Done::Waiter(waiter) => drop(waiter.send(result)),
+            Completion::Ignored => {}
+            Completion::Raft(callback) => callback.io_completed(result.map_err(Into::into)),
+            // The receiver may have been dropped; the record is durable anyway.
+            Completion::Waiter(waiter) => drop(waiter.send(result)),
         }
     }
 }
 
-/// Why a commit failed.
+/// Reason why a commit failed.
 #[derive(Debug)]
 pub(crate) enum CommitError {
-    /// There is no room for the next segment. Nothing was written: the same commit can be tried again.
+    /// No space for the next segment. Nothing was written, and the same commit can be retried.
     NoRoom(LogError),
-    /// Nobody knows what is on the disk: the writer must not be used again.
+    /// The state of the disk is unknown. The writer must not be used again.
     Failed(LogError),
 }
 
@@ -71,14 +71,14 @@ impl From<LogError> for CommitError {
     }
 }
 
-/// What a commit did.
+/// Result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// Ticket, first index and places, for each append.
+    /// Ticket, first index and locations of each append.
     pub(crate) located: Vec<(u64, u64, Vec<Location>)>,
-    /// The segment that was begun.
-    pub(crate) begun: Option<Segment>,
-    /// Segments that nobody needs any more, the oldest first.
+    /// The new segment, if the commit started one.
+    pub(crate) new_segment: Option<Segment>,
+    /// Segments that can be deleted, oldest first.
     pub(crate) freed: Vec<u64>,
 }
 
@@ -86,55 +86,55 @@ pub(crate) struct Committed {
 #[derive(Debug)]
 pub(crate) struct Closed {
     pub(crate) number: u64,
-    /// The highest index it ever held.
+    /// Highest index that it ever held.
     pub(crate) index_max: Option<u64>,
 }
 
-/// The end of the log. Whoever holds it writes.
+/// Writer at the end of the log. Its mutex serializes all writes.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) housekeeper: Arc<Housekeeper>,
     pub(crate) segment: Segment,
-    /// The next sector to write. Invariant: it and all after it are zero on the disk, durably.
+    /// The next sector to write. Invariant: it and all later sectors of the segment are durably zero.
     pub(crate) sector: u32,
-    /// The number of the next frame.
+    /// Number of the next frame.
     pub(crate) frame: u64,
-    /// What the records on the disk add up to.
-    pub(crate) standing: Standing,
-    /// The highest index in the current segment.
+    /// Metadata that results from the records on disk.
+    pub(crate) meta: LogMeta,
+    /// Highest index in the current segment.
     pub(crate) index_max: Option<u64>,
     pub(crate) closed: VecDeque<Closed>,
     pub(crate) payload: Vec<u8>,
     pub(crate) sectors: Vec<u8>,
-    /// How long each fdatasync took.
+    /// Histogram of fdatasync durations.
     pub(crate) sync_seconds: Histogram,
-    /// A moving average of the same.
+    /// Moving average of fdatasync durations.
     pub(crate) sync_average: Duration,
 }
 
 impl Writer {
-    /// Writes the operations as one frame. When it returns, they are durable.
+    /// Writes the operations as one frame. They are durable on return.
     pub(crate) fn commit(&mut self, operations: &[Operation]) -> Result<Committed, CommitError> {
         let mut committed = Committed::default();
         let record_bytes = operations.iter().map(|operation| operation.records.len()).sum();
         if !self.fits(record_bytes)? {
             if self.sector == FIRST_SECTOR {
-                // The very first entry is larger than the first segment. A segment without a frame in the
-                // middle of the log would look like a loss, so it gets its standing.
+                // The first entry is larger than the first segment. A segment without frames in the middle of the
+                // log would look like lost data, so it gets a checkpoint.
                 self.commit(&[])?;
             }
-            committed.begun = Some(self.roll(record_bytes)?);
+            committed.new_segment = Some(self.roll(record_bytes)?);
         }
         self.payload.clear();
         self.payload.resize(LENGTH_BYTES, 0);
         if self.sector == FIRST_SECTOR {
-            Record::Standing(self.standing.clone()).encode(&mut self.payload)?;
+            Record::Checkpoint(self.meta.clone()).encode(&mut self.payload)?;
         }
         for operation in operations {
             let base = self.payload.len() - LENGTH_BYTES;
             self.payload.extend_from_slice(&operation.records);
-            self.take_in(operation, base, &mut committed);
+            self.apply(operation, base, &mut committed);
         }
 
         let first = Place { segment: self.segment.number, sector: self.sector };
@@ -158,18 +158,18 @@ impl Writer {
         Ok(committed)
     }
 
-    /// Whether these operations need the next segment, and it is not there yet.
+    /// Reports whether these operations need the next segment and it is not ready.
     pub(crate) fn waits_for_segment(&self, operations: &[Operation]) -> bool {
         let record_bytes = operations.iter().map(|operation| operation.records.len()).sum();
         !self.fits(record_bytes).unwrap_or(true) && !self.housekeeper.has_next()
     }
 
-    /// How many bytes can still be written into the current segment.
+    /// Returns the space left in the current segment.
     pub(crate) fn bytes_left(&self) -> u64 {
         (self.segment.sectors - self.sector) as u64 * SECTOR_BYTES as u64
     }
 
-    fn take_in(&mut self, operation: &Operation, base: usize, committed: &mut Committed) {
+    fn apply(&mut self, operation: &Operation, base: usize, committed: &mut Committed) {
         match &operation.change {
             Change::Append { ticket, first, last, payloads } => {
                 let locations = payloads.iter().map(|payload| Location {
@@ -179,32 +179,32 @@ impl Writer {
                     bytes: payload.end - payload.start,
                 });
                 committed.located.push((*ticket, *first, locations.collect()));
-                self.standing.append(*last);
+                self.meta.append(*last);
                 self.index_max = self.index_max.max(Some(last.index));
             }
-            Change::Vote(vote) => self.standing.vote = Some(*vote),
-            Change::TruncateAfter(last) => self.standing.truncate_after(last),
-            Change::Purge(upto) => self.standing.purge(upto),
-            Change::Committed(upto) => self.standing.committed = *upto,
+            Change::Vote(vote) => self.meta.vote = Some(*vote),
+            Change::TruncateAfter(last) => self.meta.truncate_after(last),
+            Change::Purge(upto) => self.meta.purge(upto),
+            Change::Committed(upto) => self.meta.committed = *upto,
         }
     }
 
-    /// Whether these records fit into the current segment.
+    /// Reports whether these records fit into the current segment.
     fn fits(&self, record_bytes: usize) -> Result<bool, LogError> {
-        let standing_bytes = if self.sector == FIRST_SECTOR { self.standing_bytes()? } else { 0 };
-        let sectors = frame::sectors_for(record_bytes + standing_bytes);
+        let checkpoint_bytes = if self.sector == FIRST_SECTOR { self.checkpoint_bytes()? } else { 0 };
+        let sectors = frame::sectors_for(record_bytes + checkpoint_bytes);
         Ok(self.sector as u64 + sectors <= self.segment.sectors as u64)
     }
 
-    fn standing_bytes(&self) -> Result<usize, LogError> {
-        let mut standing = Vec::new();
-        Record::Standing(self.standing.clone()).encode(&mut standing)?;
-        Ok(standing.len())
+    fn checkpoint_bytes(&self) -> Result<usize, LogError> {
+        let mut checkpoint = Vec::new();
+        Record::Checkpoint(self.meta.clone()).encode(&mut checkpoint)?;
+        Ok(checkpoint.len())
     }
 
-    /// Goes on to the next segment, which has room for these records and the standing.
+    /// Switches to the next segment, which has room for these records and a checkpoint.
     fn roll(&mut self, record_bytes: usize) -> Result<Segment, CommitError> {
-        let sectors = FIRST_SECTOR as u64 + frame::sectors_for(record_bytes + self.standing_bytes()?);
+        let sectors = FIRST_SECTOR as u64 + frame::sectors_for(record_bytes + self.checkpoint_bytes()?);
         let sectors = u32::try_from(sectors)
             .map_err(|_| LogError::TooLarge { bytes: record_bytes, bytes_max: RECORD_BYTES_MAX })?;
         let next =
@@ -218,9 +218,10 @@ impl Writer {
         Ok(self.segment.clone())
     }
 
-    /// The oldest segments whose entries are all purged. The purge record is durable by now.
+    /// Removes the oldest segments whose entries are all purged from `closed` and returns their numbers. The purge
+    /// record is already durable.
     pub(crate) fn free(&mut self) -> Vec<u64> {
-        let purged = self.standing.purged_index();
+        let purged = self.meta.purged_index();
         let mut freed = Vec::new();
         while self.closed.front().is_some_and(|closed| closed.index_max <= purged) {
             freed.extend(self.closed.pop_front().map(|closed| closed.number));
@@ -228,7 +229,7 @@ impl Writer {
         freed
     }
 
-    /// One large frame must not keep its buffers for ever.
+    /// Releases the memory of a large frame.
     fn shrink(&mut self) {
         const KEEP_BYTES: usize = 1 << 20;
         self.payload.clear();

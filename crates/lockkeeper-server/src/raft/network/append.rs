@@ -1,4 +1,4 @@
-//! The appends of one replication or heartbeat, on the connection that all share.
+//! The appends of one replication or heartbeat, on the member's shared connection.
 
 use futures_util::stream::{Chain, Iter};
 use futures_util::{Stream, StreamExt};
@@ -10,23 +10,23 @@ use tonic::Status;
 use super::client::{PeerClient, Result};
 use super::codec;
 use super::commit_coalescing::CommitCoalescer;
-use super::link::{Answered, AppendResult, AppendStream};
+use super::link::{AppendResult, AppendStream, LinkAnswer};
 use crate::raft::agreement::TableHash;
 use crate::raft::types::{LogId, TypeConfig};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 type FirstAnd<Requests> = Chain<Iter<std::array::IntoIter<AppendEntriesRequest, 1>>, Requests>;
 
-/// Requests of openraft and the answers of the member, in the same order.
+/// Appends of openraft and their answers, in the same order.
 pub(super) struct Appends<'s, Requests> {
     client: &'s PeerClient,
     requests: CommitCoalescer<FirstAnd<Requests>>,
     is_first: bool,
-    /// Whether there may be more requests.
-    goes_on: bool,
-    /// Opened by the first request that has entries.
+    /// Whether more requests may follow.
+    has_more: bool,
+    /// Opened by the first request with entries.
     stream: Option<AppendStream>,
-    /// What the last request said, if it had no entries.
+    /// Previous entry and commit index of the last request, if it had no entries.
     last_empty: Option<(Option<LogId>, Option<LogId>)>,
     is_stuck: bool,
 }
@@ -45,14 +45,14 @@ where
             client,
             requests,
             is_first: true,
-            goes_on: true,
+            has_more: true,
             stream: None,
             last_empty: None,
             is_stuck: false,
         }
     }
 
-    /// Sends requests until there is an answer; `None` when all are answered and there are no more.
+    /// Sends requests until there is an answer. `None` when all are answered and there are no more.
     pub(super) async fn next_result(&mut self) -> Option<Result<AppendResult>> {
         match self.next().await? {
             Ok(result) => Some(Ok(result)),
@@ -63,7 +63,7 @@ where
     async fn next(&mut self) -> Option<std::result::Result<AppendResult, Status>> {
         if std::mem::take(&mut self.is_first) {
             let first = self.requests.next().await?;
-            self.note(&first);
+            self.detect_stuck(&first);
             if first.entries.is_empty() {
                 return Some(heartbeat(self.client, &first).await);
             }
@@ -74,7 +74,7 @@ where
         loop {
             let Some(stream) = &mut self.stream else {
                 let request = self.requests.next().await?;
-                self.note(&request);
+                self.detect_stuck(&request);
                 if self.is_stuck {
                     return Some(Err(stuck()));
                 }
@@ -86,40 +86,40 @@ where
             if stream.is_idle() && self.is_stuck {
                 return Some(Err(stuck()));
             }
-            if stream.is_idle() && !self.goes_on {
+            if stream.is_idle() && !self.has_more {
                 return None;
             }
-            let takes_more = self.goes_on && stream.has_room();
+            let takes_more = self.has_more && stream.has_room();
             tokio::select! {
                 biased;
                 answer = stream.next_answer() => return Some(answer),
                 request = self.requests.next(), if takes_more => match request {
                     Some(request) => {
-                        self.note(&request);
+                        self.detect_stuck(&request);
                         if self.is_stuck {
-                            self.goes_on = false;
+                            self.has_more = false;
                         } else if let Err(status) = self.send(&request).await {
                             return Some(Err(status));
                         }
                     }
-                    None => self.goes_on = false,
+                    None => self.has_more = false,
                 },
             }
         }
     }
 
-    /// Nothing new, twice: the entries that openraft wants to send have been purged. It can come back to such a plan although it
-    /// has made a better one since, and would stay with it for as long as the stream lasts.
-    fn note(&mut self, request: &AppendEntriesRequest) {
+    /// Detects two empty requests in a row with the same content: the entries that openraft wants to send have been purged. It can
+    /// return to such an outdated plan, and would keep it until the stream ends.
+    fn detect_stuck(&mut self, request: &AppendEntriesRequest) {
         let empty = request.entries.is_empty().then_some((request.prev_log_id, request.leader_commit));
         self.is_stuck = empty.is_some() && empty == self.last_empty;
         self.last_empty = empty;
     }
 
     async fn send(&mut self, request: &AppendEntriesRequest) -> std::result::Result<(), Status> {
-        // An entry that was once read from the log can always be encoded.
+        // An entry that was read from the log can always be encoded.
         let body = codec::encode_append(request).map_err(|error| {
-            tracing::error!(%error, "entries cannot be replicated");
+            tracing::error!(%error, "failed to encode entries for replication");
             Status::internal(error)
         })?;
         if self.stream.is_none() {
@@ -136,8 +136,8 @@ where
     }
 }
 
-/// A request without entries at the beginning is a heartbeat, or a question how far the member is. The member handles it beside the
-/// entries of other streams.
+/// Sends a first request without entries: a heartbeat, or a probe of the member's progress. The member handles it concurrently with
+/// the entries of other streams.
 async fn heartbeat(
     client: &PeerClient,
     request: &AppendEntriesRequest,
@@ -145,16 +145,16 @@ async fn heartbeat(
     let body = codec::encode_append(request).map_err(Status::internal)?;
     let kind = Kind::Heartbeat(peer::AppendRequest { body, stream: 0, majority: majority(client) });
     match client.link.call(kind, Some(request.vote)).await? {
-        Answered::Append(result) => Ok(result),
-        _ => Err(Status::internal("the answer is not that to an append")),
+        LinkAnswer::Append(result) => Ok(result),
+        _ => Err(Status::internal("the answer to an append has the wrong type")),
     }
 }
 
-/// What the leader knows about the lock table of a majority.
+/// Returns the table hash that a majority has reported.
 fn majority(client: &PeerClient) -> Option<peer::TableHash> {
-    client.links.shared.agreement.of_majority().map(TableHash::to_wire)
+    client.links.shared.agreement.majority_hash().map(TableHash::to_wire)
 }
 
 fn stuck() -> Status {
-    Status::unavailable("what it needs is no longer in the log")
+    Status::unavailable("the entries that the member needs are no longer in the log")
 }

@@ -1,12 +1,12 @@
-//! Pauses between two attempts to connect.
+//! Exponential backoff between connection attempts.
 
 use std::time::Duration;
 
-/// Short at first, because a node that was restarted is soon back.
+/// The first pause is short, because a restarted node is soon back.
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Pauses that double, each with a random part, so that not all members try at the same moment.
+/// Exponential backoff with jitter, so that members do not retry at the same moment.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -17,12 +17,12 @@ impl Backoff {
         Backoff { next: FIRST }
     }
 
-    /// The connection worked: the next pause is short again.
+    /// Restarts with the first pause after a successful connection.
     pub(super) fn reset(&mut self) {
         self.next = FIRST;
     }
 
-    /// The next pause: between one half and all of it.
+    /// Returns the next pause, with a jitter of up to one half.
     pub(super) fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(LONGEST);
@@ -30,7 +30,7 @@ impl Backoff {
     }
 }
 
-/// A random time below this one; zero if there is no chance to be had.
+/// Returns a random duration below `limit`, or zero if the random source fails.
 pub(crate) fn random_below(limit: Duration) -> Duration {
     let micros = (limit.as_micros() as u64).max(1);
     Duration::from_micros(lockkeeper_net::random::number().unwrap_or_default() % micros)
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_limit_and_begin_again() {
+    fn pauses_grow_to_a_limit_and_restart_after_a_reset() {
         let mut backoff = Backoff::new();
         let mut limit = FIRST;
         for _ in 0..10 {

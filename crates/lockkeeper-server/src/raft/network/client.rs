@@ -1,5 +1,5 @@
-//! A member, as openraft speaks with it. Each replication and each heartbeat has its own client; all clients of a member share its
-//! one connection.
+//! openraft's client of a member. Each replication and each heartbeat has its own client; all clients of a member share its
+//! connection.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::append::Appends;
-use super::link::{Answered, Link};
+use super::link::{Link, LinkAnswer};
 use super::links::Links;
 use super::{MESSAGE_BYTES_MAX, backoff, codec, transfer};
 use crate::raft::snapshot::SnapshotImage;
@@ -33,20 +33,20 @@ use crate::raft::types::{Member, TypeConfig, Vote};
 
 pub(super) type Result<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
-/// A member that is spoken to.
+/// Client of one member.
 #[derive(Debug)]
 pub(crate) struct PeerClient {
     pub(super) links: Arc<Links>,
     pub(super) link: Arc<Link>,
     target: u64,
     member: Member,
-    /// For snapshots.
+    /// Used for snapshots.
     grpc: Option<Grpc<Channel>>,
 }
 
 impl PeerClient {
     pub(super) fn new(links: Arc<Links>, target: u64, member: Member) -> PeerClient {
-        let link = links.to(target, &member);
+        let link = links.get_or_open(target, &member);
         PeerClient { links, link, target, member, grpc: None }
     }
 
@@ -59,12 +59,12 @@ impl PeerClient {
         RPCError::Unreachable(self.unreachable(why))
     }
 
-    /// The member did not do what was asked.
+    /// Converts a refusal of the member.
     pub(super) fn refused(&self, status: &Status) -> Unreachable<TypeConfig> {
         if status.code() == Code::FailedPrecondition {
-            // Not a matter of time: somebody has to do something.
+            // Retries don't help: an operator has to resolve it.
             tracing::error!(node = self.target, address = %self.member.peer, why = status.message(),
-                "a member refuses to speak with this node");
+                "a member refuses requests of this node");
         }
         self.unreachable(status.message())
     }
@@ -86,7 +86,7 @@ impl PeerClient {
         self.links.shared.header(self.target, &self.member)
     }
 
-    /// One question and its answer.
+    /// Sends a request and waits for its answer.
     async fn call<Request, Answer>(
         &mut self,
         request: &Request,
@@ -100,8 +100,8 @@ impl PeerClient {
         let body = codec::encode(request).map_err(|why| self.failed(why))?;
         let limit = option.hard_ttl();
         match timeout(limit, self.link.call(kind(body), None)).await {
-            Ok(Ok(Answered::Body(body))) => codec::decode(&body).map_err(|why| self.failed(why)),
-            Ok(Ok(_)) => Err(self.failed("the answer is that to another question")),
+            Ok(Ok(LinkAnswer::Body(body))) => codec::decode(&body).map_err(|why| self.failed(why)),
+            Ok(Ok(_)) => Err(self.failed("the answer has the wrong type")),
             Ok(Err(status)) => Err(RPCError::Unreachable(self.refused(&status))),
             Err(_) => Err(self.failed(format!("no answer within {limit:?}"))),
         }
@@ -111,13 +111,13 @@ impl PeerClient {
 impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotImage;
 
-    /// openraft itself sends all appends and heartbeats with `stream_append`.
+    /// Never called: openraft sends all appends and heartbeats with `stream_append`.
     async fn append_entries(
         &mut self,
         _request: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>> {
-        Err(self.failed("appends go on a stream"))
+        Err(self.failed("appends are only sent on a stream"))
     }
 
     fn stream_append<'s, S>(
@@ -129,8 +129,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
-            // The pause after a failure is taken by the requests: a call before the first of them would be made
-            // again and again without one.
+            // openraft backs off between requests. A call before the first request would be repeated without a pause.
             let Some(first) = input.next().await else {
                 let nothing: BoxStream<'s, _> = Box::pin(futures_util::stream::empty());
                 return Ok(nothing);
@@ -139,8 +138,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             let results = futures_util::stream::unfold(Some(appends), |appends| async move {
                 let mut appends = appends?;
                 let result = appends.next_result().await?;
-                let goes_on = matches!(result, Ok(Ok(_)));
-                Some((result, goes_on.then_some(appends)))
+                let continues = matches!(result, Ok(Ok(_)));
+                Some((result, continues.then_some(appends)))
             });
             let results: BoxStream<'s, _> = Box::pin(results);
             Ok(results)

@@ -1,4 +1,4 @@
-//! Raft's messages as bytes. Both ends have the same format, or they do not speak at all.
+//! Encoding of raft's messages. Both ends use the same format, or refuse the connection.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -9,12 +9,12 @@ use crate::raft::types::TypeConfig;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 
-/// A message as bytes.
+/// Encodes a message.
 pub(super) fn encode<T: Serialize>(message: &T) -> Result<Bytes, String> {
     encoded(postcard::to_extend(message, Vec::with_capacity(256)))
 }
 
-/// The same for entries, of which most is encoded already.
+/// Encodes entries, whose batches are already encoded.
 pub(super) fn encode_append(request: &AppendEntriesRequest) -> Result<Bytes, String> {
     encoded(encoded_batch::put_append(request))
 }
@@ -23,12 +23,12 @@ fn encoded(result: postcard::Result<Vec<u8>>) -> Result<Bytes, String> {
     result.map(Bytes::from).map_err(|error| format!("a message for another member can't be encoded: {error}"))
 }
 
-/// The message in these bytes.
+/// Decodes a message.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     decoded(postcard::take_from_bytes(bytes))
 }
 
-/// The same for entries, which keep their bytes.
+/// Decodes entries, whose batches keep their encoded bytes.
 pub(super) fn decode_append(bytes: &[u8]) -> Result<AppendEntriesRequest, String> {
     decoded(encoded_batch::take_append(bytes))
 }
@@ -36,7 +36,7 @@ pub(super) fn decode_append(bytes: &[u8]) -> Result<AppendEntriesRequest, String
 fn decoded<T>(result: postcard::Result<(T, &[u8])>) -> Result<T, String> {
     match result {
         Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(format!("a message of another member has {} bytes too many", rest.len())),
-        Err(error) => Err(format!("a message of another member can't be decoded: {error}")),
+        Ok((_, rest)) => Err(format!("a message from another member has {} trailing bytes", rest.len())),
+        Err(error) => Err(format!("a message from another member can't be decoded: {error}")),
     }
 }

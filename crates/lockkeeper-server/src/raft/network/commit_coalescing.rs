@@ -1,5 +1,5 @@
 //! Coalesces commit-only messages into the next AppendEntries. openraft sends one after each entry. While more entries follow, the
-//! next of them carries the same commit index, and nobody waits for a follower that applies an entry a few milliseconds later.
+//! next one carries the same commit index. A follower may then apply an entry a few milliseconds later, which no client waits for.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use crate::raft::types::{LogId, TypeConfig};
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 
-/// How long a commit-only message waits for an entry that can carry it. Longer than an entry takes under load, and short enough for
-/// readers of a follower.
+/// Maximum delay of a commit-only message. Longer than the interval between entries under load, and short enough for readers of a
+/// follower.
 const COALESCE_FOR: Duration = Duration::from_millis(4);
 
-/// The append requests of one stream to a member, without commit-only ones that the next request replaces.
+/// Stream of append requests to a member, without the commit-only ones that the next request replaces.
 pub(super) struct CommitCoalescer<Requests> {
     requests: Requests,
     /// Last entry and commit index of the request that was passed on last. `None` before the first request, which is never held
@@ -36,7 +36,7 @@ impl<Requests> CommitCoalescer<Requests> {
         CommitCoalescer { requests, last_passed: None, held_back: None, until, ended: false }
     }
 
-    /// Whether the request only raises the commit index.
+    /// Reports whether the request only raises the commit index.
     fn is_commit_only(&self, request: &AppendEntriesRequest) -> bool {
         let Some((last, commit)) = &self.last_passed else { return false };
         request.entries.is_empty() && request.prev_log_id == *last && request.leader_commit > *commit
@@ -65,7 +65,7 @@ where
                     }
                 }
                 Poll::Ready(Some(request)) => {
-                    // It carries the commit index of the one held back too: commit indexes never decrease.
+                    // It covers the commit index of the one held back: commit indexes never decrease.
                     this.held_back = None;
                     return this.pass(request);
                 }
@@ -99,7 +99,7 @@ mod tests {
         (index > 0).then(|| log_id::<TypeConfig>(1, 1, index))
     }
 
-    /// The entry behind `previous`, or none, and what is committed.
+    /// Builds a request with this many entries after `previous`, and this commit index.
     fn request(previous: u64, entries: u64, commit: u64) -> AppendEntriesRequest {
         let blank = |index| Entry::new(log_id::<TypeConfig>(1, 1, index), EntryPayload::Blank);
         AppendEntriesRequest {
@@ -117,15 +117,15 @@ mod tests {
         (sender, CommitCoalescer::new(ReceiverStream::new(receiver)))
     }
 
-    /// Previous entry, entries and commit of what is passed on now.
+    /// Returns previous entry, number of entries and commit index of the request that is ready now.
     fn now(passed: &mut Passed) -> Option<(u64, usize, u64)> {
-        let request = passed.next().now_or_never()?.expect("it goes on");
+        let request = passed.next().now_or_never()?.expect("the stream has ended");
         let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         Some((index(request.prev_log_id), request.entries.len(), index(request.leader_commit)))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_commit_goes_with_the_next_entry() {
+    async fn a_commit_is_merged_into_the_next_entry() {
         let (sender, mut passed) = stream();
         sender.try_send(request(7, 1, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 1, 7)));
@@ -134,20 +134,20 @@ mod tests {
         sender.try_send(request(8, 1, 8)).expect("open");
         assert_eq!(now(&mut passed), Some((8, 1, 8)));
         assert_eq!(now(&mut passed), None);
-        // And not once more when its time would have come.
+        // It is not sent again after its delay.
         tokio::time::advance(2 * COALESCE_FOR).await;
         assert_eq!(now(&mut passed), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_next_entry_it_goes_alone_and_soon() {
+    async fn a_commit_without_a_next_entry_is_sent_after_a_short_delay() {
         let (sender, mut passed) = stream();
         sender.try_send(request(7, 2, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 2, 7)));
         sender.try_send(request(9, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), None);
         tokio::time::advance(COALESCE_FOR - Duration::from_millis(1)).await;
-        // The latest replaces those before it, and does not wait anew.
+        // The latest replaces earlier ones, and does not restart the delay.
         sender.try_send(request(9, 0, 9)).expect("open");
         assert_eq!(now(&mut passed), None);
         tokio::time::advance(Duration::from_millis(2)).await;
@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_never_withheld() {
+    async fn a_probe_is_never_held_back() {
         let (sender, mut passed) = stream();
-        // The first request of a stream asks how far the member is.
+        // The first request of a stream probes the member's progress.
         sender.try_send(request(7, 0, 7)).expect("open");
         assert_eq!(now(&mut passed), Some((7, 0, 7)));
-        // One about another entry than the last, or without news, is one too.
+        // So does a request about another entry than the last, or with the same commit index.
         sender.try_send(request(5, 0, 8)).expect("open");
         assert_eq!(now(&mut passed), Some((5, 0, 8)));
         sender.try_send(request(5, 0, 8)).expect("open");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_the_requests_loses_nothing() {
+    async fn a_held_back_commit_is_sent_when_the_requests_end() {
         let (sender, mut passed) = stream();
         sender.try_send(request(0, 1, 0)).expect("open");
         assert_eq!(now(&mut passed), Some((0, 1, 0)));

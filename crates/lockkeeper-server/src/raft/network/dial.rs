@@ -16,16 +16,16 @@ use tower_service::Service;
 
 use crate::raft::timing::Timing;
 
-/// What may be under way on one stream and on one connection.
+/// HTTP/2 flow-control window of a stream and of a connection.
 const WINDOW_BYTES: u32 = 8 << 20;
 
 impl Dialer {
-    /// A gRPC channel to the node at this address that connects on first use, and reconnects.
+    /// Creates a gRPC channel to this address that connects on first use, and reconnects.
     pub(super) fn connect_lazily(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
         Ok(endpoint(address, timing)?.connect_with_connector_lazy(self.clone()))
     }
 
-    /// A connected gRPC channel to the node at this address.
+    /// Connects a gRPC channel to this address.
     pub(super) async fn connect_grpc(&self, address: &str, timing: &Timing) -> Result<Channel, String> {
         let endpoint = endpoint(address, timing)?;
         endpoint.connect_with_connector(self.clone()).await.map_err(|error| root_cause(&error))
@@ -34,7 +34,7 @@ impl Dialer {
 
 fn endpoint(address: &str, timing: &Timing) -> Result<Endpoint, String> {
     Ok(Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("{address} is not an address: {error}"))?
+        .map_err(|error| format!("{address} is not a valid address: {error}"))?
         .connect_timeout(timing.connect_within())
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -43,7 +43,7 @@ fn endpoint(address: &str, timing: &Timing) -> Result<Endpoint, String> {
         .keep_alive_while_idle(true))
 }
 
-/// The root cause of a connection error: the outer errors only say that there is no connection.
+/// Returns the root cause of a connection error. The outer errors only say that there is no connection.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -52,19 +52,19 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Opens connections to members, the way all connections are opened here. Members show each other their certificates.
+/// Opens connections to members. Under TLS, members show each other their certificates.
 #[derive(Debug, Clone, Default)]
 pub struct Dialer {
     tls: Option<ClientTls>,
 }
 
 impl Dialer {
-    /// Under TLS, if it is given.
+    /// Creates a dialer that uses TLS if it is given.
     pub fn new(tls: Option<ClientTls>) -> Dialer {
         Dialer { tls }
     }
 
-    /// Opens a connection on which this protocol is spoken; the socket is prepared by the caller before anything is sent.
+    /// Opens a connection for this protocol. `prepare` sets socket options before anything is sent.
     pub(super) async fn connect(
         &self,
         address: &str,

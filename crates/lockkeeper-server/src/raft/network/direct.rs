@@ -1,5 +1,5 @@
-//! A connection between members: frames straight on TCP, each behind its length, after a greeting from both sides. No HTTP/2 and none
-//! of its tasks are between openraft and the socket. See docs/adr/0015-entries-on-tcp.md.
+//! A connection between members: length-prefixed frames directly on TCP, after a greeting from both sides. There is no HTTP/2, and none
+//! of its tasks, between openraft and the socket. See docs/adr/0015-entries-on-tcp.md.
 
 use std::io;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use tokio::time::timeout;
 use super::MESSAGE_BYTES_MAX;
 use super::dial::Dialer;
 
-/// What is read at once.
+/// Minimum buffer space for a read.
 const READ_BYTES: usize = 16 << 10;
-/// TCP keepalive: an idle connection is probed after this time, so that the next entry does not have to discover that it is cut.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// TCP keepalive: an idle connection is enabled after this time, so that a cut is detected before the next entry is sent.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
-/// Largest message of somebody who has not proved yet to be a member. The first request of a member is a ping.
+/// Maximum size of a message from a sender that has not proved its membership. The first request of a member is a ping.
 const UNPROVEN_BYTES_MAX: usize = 64 << 10;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Both halves of a connection, by which members have greeted each other.
+/// Both halves of a connection between members.
 pub(super) struct Direct {
     incoming: Incoming,
     outgoing: Outgoing,
@@ -53,7 +53,7 @@ impl Direct {
     /// Connects to a member and greets it.
     pub(super) async fn open(dialer: &Dialer, address: &str, limit: Duration) -> io::Result<Direct> {
         let greeted = async {
-            let mut direct = Direct::new(dialer.connect(address, None, probe).await?);
+            let mut direct = Direct::new(dialer.connect(address, None, enable_keepalive).await?);
             direct.greet().await?;
             direct.expect_greeting().await?;
             io::Result::Ok(direct)
@@ -62,7 +62,6 @@ impl Direct {
         greeted.map_err(|_| io::Error::other(format!("no connection within {limit:?}")))?
     }
 
-    /// Both halves.
     pub(super) fn split(self) -> (Incoming, Outgoing) {
         (self.incoming, self.outgoing)
     }
@@ -86,26 +85,29 @@ impl Direct {
         self.incoming.reader.read_exact(&mut greeting).await?;
         match &greeting == MEMBERS_GREETING {
             true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "a member answers with something else")),
+            false => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the other side does not speak the members' protocol",
+            )),
         }
     }
 }
 
-/// The half that is read.
+/// Read half of a connection.
 pub(super) struct Incoming {
     reader: Reader,
     buffer: BytesMut,
-    /// Largest message that is read.
+    /// Maximum size of a message.
     bytes_max: usize,
 }
 
 impl Incoming {
-    /// Reads messages up to this size from now on.
+    /// Sets the maximum size of a message.
     pub(super) fn set_bytes_max(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
 
-    /// The next message; `None` at the end. Cancel-safe: what was read stays in the buffer.
+    /// Reads the next message. `None` at the end. Cancel-safe: bytes that were read stay in the buffer.
     pub(super) async fn next<M: Message + Default>(&mut self) -> io::Result<Option<M>> {
         loop {
             let message = frame::decode(&mut self.buffer, self.bytes_max)
@@ -124,7 +126,7 @@ impl Incoming {
     }
 }
 
-/// The half that is written.
+/// Write half of a connection.
 pub(super) struct Outgoing {
     writer: Writer,
     /// Frames that are not written yet.
@@ -133,7 +135,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Adds a message to what is to be written.
+    /// Queues a message.
     pub(super) fn push(&mut self, message: &impl Message) {
         frame::encode(message, &mut self.out);
         self.is_flushed = false;
@@ -143,7 +145,7 @@ impl Outgoing {
         self.out.is_empty() && self.is_flushed
     }
 
-    /// Writes all of it. Cancel-safe: what was written is gone from the buffer.
+    /// Writes all queued messages. Cancel-safe: bytes that were written leave the buffer.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
             if self.writer.write_buf(&mut self.out).await? == 0 {
@@ -156,13 +158,13 @@ impl Outgoing {
     }
 }
 
-/// Enables TCP keepalive, so that the system notices a cut connection while it is idle.
-fn probe(stream: &TcpStream) {
-    let probed = sockopt::set_socket_keepalive(stream, true)
-        .and_then(|()| sockopt::set_tcp_keepidle(stream, SILENT_AFTER))
+/// Enables TCP keepalive, so that the system detects a cut connection while it is idle.
+fn enable_keepalive(stream: &TcpStream) {
+    let enabled = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, IDLE_AFTER))
         .and_then(|()| sockopt::set_tcp_keepintvl(stream, PROBE_EVERY))
         .and_then(|()| sockopt::set_tcp_keepcnt(stream, PROBES));
-    if let Err(error) = probed {
+    if let Err(error) = enabled {
         tracing::debug!(%error, "failed to enable TCP keepalive");
     }
 }
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_is_broken_off_goes_on_where_it_was() {
+    async fn an_interrupted_write_resumes_where_it_stopped() {
         let (one, other) = tokio::io::duplex(64);
         let ((_incoming, mut outgoing), (mut incoming, _outgoing)) = (on(one), on(other));
         let long: &[u8] = &[7; 1_000];
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_must_greet_as_members() {
+    async fn a_wrong_greeting_is_refused() {
         let (one, mut other) = tokio::io::duplex(64);
         other.write_all(b"LKSTRM1\n").await.unwrap();
         let refused = Direct::accept(net::Stream::Other(Box::new(one))).await.err().expect("refused");

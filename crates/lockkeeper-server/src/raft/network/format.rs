@@ -1,10 +1,10 @@
-//! How raft's messages are wrapped in requests and answers, by the format of the connection. Format 1 does not wrap them.
+//! Wrapping of raft's messages in requests and answers, by the format of the connection. Format 1 does not wrap them.
 
 use bytes::Bytes;
 use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
 use lockkeeper_api::peer::peer_request::Kind;
 
-/// The raft message in a request.
+/// Returns the raft message in a request.
 fn request_body(kind: &mut Kind) -> Option<&mut Bytes> {
     match kind {
         Kind::Append(append) | Kind::Heartbeat(append) => Some(&mut append.body),
@@ -15,7 +15,7 @@ fn request_body(kind: &mut Kind) -> Option<&mut Bytes> {
     }
 }
 
-/// The raft message in an answer.
+/// Returns the raft message in an answer.
 fn answer_body(kind: &mut AnswerKind) -> Option<&mut Bytes> {
     match kind {
         AnswerKind::Append(append) => Some(&mut append.body),
@@ -40,7 +40,7 @@ pub(super) fn unwrap_answer(format: u32, kind: &mut AnswerKind) -> Result<(), St
     answer_body(kind).map_or(Ok(()), |body| unwrap(format, body))
 }
 
-/// Format 2, which only test builds know, appends a checksum.
+/// Format 2, which exists only in test builds, appends a checksum.
 #[cfg(feature = "next-version")]
 fn wrap(format: u32, body: &mut Bytes) {
     if format >= 2 {
@@ -57,7 +57,7 @@ fn unwrap(format: u32, body: &mut Bytes) -> Result<(), String> {
     let checksum = body.split_off(content);
     match checksum[..] == crc32fast::hash(body).to_le_bytes() {
         true => Ok(()),
-        false => Err("the checksum of a message in format 2 does not fit".to_owned()),
+        false => Err("the checksum of a message in format 2 does not match".to_owned()),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrapped_in_a_format_is_read_in_it_alone() {
+    fn a_wrapped_message_is_read_in_its_own_format() {
         for format in [1, 2] {
             let mut kind = Kind::Vote(Bytes::from_static(b"a vote"));
             wrap_request(format, &mut kind);

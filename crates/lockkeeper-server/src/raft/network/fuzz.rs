@@ -1,4 +1,4 @@
-//! What members say to each other, for `crate::fuzz`.
+//! Fuzz targets of the messages between members, for `crate::fuzz`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::codec;
 use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::types::{Entry, Proposal, SnapshotMeta, TypeConfig, Vote};
 
-/// Reads the bytes as each of the messages.
+/// Decodes the bytes as each type of message.
 pub(crate) fn messages(bytes: &[u8]) {
     one::<openraft::raft::AppendEntriesRequest<TypeConfig>>(bytes);
     let plain = codec::decode::<openraft::raft::AppendEntriesRequest<TypeConfig>>(bytes);
@@ -36,7 +36,7 @@ fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
     }
 }
 
-/// Messages of every kind.
+/// Returns encoded example messages.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let id = openraft::testing::log_id::<TypeConfig>(3, 1, 7);
     let batch = Batch { now: CellTime(5), utc_ms: 0, commands: vec![Command::Tick] };

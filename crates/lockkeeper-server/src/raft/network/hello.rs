@@ -1,4 +1,4 @@
-//! Hello: who is there? Asked by a node that starts, and before a member is added. Join: how a node gets the cell's secret.
+//! Hello: identifies another node, at startup and before a member is added. Join: gives a node the cell's secret.
 
 use lockkeeper_api::peer;
 use lockkeeper_api::peer::peer_client::PeerClient;
@@ -6,69 +6,69 @@ use lockkeeper_core::CellVersion;
 
 use super::Dialer;
 use crate::data_dir::Identity;
+use crate::formation::versions::Versions;
 use crate::raft::timing::Timing;
 use crate::raft::types::Member;
-use crate::versions::Versions;
 
-/// What a node says about itself.
+/// A node's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Its id.
+    /// Its ID.
     pub node_id: u64,
-    /// How the others should know it. Its data folder is 0 if it does not take the asking node for a member.
+    /// Its entry in the membership. The data folder is 0 if it does not accept the requesting node as a member.
     pub member: Member,
     /// Its cell, if it belongs to one.
     pub cell: Option<String>,
-    /// The members of its cell; or those it was started with, if it belongs to none. Empty if it does not take the asking
-    /// node for a member.
+    /// The members of its cell, or the members that it was started with if it belongs to none. Empty if it does not accept
+    /// the requesting node as a member.
     pub members: Vec<(u64, Member)>,
-    /// What its cell knows about the asking node.
+    /// Status of the requesting node in its cell.
     pub standing: peer::Standing,
-    /// The highest cell version that it supports.
+    /// Highest cell version that it supports.
     pub cell_version_max: CellVersion,
 }
 
-/// What it takes to ask another node something before it is a member.
+/// Parameters of requests to nodes that need not be members yet.
 #[derive(Debug, Clone)]
-pub struct Contact<'a> {
-    /// How other nodes are reached.
+pub struct PeerContext<'a> {
+    /// Opens the connections.
     pub dialer: &'a Dialer,
-    /// How long they may take.
+    /// Defines the time limits.
     pub timing: &'a Timing,
-    /// What this node supports.
+    /// Versions that this node supports.
     pub versions: Versions,
-    /// Who asks.
+    /// Identity of this node.
     pub own: Identity,
 }
 
-impl Contact<'_> {
-    async fn ask<T>(&self, asking: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+impl PeerContext<'_> {
+    async fn within_limit<T>(&self, request: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let limit = self.timing.hello_within();
-        let asked = tokio::time::timeout(limit, asking).await;
-        asked.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+        let answer = tokio::time::timeout(limit, request).await;
+        answer.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
     }
 }
 
-/// Asks the node at this address who it is.
-pub async fn hello(contact: &Contact<'_>, address: &str) -> Result<PeerInfo, String> {
-    let own = &contact.own;
+/// Asks the node at this address for its identity.
+pub async fn hello(context: &PeerContext<'_>, address: &str) -> Result<PeerInfo, String> {
+    let own = &context.own;
     let request = peer::HelloRequest {
         node_id: own.node_id,
         cell: own.cell.clone(),
         folder: own.folder,
         proof: own.proof(0, 0).into(),
     };
-    let asking = async {
-        let mut client = PeerClient::new(contact.dialer.connect_grpc(address, contact.timing).await?);
+    let call = async {
+        let mut client = PeerClient::new(context.dialer.connect_grpc(address, context.timing).await?);
         client.hello(request).await.map_err(|status| status.message().to_owned())
     };
-    let answer = contact.ask(asking).await?.into_inner();
+    let answer = context.within_limit(call).await?.into_inner();
     let (format_min, format_max) = (answer.format_min, answer.format_max);
-    if contact.versions.common_format(format_min, format_max).is_none() {
-        return Err(contact.versions.no_common_format(format_min, format_max));
+    if context.versions.common_format(format_min, format_max).is_none() {
+        return Err(context.versions.no_common_format(format_min, format_max));
     }
     let standing = answer.standing();
-    let member = answer.member.ok_or_else(|| "it does not say who it is".to_owned())?;
+    let member = answer.member.ok_or_else(|| "its answer lacks its identity".to_owned())?;
     Ok(PeerInfo {
         node_id: member.node_id,
         member: from_wire(member).1,
@@ -79,12 +79,12 @@ pub async fn hello(contact: &Contact<'_>, address: &str) -> Result<PeerInfo, Str
     })
 }
 
-/// Makes a node, which must belong to no other formed cell, a future member of this node's cell. Repeating it changes nothing.
-pub async fn join(contact: &Contact<'_>, node_id: u64, member: &Member) -> Result<(), String> {
-    let own = &contact.own;
+/// Prepares a node, which must not belong to another formed cell, to join this node's cell. Idempotent.
+pub async fn join(context: &PeerContext<'_>, node_id: u64, member: &Member) -> Result<(), String> {
+    let own = &context.own;
     let secret = own.secret.as_ref().ok_or("this node belongs to no cell")?;
     let header = peer::Header {
-        format: contact.versions.format_min,
+        format: context.versions.format_min,
         cell: own.cell.clone(),
         from: own.node_id,
         to: node_id,
@@ -92,11 +92,11 @@ pub async fn join(contact: &Contact<'_>, node_id: u64, member: &Member) -> Resul
         proof: own.proof(node_id, member.folder).into(),
     };
     let request = peer::JoinRequest { header: Some(header), secret: secret.to_bytes().into() };
-    let asking = async {
-        let mut client = PeerClient::new(contact.dialer.connect_grpc(&member.peer, contact.timing).await?);
+    let call = async {
+        let mut client = PeerClient::new(context.dialer.connect_grpc(&member.peer, context.timing).await?);
         client.join(request).await.map(drop).map_err(|status| status.message().to_owned())
     };
-    contact.ask(asking).await
+    context.within_limit(call).await
 }
 
 fn from_wire(member: peer::Member) -> (u64, Member) {

@@ -1,8 +1,8 @@
-//! The one lasting connection to a member, which carries entries, heartbeats, votes, pings and their answers
+//! The persistent connection to a member, which carries entries, heartbeats, votes, pings and their answers
 //! (docs/adr/0021-member-connections.md).
 //!
-//! Requests are numbered, and an answer has the number of its request. So a heartbeat does not wait for the answer to the entries
-//! before it, and an answer that comes after its caller has given up still counts for the lease.
+//! Requests are numbered, and an answer has the number of its request. So a heartbeat does not wait for the answers to earlier
+//! entries, and an answer that arrives after its caller has given up still counts for the lease.
 
 #[cfg(test)]
 mod tests;
@@ -27,57 +27,56 @@ use super::round_trip::RoundTrip;
 use crate::listen::LogThrottle;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
-/// Calls that wait for the connection.
+/// Maximum number of calls that wait for the connection.
 const CALLS_QUEUED: usize = 64;
-/// Appends that wait for the connection; the rest waits in openraft's own stream.
+/// Maximum number of appends that wait for the connection. More wait in openraft's stream.
 const APPENDS_QUEUED: usize = 2;
-/// Requests and bytes of one stream that may be unanswered. The follower's queue has room for just as many.
+/// Maximum number of unanswered requests and bytes of one stream. The follower's queue has the same size.
 pub(super) const WINDOW_REQUESTS: usize = 128;
 pub(super) const WINDOW_BYTES: usize = 8 << 20;
-/// Between two pings of a connection on which nothing is wrong: they measure the round trip, and find out that the
-/// connection is cut while nothing else goes on it.
+/// Ping interval of a healthy connection. Pings measure the round trip and detect that an idle connection is cut.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// How long a goodbye may take to be written.
+/// Time limit for writing a goodbye.
 const GOODBYE_WITHIN: Duration = Duration::from_millis(100);
 
 pub(super) type AppendResult = StreamAppendResult<TypeConfig>;
 
-/// What a call is answered with.
-pub(super) enum Answered {
+/// Answer to a call.
+pub(super) enum LinkAnswer {
     Append(AppendResult),
     Body(Bytes),
     Pong,
 }
 
-/// Whether the connection is there.
+/// State of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LinkState {
     Connecting,
-    /// Counts the connections: what belongs to one of them does not go on with the next.
+    /// Number of the connection. Streams end with their connection.
     Connected(u64),
     Down(String),
 }
 
-/// A request on its way to the connection.
+/// A request that is queued for the connection.
 struct Outbound {
-    /// The connection that it is meant for; none: whichever there is.
+    /// The connection that it belongs to. `None`: any.
     connection: Option<u64>,
     kind: Kind,
-    /// As whose leader it is sent, if it is an append or a heartbeat.
+    /// The leader's vote, if it is an append or a heartbeat.
     vote: Option<Vote>,
     reply: Reply,
 }
 
 enum Reply {
-    Call(oneshot::Sender<Result<Answered, Status>>),
+    Call(oneshot::Sender<Result<LinkAnswer, Status>>),
     Stream(mpsc::Sender<Result<AppendResult, Status>>),
     Ping,
-    /// Sent when it is written.
+    /// Completed when the goodbye is written.
     Goodbye(oneshot::Sender<()>),
 }
 
 impl Reply {
-    /// Whether nobody waits for it any more.
+    /// Reports whether the caller has stopped waiting.
     fn is_abandoned(&self) -> bool {
         match self {
             Reply::Call(reply) => reply.is_closed(),
@@ -95,7 +94,7 @@ struct Pending {
     reply: Reply,
 }
 
-/// The connection to one member, shared by all that speak with it.
+/// Connection to one member, shared by all its clients.
 #[derive(Debug)]
 pub(super) struct Link {
     member: Member,
@@ -113,7 +112,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Connects, and again whenever the connection is lost, until it is dropped.
+    /// Connects, and reconnects whenever the connection is lost, until the link is dropped.
     pub(super) fn open(shared: Arc<Shared>, target: u64, member: Member) -> Link {
         let (calls, queued_calls) = mpsc::channel(CALLS_QUEUED);
         let (appends, queued_appends) = mpsc::channel(APPENDS_QUEUED);
@@ -134,27 +133,27 @@ impl Link {
         Link { member, calls, appends, state: watched, round_trip, task }
     }
 
-    /// The member as this link knows it.
+    /// Returns the member that this link connects to.
     pub(super) fn member(&self) -> &Member {
         &self.member
     }
 
-    /// The measured round trip; none before the first.
+    /// Returns the measured round trip, if there are enough samples.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.round_trip.smoothed()
     }
 
-    /// One request and its answer. Waits while a connection is being opened.
-    pub(super) async fn call(&self, kind: Kind, vote: Option<Vote>) -> Result<Answered, Status> {
+    /// Sends a request and waits for its answer. Waits while a connection is being opened.
+    pub(super) async fn call(&self, kind: Kind, vote: Option<Vote>) -> Result<LinkAnswer, Status> {
         let (reply, answered) = oneshot::channel();
         let outbound = Outbound { connection: None, kind, vote, reply: Reply::Call(reply) };
         self.calls
             .try_send(outbound)
-            .map_err(|_| Status::unavailable("too much waits for the connection"))?;
+            .map_err(|_| Status::unavailable("too many calls wait for the connection"))?;
         answered.await.unwrap_or_else(|_| Err(Status::unavailable("the connection was lost")))
     }
 
-    /// Tells the member that this leader stops. Ends when that is written, or cannot be.
+    /// Tells the member that this leader stops. Returns when the message is written or can't be.
     pub(super) async fn goodbye(&self, vote: Bytes) {
         let (written, is_written) = oneshot::channel();
         let reply = Reply::Goodbye(written);
@@ -164,7 +163,7 @@ impl Link {
         }
     }
 
-    /// A stream of appends on the connection that there is, or is about to be.
+    /// Opens a stream of appends on the current connection, or on the one that is being opened.
     pub(super) async fn open_stream(&self, number: u64, limit: Duration) -> Result<AppendStream, Status> {
         let mut state = self.state.clone();
         let settled = async {
@@ -174,7 +173,7 @@ impl Link {
         let connection = match timeout(limit, settled).await {
             Ok(Ok(LinkState::Connected(connection))) => connection,
             Ok(Ok(LinkState::Down(why))) => return Err(Status::unavailable(why)),
-            _ => return Err(Status::unavailable("no connection yet")),
+            _ => return Err(Status::unavailable("not connected yet")),
         };
         let (reply, answers) = mpsc::channel(WINDOW_REQUESTS);
         Ok(AppendStream {
@@ -190,7 +189,7 @@ impl Link {
     }
 }
 
-/// Appends that are answered in their order. Ends with its connection.
+/// Stream of appends, which are answered in order. Ends with its connection.
 pub(super) struct AppendStream {
     number: u64,
     connection: u64,
@@ -198,13 +197,13 @@ pub(super) struct AppendStream {
     state: watch::Receiver<LinkState>,
     reply: mpsc::Sender<Result<AppendResult, Status>>,
     answers: mpsc::Receiver<Result<AppendResult, Status>>,
-    /// The sizes of the requests that wait for their answers.
+    /// Sizes of the unanswered requests.
     unanswered: VecDeque<usize>,
     unanswered_bytes: usize,
 }
 
 impl AppendStream {
-    /// Whether the member takes one more request now.
+    /// Reports whether the window has room for another request.
     pub(super) fn has_room(&self) -> bool {
         self.unanswered.is_empty()
             || (self.unanswered.len() < WINDOW_REQUESTS && self.unanswered_bytes < WINDOW_BYTES)
@@ -214,7 +213,7 @@ impl AppendStream {
         self.unanswered.is_empty()
     }
 
-    /// Ends when there is room for one more request on its way to the connection.
+    /// Waits for room in the queue to the connection.
     pub(super) async fn reserve(&self) -> Result<Reserved, Status> {
         let permit = self.appends.clone().reserve_owned().await;
         permit.map(Reserved).map_err(|_| Status::unavailable("the link is closed"))
@@ -234,7 +233,7 @@ impl AppendStream {
         reserved.0.send(Outbound { connection: Some(self.connection), kind, vote: Some(vote), reply });
     }
 
-    /// The next answer. Cancel-safe.
+    /// Waits for the next answer. Cancel-safe.
     pub(super) async fn next_answer(&mut self) -> Result<AppendResult, Status> {
         let connection = LinkState::Connected(self.connection);
         tokio::select! {
@@ -252,11 +251,11 @@ impl AppendStream {
     }
 }
 
-/// Room for one request.
+/// Reserved room for one request.
 pub(super) struct Reserved(mpsc::OwnedPermit<Outbound>);
 
 impl Shared {
-    /// Who speaks to whom.
+    /// Returns the header that names sender and receiver.
     pub(super) fn header(&self, target: u64, member: &Member) -> peer::Header {
         let own = self.home.identity();
         peer::Header {

@@ -1,9 +1,9 @@
-//! The transport between members: one lasting connection from each to each, with raft's messages as frames straight on TCP
-//! (`link.rs` sends requests, `serve.rs` answers them), and the gRPC service `lockkeeper.peer.v1` for what is rare or large: hello and
-//! snapshots.
+//! The transport between members: one persistent connection from each member to each other member, which carries raft's messages as
+//! frames directly on TCP (`link.rs` sends requests, `serve.rs` answers them), and the gRPC service `lockkeeper.peer.v1` for rare or
+//! large messages: hello and snapshots.
 //!
-//! Every connection says for which cell, which node and which data folder it is meant. A node answers only what
-//! is meant for it, so that neither a wrong address nor a node that lost its data can do any harm.
+//! Every connection names the cell, the node and the data folder that it is addressed to. A node answers only requests
+//! that are addressed to it, so that neither a wrong address nor a node that lost its data can do harm.
 
 mod append;
 mod backoff;
@@ -30,7 +30,7 @@ use openraft::network::RaftNetworkFactory;
 pub(crate) use self::backoff::random_below;
 pub(crate) use self::client::PeerClient;
 pub use self::dial::Dialer;
-pub use self::hello::{Contact, PeerInfo, hello, join};
+pub use self::hello::{PeerContext, PeerInfo, hello, join};
 pub(crate) use self::links::Links;
 pub use self::service::PeerService;
 pub(crate) use self::service::PeerServiceParts;
@@ -40,13 +40,13 @@ use super::disk_space::SpaceReports;
 use super::timing::Timing;
 use super::types::{Member, TypeConfig};
 use crate::data_dir::DataDir;
+use crate::formation::versions::Versions;
 use crate::metrics::MemberCounters;
-use crate::versions::Versions;
 
-/// Largest message: the entries of one append are bounded by the log's reader, and one entry by the proposer.
+/// Maximum size of a message. The log's reader bounds the entries of one append, and the proposer bounds one entry.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// What all connections of a node share.
+/// State shared by all connections of a node.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) home: Arc<DataDir>,
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) space_reports: Arc<SpaceReports>,
 }
 
-/// Makes the clients that openraft speaks with other members by.
+/// Factory of the clients that openraft uses to reach other members.
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
     links: Arc<Links>,

@@ -3,18 +3,18 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Samples before the first figure: one alone may be a busy moment.
+/// Minimum number of samples: a single one may be an outlier.
 const SAMPLES_MIN: u32 = 3;
 
-/// A round trip, smoothed over the last pings.
+/// Round trip, smoothed over the last pings.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     state: Mutex<(u32, Duration)>,
 }
 
 impl RoundTrip {
-    /// A ping was answered after this time.
-    pub(super) fn measured(&self, sample: Duration) {
+    /// Records the round trip of a ping.
+    pub(super) fn record(&self, sample: Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (samples, smoothed) = *state;
         let smoothed = match samples {
@@ -35,17 +35,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slow_answer_is_no_slow_member() {
+    fn a_single_slow_answer_is_smoothed_out() {
         let round_trip = RoundTrip::default();
         let ms = Duration::from_millis;
         for sample in [1, 1] {
-            round_trip.measured(ms(sample));
+            round_trip.record(ms(sample));
             assert_eq!(round_trip.smoothed(), None);
         }
-        round_trip.measured(ms(41));
+        round_trip.record(ms(41));
         assert_eq!(round_trip.smoothed(), Some(ms(11)));
         for _ in 0..30 {
-            round_trip.measured(ms(40));
+            round_trip.record(ms(40));
         }
         assert!(round_trip.smoothed().is_some_and(|smoothed| smoothed > ms(39)));
     }

@@ -1,4 +1,4 @@
-//! The server side of a member's connection: requests are handled concurrently, appends in their order.
+//! The server side of a member's connection: requests are handled concurrently, appends in order.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,30 +24,30 @@ use super::direct::{Direct, Incoming, Outgoing};
 use super::link::{AppendResult, WINDOW_BYTES, WINDOW_REQUESTS};
 use super::service::{Inner, TransferLeaderRequest, VoteRequest};
 use super::{MESSAGE_BYTES_MAX, codec, format};
+use crate::formation::versions::Versions;
 use crate::listen::FIRST_BYTES_WITHIN;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::disk_space;
 use crate::raft::log::SpaceWatch;
 use crate::raft::types::{TypeConfig, Vote};
-use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 
-/// Heartbeats, votes and similar calls that are handled concurrently. More are refused.
+/// Maximum number of heartbeats, votes and similar calls that are handled concurrently. More are refused.
 const CALLS_MAX: usize = 256;
-/// Most answers that go in one packet.
+/// Maximum number of answers that are written at once.
 const ANSWERS_AT_ONCE: usize = 64;
 
-/// A connection whose first request has proved that it is a member's.
+/// A connection whose first request has proved that its sender is a member.
 pub(crate) struct Admitted {
     incoming: Incoming,
     outgoing: Outgoing,
     first: peer::PeerRequest,
 }
 
-/// Waits for the first request and checks who sent it. `None` if the connection is to be closed.
+/// Waits for the first request and checks its sender. `None` if the connection must be closed.
 pub(super) async fn admit(inner: &Inner, stream: net::Stream) -> io::Result<Option<Admitted>> {
-    // Until its first request it is anybody, who gets little time and memory.
+    // Until its first request the sender is unknown, and gets little time and memory.
     let first = async {
         let (mut incoming, outgoing) = Direct::accept(stream).await?;
         let first = incoming.next::<peer::PeerRequest>().await?;
@@ -56,7 +56,7 @@ pub(super) async fn admit(inner: &Inner, stream: net::Stream) -> io::Result<Opti
     let Ok(first) = timeout(FIRST_BYTES_WITHIN, first).await else { return Ok(None) };
     let Some((mut incoming, mut outgoing, first)) = first? else { return Ok(None) };
     if let Err(status) = inner.admit(first.header.as_ref()) {
-        // Whoever does not read it learns nothing.
+        // A sender that does not read the refusal does not block this task.
         let told = timeout(FIRST_BYTES_WITHIN, refuse_connection(&mut outgoing, &status)).await;
         return told.unwrap_or(Ok(())).map(|()| None);
     }
@@ -69,7 +69,7 @@ pub(super) async fn serve(inner: Arc<Inner>, admitted: Admitted) -> io::Result<(
     let Admitted { mut incoming, mut outgoing, first } = admitted;
     let from = first.header.as_ref().map_or(0, |header| header.from);
     inner.counters.accepted.inc();
-    let here = inner.election_trigger.connection_opened(from);
+    let open = inner.election_trigger.connection_opened(from);
     let mut connection =
         Connection { inner: inner.clone(), from, calls: FuturesUnordered::new(), stream: None };
     let mut next = Some(first);
@@ -84,7 +84,7 @@ pub(super) async fn serve(inner: Arc<Inner>, admitted: Admitted) -> io::Result<(
         tokio::select! {
             biased;
             written = outgoing.write(), if !has_room => if let Err(error) = written { break Err(error) },
-            answers = appended(stream), if has_room => answers.iter().for_each(|answer| outgoing.push(answer)),
+            answers = next_append_answers(stream), if has_room => answers.iter().for_each(|answer| outgoing.push(answer)),
             Some(answer) = calls.next(), if has_room => outgoing.push(&answer),
             request = incoming.next::<peer::PeerRequest>() => match request {
                 Ok(Some(request)) => next = Some(request),
@@ -93,12 +93,12 @@ pub(super) async fn serve(inner: Arc<Inner>, admitted: Admitted) -> io::Result<(
             },
         }
     };
-    drop(here);
+    drop(open);
     inner.election_trigger.connection_closed(from);
     ended
 }
 
-/// Sends the reason why the connection is closed.
+/// Sends the reason for which the connection is closed.
 async fn refuse_connection(outgoing: &mut Outgoing, status: &Status) -> io::Result<()> {
     outgoing.push(&refusal(0, status));
     outgoing.write().await
@@ -111,7 +111,7 @@ struct Tag {
     format: u32,
 }
 
-/// The requests in progress on one connection.
+/// Requests in progress on one connection.
 struct Connection {
     inner: Arc<Inner>,
     from: u64,
@@ -120,7 +120,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Starts to handle a request. Fails if the connection must be closed.
+    /// Starts handling a request. Fails if the connection must be closed.
     fn take(&mut self, request: peer::PeerRequest, outgoing: &mut Outgoing) -> Result<(), Status> {
         let peer::PeerRequest { id, mut kind, format, .. } = request;
         let inner = self.inner.clone();
@@ -149,7 +149,7 @@ impl Connection {
             None => return Err(Status::invalid_argument("the request is empty")),
         };
         if self.calls.len() >= CALLS_MAX {
-            outgoing.push(&refusal(id, &Status::resource_exhausted("too many requests at the same time")));
+            outgoing.push(&refusal(id, &Status::resource_exhausted("too many concurrent requests")));
             return Ok(());
         }
         let answered = call.map(move |result| match result {
@@ -172,7 +172,7 @@ impl Connection {
             return Ok(());
         }
         let bytes = append.body.len();
-        let request = self.inner.open_append(&append)?;
+        let request = self.inner.parse_append(&append)?;
         self.inner.leader_contact.record();
         if !request.entries.is_empty()
             && let Some(full) = self.inner.lacks_room(self.unanswered_bytes(), bytes)
@@ -189,14 +189,14 @@ impl Connection {
         }
     }
 
-    /// The bytes of appends that are not answered yet.
+    /// Returns the size of the unanswered appends.
     fn unanswered_bytes(&self) -> usize {
         self.stream.as_ref().map_or(0, |stream| stream.unanswered_bytes.load(Ordering::Relaxed))
     }
 }
 
-/// The next answers to appends. Cancel-safe. Pending while there is no stream.
-async fn appended(stream: &mut Option<InboundStream>) -> Vec<peer::PeerAnswer> {
+/// Waits for the next answers to appends. Cancel-safe. Pending while there is no stream.
+async fn next_append_answers(stream: &mut Option<InboundStream>) -> Vec<peer::PeerAnswer> {
     if let Some(stream) = stream
         && let Some(answers) = stream.answers.next().await
     {
@@ -206,7 +206,7 @@ async fn appended(stream: &mut Option<InboundStream>) -> Vec<peer::PeerAnswer> {
     std::future::pending().await
 }
 
-/// The appends of one stream that are passed to raft.
+/// Appends of one stream, which are passed to raft.
 struct InboundStream {
     number: u64,
     requests: mpsc::Sender<(Tag, AppendEntriesRequest, usize)>,
@@ -218,7 +218,7 @@ impl InboundStream {
     fn new(inner: &Inner, number: u64) -> InboundStream {
         let (requests, queued) = mpsc::channel(WINDOW_REQUESTS);
         let unanswered_bytes = Arc::new(AtomicUsize::new(0));
-        // The requests that raft has taken, which it answers in order.
+        // Requests that raft has taken. It answers them in order.
         let taken = Arc::new(Mutex::new(VecDeque::<(Tag, usize)>::new()));
         let requests_of_raft = {
             let taken = taken.clone();
@@ -234,7 +234,7 @@ impl InboundStream {
             let (tag, bytes) = answered.unwrap_or_default();
             unanswered.fetch_sub(bytes, Ordering::Relaxed);
             let result = result
-                .map_err(stopped)
+                .map_err(unavailable)
                 .and_then(|result| append_answer(&result, promise_ms, &agreement, &log));
             match result {
                 Ok(kind) => answer(tag, kind),
@@ -252,30 +252,30 @@ impl InboundStream {
     fn take(&self, tag: Tag, request: AppendEntriesRequest, bytes: usize) -> Result<(), Status> {
         let unanswered = self.unanswered_bytes.fetch_add(bytes, Ordering::Relaxed);
         if unanswered > WINDOW_BYTES + MESSAGE_BYTES_MAX {
-            return Err(Status::resource_exhausted("the member sends more than it may"));
+            return Err(Status::resource_exhausted("the member exceeds the window"));
         }
         match self.requests.try_send((tag, request, bytes)) {
-            // After its end nobody reads it: the leader learns of the end by the last answer.
+            // A request after the end of the stream is ignored: the last answer tells the leader that it has ended.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
             Err(mpsc::error::TrySendError::Full(_)) => {
-                Err(Status::resource_exhausted("the member sends more than it may"))
+                Err(Status::resource_exhausted("the member exceeds the window"))
             }
         }
     }
 }
 
 async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<AnswerKind, Status> {
-    let request = inner.open_append(&append)?;
+    let request = inner.parse_append(&append)?;
     inner.leader_contact.record();
     let previous = request.prev_log_id;
     let last = request.entries.last().map(|entry| entry.log_id).or(previous);
-    let result: AppendResult = match inner.raft.append_entries(request).await.map_err(stopped)? {
+    let result: AppendResult = match inner.raft.append_entries(request).await.map_err(unavailable)? {
         AppendEntriesResponse::Success => Ok(last),
         AppendEntriesResponse::PartialSuccess(through) => Ok(through),
         AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
         AppendEntriesResponse::Conflict => match previous {
             Some(previous) => Err(StreamAppendError::Conflict(previous)),
-            None => return Err(Status::internal("nothing cannot conflict")),
+            None => return Err(Status::internal("raft reported a conflict without a previous entry")),
         },
     };
     append_answer(&result, inner.promise_ms(), &inner.agreement, &inner.log)
@@ -283,20 +283,20 @@ async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<Ans
 
 async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
     let request: VoteRequest = codec::decode(&body).map_err(Status::invalid_argument)?;
-    // It may have been removed since it came.
-    inner.must_be_member(from)?;
-    inner.may_vote(&request)?;
+    // The sender may have been removed since it connected.
+    inner.check_member(from)?;
+    inner.check_vote(&request)?;
     let answered = match is_pre_vote {
         true => inner.raft.pre_vote(request).await,
         false => inner.raft.vote(request).await,
     };
-    encoded(&answered.map_err(stopped)?)
+    encoded(&answered.map_err(unavailable)?)
 }
 
 async fn transfer_leader(inner: Arc<Inner>, body: Bytes) -> Result<AnswerKind, Status> {
     let request: TransferLeaderRequest = codec::decode(&body).map_err(Status::invalid_argument)?;
     inner.check_term(request.from_leader().leader_id.term)?;
-    encoded(&inner.raft.handle_transfer_leader(request).await.map_err(stopped)?)
+    encoded(&inner.raft.handle_transfer_leader(request).await.map_err(unavailable)?)
 }
 
 fn encoded<T: Serialize>(message: &T) -> Result<AnswerKind, Status> {
@@ -310,7 +310,7 @@ fn append_answer(
     log: &SpaceWatch,
 ) -> Result<AnswerKind, Status> {
     let body = codec::encode(result).map_err(Status::internal)?;
-    // A refused leader is promised nothing.
+    // A refused leader gets no promise.
     let promise_ms = if result.is_ok() { promise_ms } else { 0 };
     let table = agreement.latest().map(TableHash::to_wire);
     let room_bytes = disk_space::space_if_short(log);
@@ -331,6 +331,6 @@ fn refusal(id: u64, status: &Status) -> peer::PeerAnswer {
     peer::PeerAnswer { id, refused: refused.to_owned(), code: status.code() as i32, ..Default::default() }
 }
 
-fn stopped(error: impl std::fmt::Display) -> Status {
+fn unavailable(error: impl std::fmt::Display) -> Status {
     Status::unavailable(error.to_string())
 }

@@ -11,8 +11,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::serve::Admitted;
 use super::{MESSAGE_BYTES_MAX, codec, hello, serve, transfer};
-use crate::cell_secret::{CellSecret, Parties};
 use crate::data_dir::{DataDir, Identity};
+use crate::formation::cell_secret::{CellSecret, Parties};
+use crate::formation::versions::Versions;
 use crate::listen::{LogThrottle, MemberProof};
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
@@ -25,16 +26,15 @@ use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::terms;
 use crate::raft::timing::Timing;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
-use crate::versions::Versions;
 
 type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 pub(super) type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
 pub(super) type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 
-/// Longest name of a cell.
+/// Maximum length of a cell's name.
 const CELL_NAME_BYTES_MAX: usize = 64;
 
-/// Serves the other members.
+/// Service for the other members.
 #[derive(Clone)]
 pub struct PeerService {
     inner: Arc<Inner>,
@@ -42,13 +42,13 @@ pub struct PeerService {
 
 pub(super) struct Inner {
     pub(super) raft: Raft,
-    /// Connections of members outlive the node by a moment, and must not keep its log open.
+    /// Weak, because members' connections outlive the node for a moment and must not keep its log open.
     pub(super) log: SpaceWatch,
     home: Arc<DataDir>,
-    /// This node as the others should know it.
+    /// This node's entry in the membership.
     own: Member,
-    /// The members it was started with.
-    given: Vec<(u64, Member)>,
+    /// The members that it was started with.
+    configured: Vec<(u64, Member)>,
     incoming: tokio::sync::Mutex<Incoming>,
     pub(super) leader_contact: Arc<LeaderContact>,
     pub(super) election_trigger: Arc<ElectionTrigger>,
@@ -61,13 +61,13 @@ pub(super) struct Inner {
     refused_entries: LogThrottle,
 }
 
-/// What a [`PeerService`] is made from.
+/// Arguments of [`PeerService::new`].
 pub(crate) struct PeerServiceParts<'a> {
     pub(crate) raft: Raft,
     pub(crate) log: SpaceWatch,
     pub(crate) home: Arc<DataDir>,
     pub(crate) own: Member,
-    pub(crate) given: Vec<(u64, Member)>,
+    pub(crate) configured: Vec<(u64, Member)>,
     pub(crate) snapshots: &'a SnapshotStore,
     pub(crate) leader_contact: Arc<LeaderContact>,
     pub(crate) election_trigger: Arc<ElectionTrigger>,
@@ -80,7 +80,15 @@ pub(crate) struct PeerServiceParts<'a> {
 impl PeerService {
     pub(crate) fn new(parts: PeerServiceParts<'_>) -> PeerService {
         let PeerServiceParts {
-            raft, log, home, own, given, snapshots, leader_contact, election_trigger, ..
+            raft,
+            log,
+            home,
+            own,
+            configured,
+            snapshots,
+            leader_contact,
+            election_trigger,
+            ..
         } = parts;
         let PeerServiceParts { counters, timing, versions, agreement, .. } = parts;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
@@ -89,7 +97,7 @@ impl PeerService {
             log,
             home,
             own,
-            given,
+            configured,
             incoming,
             leader_contact,
             election_trigger,
@@ -112,7 +120,7 @@ impl PeerService {
 }
 
 impl Inner {
-    /// Refuses a message that is not meant for this node, or whose sender is not a member of its cell.
+    /// Refuses a message that is not addressed to this node, or whose sender is not a member of its cell.
     pub(super) fn admit(&self, header: Option<&peer::Header>) -> Result<(), Status> {
         let header = header.ok_or_else(|| Status::invalid_argument("the message has no header"))?;
         let own = self.home.identity();
@@ -123,8 +131,8 @@ impl Inner {
         }
         if header.cell != own.cell {
             return refuse(format!(
-                "this node belongs to cell {}, the message is from cell {}: correct the addresses in --cell, or \
-                 give the node an empty folder",
+                "this node belongs to cell {}, but the message is from cell {}: correct the addresses in --cell, or \
+                 give the node an empty data folder",
                 own.cell, header.cell
             ));
         }
@@ -133,7 +141,7 @@ impl Inner {
                 tracing::warn!(
                     suppressed,
                     from = header.from,
-                    "refused a message whose sender does not know the cell's secret"
+                    "refused a message: the sender does not know the cell's secret"
                 );
             }
             return refuse(format!(
@@ -141,15 +149,15 @@ impl Inner {
                 own.cell
             ));
         }
-        self.must_be_member(header.from)
+        self.check_member(header.from)
     }
 
     pub(super) fn check_format(&self, format: u32) -> Result<(), Status> {
         match self.versions.reads(format) {
             true => Ok(()),
             false => Err(Status::failed_precondition(format!(
-                "the message has format {format}, this node reads formats {} to {}: upgrade in smaller steps, so that both \
-                 nodes know one format",
+                "the message has format {format}, but this node reads formats {} to {}: upgrade in smaller steps, so that \
+                 both nodes share a format",
                 self.versions.format_min, self.versions.format_max
             ))),
         }
@@ -160,30 +168,31 @@ impl Inner {
         self.check_format(header.format)?;
         if header.to != own.node_id {
             return refuse(format!(
-                "this is node {}, the message is for node {}: correct the address of one of them in --cell",
+                "this is node {}, but the message is for node {}: correct the address of one of them in --cell",
                 own.node_id, header.to
             ));
         }
         if header.to_folder != own.folder {
             return refuse(format!(
-                "node {} has another data folder than the cell knows it by, and could have forgotten what it \
-                 promised: remove it from the cell (lockkeeper member remove {0}) and add it again \
-                 (lockkeeper member add {0}={1}), or bring its old folder back",
+                "node {} has a different data folder than the cell expects, and may have lost votes and entries that \
+                 it acknowledged: remove it from the cell (lockkeeper member remove {0}) and add it again \
+                 (lockkeeper member add {0}={1}), or restore its old folder",
                 own.node_id, self.own.client
             ));
         }
         Ok(())
     }
 
-    /// Whether this node has ever voted or taken an entry. Until then it has promised nothing, and nothing is lost if it
-    /// joins another cell.
+    /// Reports whether this node has ever voted or stored an entry. Until then it has acknowledged nothing, and can safely
+    /// join another cell.
     fn is_formed(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         metrics.last_log_index.is_some() || metrics.vote.leader_id.term > 0
     }
 
-    /// A node that is not part of a formed cell takes the first one that asks; a member of its cell may ask again.
+    /// Joins the sender's cell. A node that is not part of a formed cell accepts the first request; a member of its cell may
+    /// repeat it.
     fn join(&self, request: &peer::JoinRequest) -> Result<(), Status> {
         let header =
             request.header.as_ref().ok_or_else(|| Status::invalid_argument("the message has no header"))?;
@@ -196,27 +205,27 @@ impl Inner {
             return Err(Status::invalid_argument("the name of the cell is empty or too long"));
         }
         let secret = CellSecret::from_bytes(&request.secret)
-            .ok_or_else(|| Status::invalid_argument("the secret of a cell has 32 bytes"))?;
-        tracing::info!(cell = header.cell, by = header.from, "this node now belongs to a cell");
+            .ok_or_else(|| Status::invalid_argument("the secret of a cell must have 32 bytes"))?;
+        tracing::info!(cell = header.cell, by = header.from, "joined a cell");
         self.home
             .join(&header.cell, secret, Default::default())
-            .map_err(|error| Status::unavailable(format!("the identity cannot be written: {error}")))
+            .map_err(|error| Status::unavailable(format!("failed to write the identity: {error}")))
     }
 
-    /// What this node tells one that asks. Members, and nodes that ask before there is a cell, learn everything; others only
-    /// which node this is, where its clients reach it, and whether the cell knows them.
-    fn introduce(&self, request: &peer::HelloRequest) -> peer::HelloResponse {
+    /// Builds the answer to a hello. Members, and all nodes before there is a cell, get all details. Others get only this
+    /// node's ID, its client address, and their status in the cell.
+    fn hello_response(&self, request: &peer::HelloRequest) -> peer::HelloResponse {
         let own = self.home.identity();
         let details = Member { folder: own.folder, ..self.own.clone() };
-        // A cell that is being formed tells those with whom it can be formed anew, and nobody else.
-        let can_found = own.cell.is_empty() || self.given.iter().any(|(id, _)| *id == request.node_id);
+        // A cell that is being formed shares its details only with nodes that it can be formed with.
+        let can_found = own.cell.is_empty() || self.configured.iter().any(|(id, _)| *id == request.node_id);
         if !self.is_formed() && can_found {
             return peer::HelloResponse {
                 format_min: self.versions.format_min,
                 format_max: self.versions.format_max,
                 cell_version_max: self.versions.cell.0,
                 member: Some(hello::to_wire(own.node_id, &details)),
-                members: self.given.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
+                members: self.configured.iter().map(|(id, member)| hello::to_wire(*id, member)).collect(),
                 ..Default::default()
             };
         }
@@ -245,8 +254,8 @@ impl Inner {
         }
     }
 
-    /// Refuses a node that cannot be a member.
-    pub(super) fn must_be_member(&self, id: u64) -> Result<(), Status> {
+    /// Refuses a node that can't be a member.
+    pub(super) fn check_member(&self, id: u64) -> Result<(), Status> {
         match self.can_be_member(id) {
             true => Ok(()),
             false => Err(Status::failed_precondition(format!(
@@ -256,9 +265,9 @@ impl Inner {
         }
     }
 
-    /// Whether a node with this id can be a member. Somebody who lags behind may not know all members yet, and needs to
-    /// hear them to catch up. But where every majority includes this node (it is one of at most two voters), there can
-    /// be no member that it does not know; above all, a cell of one has no others.
+    /// Reports whether a node with this ID can be a member. A node that lags behind may not know all members yet, and needs
+    /// their messages to catch up. But if every majority includes this node (it is one of at most two voters), there can
+    /// be no member that it does not know. In particular, a cell of one node has no other members.
     fn can_be_member(&self, id: u64) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -282,21 +291,16 @@ impl Inner {
             return Ok(());
         }
         if let Some(suppressed) = self.implausible_terms.allow() {
-            tracing::warn!(
-                term,
-                highest,
-                suppressed,
-                "refused a message of a term that no election can have reached"
-            );
+            tracing::warn!(term, highest, suppressed, "refused a message: its term is implausibly high");
         }
         Err(Status::failed_precondition(format!(
-            "the message is of term {term}, this node accepts terms up to {highest}: if the sender is a member, remove \
-             this node from the cell and add it again with an empty folder; otherwise protect the members' port with \
+            "the message has term {term}, but this node accepts terms up to {highest}: if the sender is a member, remove \
+             this node from the cell and add it again with an empty data folder; otherwise protect the peer port with \
              --peer-ca"
         )))
     }
 
-    /// The same for all terms in a leader's request.
+    /// Checks all terms in a leader's request.
     fn check_append_terms(&self, request: &AppendEntriesRequest) -> Result<(), Status> {
         let entries = request.entries.iter().map(|entry| &entry.log_id);
         let ids = entries.chain(&request.prev_log_id).chain(&request.leader_commit);
@@ -304,8 +308,8 @@ impl Inner {
         self.check_term(highest)
     }
 
-    /// A leader's request, if it can be true.
-    pub(super) fn open_append(&self, append: &peer::AppendRequest) -> Result<AppendEntriesRequest, Status> {
+    /// Decodes and checks a leader's request.
+    pub(super) fn parse_append(&self, append: &peer::AppendRequest) -> Result<AppendEntriesRequest, Status> {
         let request = codec::decode_append(&append.body).map_err(Status::invalid_argument)?;
         self.check_append_terms(&request)?;
         if let Some(majority) = TableHash::from_wire(append.majority.as_ref()) {
@@ -314,50 +318,54 @@ impl Inner {
         Ok(request)
     }
 
-    /// Why this node does not take entries of so many bytes, if it lacks the room for them. `unanswered` is what it has taken
-    /// and not yet acknowledged.
+    /// Returns the refusal of this many bytes of entries, if there is no disk space for them. `unanswered` is the size of
+    /// accepted entries that are not acknowledged yet.
     pub(super) fn lacks_room(&self, unanswered: usize, bytes: usize) -> Option<Status> {
         if self.log.has_room_for(unanswered, bytes) {
             return None;
         }
-        const WHY: &str = "this node has no room for more entries on its disk";
+        const WHY: &str = "this node has no disk space for more entries";
         if let Some(suppressed) = self.refused_entries.allow() {
             tracing::error!(suppressed, "refused entries of the leader: {WHY}");
         }
         Some(Status::resource_exhausted(WHY))
     }
 
-    /// What this node promises a leader with each message that it accepts.
+    /// Returns the promise to the leader in each accepted message (`raft/promise.rs`), in milliseconds.
     pub(super) fn promise_ms(&self) -> u64 {
         self.timing.promise().as_millis() as u64
     }
 
-    pub(super) fn may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
+    pub(super) fn check_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         let last = request.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
         self.check_term(request.vote.leader_id.term.max(last))?;
-        // The leader itself has asked for that election.
+        // The leader itself has requested this election.
         if request.leadership_transfer || self.election_trigger.may_vote() {
             return Ok(());
         }
-        Err(Status::unavailable("this node has just been started and does not vote yet"))
+        Err(Status::unavailable("this node has just started and does not vote yet"))
     }
 }
 
 impl PeerService {
-    /// Checks that a new connection is a member's. `None` if it is to be closed.
+    /// Checks that a new connection is a member's. `None` if it must be closed.
     pub(crate) async fn admit_direct(&self, stream: net::Stream) -> Option<Admitted> {
         let admitted = serve::admit(&self.inner, stream).await;
-        admitted.inspect_err(|error| tracing::debug!(%error, "a connection of members has ended")).ok()?
+        admitted
+            .inspect_err(
+                |error| tracing::debug!(%error, "a connection from a member failed before admission"),
+            )
+            .ok()?
     }
 
-    /// Answers a member, for as long as its connection lasts.
+    /// Serves a member until its connection ends.
     pub(crate) async fn serve_direct(&self, admitted: Admitted) {
         if let Err(error) = serve::serve(self.inner.clone(), admitted).await {
-            tracing::debug!(%error, "the connection of a member has ended");
+            tracing::debug!(%error, "a connection from a member failed");
         }
     }
 
-    /// Refuses a call of somebody who is no member; the connection of one who is becomes a member's.
+    /// Refuses a call from a sender that is not a member. Marks the connection of a member as such.
     fn admit_call<T>(&self, request: &Request<T>, header: Option<&peer::Header>) -> Result<(), Status> {
         self.inner.admit(header)?;
         if let Some(proof) = request.extensions().get::<MemberProof>() {
@@ -378,7 +386,7 @@ fn answer<T: Serialize>(message: &T) -> Result<Response<peer::Answer>, Status> {
     Ok(Response::new(peer::Answer { body }))
 }
 
-fn stopped(error: impl std::fmt::Display) -> Status {
+fn unavailable(error: impl std::fmt::Display) -> Status {
     Status::unavailable(error.to_string())
 }
 
@@ -388,7 +396,7 @@ impl Peer for PeerService {
         &self,
         request: Request<peer::HelloRequest>,
     ) -> Result<Response<peer::HelloResponse>, Status> {
-        Ok(Response::new(self.inner.introduce(request.get_ref())))
+        Ok(Response::new(self.inner.hello_response(request.get_ref())))
     }
 
     async fn join(
@@ -414,36 +422,38 @@ impl Peer for PeerService {
         request: Request<Streaming<peer::SnapshotPart>>,
     ) -> Result<Response<peer::Answer>, Status> {
         let mut parts = request.into_inner();
-        let first =
-            parts.message().await?.ok_or_else(|| Status::invalid_argument("no part of a snapshot"))?;
+        let first = parts
+            .message()
+            .await?
+            .ok_or_else(|| Status::invalid_argument("the stream has no snapshot parts"))?;
         self.inner.admit(first.header.as_ref())?;
         if first.id != transfer::snapshot_id(&first.meta, first.bytes) {
-            return Err(Status::invalid_argument("the snapshot's name does not fit what it is"));
+            return Err(Status::invalid_argument("the snapshot's id does not match its content"));
         }
         let vote: Vote = codec::decode(&first.vote).map_err(Status::invalid_argument)?;
         let meta: SnapshotMeta = codec::decode(&first.meta).map_err(Status::invalid_argument)?;
         let last = meta.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
         self.inner.check_term(vote.leader_id.term.max(last))?;
         let (id, bytes) = (first.id, first.bytes);
-        // One transfer at a time: a second one waits here, and then goes on where the first one ended.
+        // One transfer at a time: a second one waits here, and then resumes where the first one ended.
         let mut incoming = self.inner.incoming.lock().await;
         incoming.begin(id, bytes).map_err(disk)?;
         let mut next = Some(first);
         while let Some(part) = next {
             if crc32fast::hash(&part.data) != part.crc {
-                return Err(Status::data_loss("a part of the snapshot was damaged on the way"));
+                return Err(Status::data_loss("a part of the snapshot was damaged in transit"));
             }
             incoming.push(part.offset, &part.data).map_err(disk)?;
             next = parts.message().await?;
         }
         let image = incoming.finish().await.map_err(disk)?;
         let snapshot = openraft::Snapshot { meta, snapshot: image };
-        let installed = self.inner.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
-        tracing::info!(bytes, "a snapshot of another member was installed");
+        let installed = self.inner.raft.install_full_snapshot(vote, snapshot).await.map_err(unavailable)?;
+        tracing::info!(bytes, "installed a snapshot from another member");
         answer(&installed)
     }
 }
 
 fn disk(error: std::io::Error) -> Status {
-    Status::unavailable(format!("the snapshot cannot be stored: {error}"))
+    Status::unavailable(format!("failed to store the snapshot: {error}"))
 }

@@ -1,5 +1,4 @@
-//! Sends a snapshot to a member that is too far behind: from where the last try ended, in parts with a checksum
-//! each.
+//! Sends a snapshot to a member that is too far behind, in parts with a checksum each. Resumes where the last attempt ended.
 
 use std::io::{self, Read};
 
@@ -13,17 +12,17 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::client::PeerClient;
 use super::codec;
-use crate::blocking;
+use crate::limits::blocking;
 use crate::raft::snapshot::SnapshotImage;
 use crate::raft::types::{TypeConfig, Vote};
 
 /// Bytes in one message.
 const PART_BYTES: usize = 256 * 1024;
-/// Parts that are read ahead.
+/// Number of parts that are read ahead.
 const PARTS_AHEAD: usize = 4;
 
-/// Names a snapshot among all others. The same state of the table is the same bytes on every member, so a
-/// transfer goes on where it was even if another leader takes over.
+/// Returns the ID of a snapshot. Equal table states have equal bytes on every member, so a transfer can resume after
+/// another leader has taken over.
 pub(super) fn snapshot_id(meta: &[u8], bytes: u64) -> u64 {
     u64::from(crc32fast::hash(meta)) << 32 | (bytes & 0xffff_ffff)
 }
@@ -41,8 +40,8 @@ pub(super) async fn send(
     let id = snapshot_id(&meta, bytes);
     let header = client.header();
     let offer = peer::SnapshotOfferRequest { header: Some(header.clone()), id, bytes };
-    let there = grpc.snapshot_offer(offer).await.map_err(|status| client.refused(&status))?.into_inner();
-    let from = there.bytes_there.min(bytes);
+    let offered = grpc.snapshot_offer(offer).await.map_err(|status| client.refused(&status))?.into_inner();
+    let from = offered.bytes_there.min(bytes);
     tracing::info!(bytes, from, "sending a snapshot to a member that is behind");
 
     let first = peer::SnapshotPart { header: Some(header), id, bytes, vote, meta, ..Default::default() };
@@ -60,10 +59,10 @@ pub(super) async fn send(
 }
 
 fn unreadable(error: &io::Error) -> String {
-    format!("the snapshot cannot be read: {error}")
+    format!("failed to read the snapshot: {error}")
 }
 
-/// Hands over the parts, until all are there or nobody wants them any more.
+/// Reads the file and passes its parts on, until the end of the file or until the receiver is dropped.
 async fn read(
     mut file: Box<dyn Read + Send>,
     from: u64,
@@ -80,7 +79,7 @@ async fn read(
         next.crc = crc32fast::hash(&data);
         offset += data.len() as u64;
         next.data = Bytes::from(data);
-        // The first part goes out in any case: it says which snapshot it is.
+        // The first part is always sent, even without data: it identifies the snapshot.
         if parts.send(next).await.is_err() || is_last {
             return Ok(());
         }

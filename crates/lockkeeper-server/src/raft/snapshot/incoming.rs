@@ -1,20 +1,20 @@
-//! A snapshot that comes from another member, part by part. What has arrived stays when the transfer is cut
-//! off, and the next try goes on from there.
+//! Reception of a snapshot from another member, part by part. The received parts survive an interrupted transfer, and
+//! the next attempt resumes after them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Place, ReadError, SnapshotImage};
-use crate::private_files;
+use super::{ReadError, SnapshotImage, Storage};
+use crate::data_dir::private_files;
 
 const PREFIX: &str = "incoming-";
 
-/// The one snapshot that is being received.
+/// The snapshot that is being received.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// None: in memory.
+    /// `None`: in memory.
     folder: Option<PathBuf>,
     current: Option<Current>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Incoming {
 struct Current {
     id: u64,
     bytes: u64,
-    there: u64,
+    received: u64,
     target: Target,
 }
 
@@ -38,67 +38,67 @@ impl Incoming {
         Incoming { folder, current: None }
     }
 
-    /// Makes ready for a snapshot, and says how much of it is there. Parts of any other one are removed.
+    /// Prepares for a snapshot and returns how many of its bytes are already there. Removes parts of other snapshots.
     pub(crate) fn begin(&mut self, id: u64, bytes: u64) -> io::Result<u64> {
         if let Some(current) = &self.current
             && (current.id, current.bytes) == (id, bytes)
         {
-            return Ok(current.there);
+            return Ok(current.received);
         }
         self.current = None;
         let name = format!("{PREFIX}{id:016x}-{bytes}");
-        let (target, there) = match &self.folder {
+        let (target, received) = match &self.folder {
             None => (Target::Memory(Vec::new()), 0),
             Some(folder) => {
                 remove_others(folder, &name)?;
                 let path = folder.join(&name);
                 let file = private_files::options().create(true).append(true).open(&path)?;
-                let there = file.metadata()?.len();
-                // What a crash left may be longer than it was written, but never longer than the whole.
-                let there = if there > bytes {
+                let received = file.metadata()?.len();
+                // A crash may leave more bytes than were written. A file longer than the snapshot is discarded.
+                let received = if received > bytes {
                     file.set_len(0)?;
                     0
                 } else {
-                    there
+                    received
                 };
-                (Target::File { path, file }, there)
+                (Target::File { path, file }, received)
             }
         };
-        self.current = Some(Current { id, bytes, there, target });
-        Ok(there)
+        self.current = Some(Current { id, bytes, received, target });
+        Ok(received)
     }
 
-    /// Takes in the next part.
+    /// Stores the next part.
     pub(crate) fn push(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let current = self.current.as_mut().ok_or_else(|| io::Error::other("no snapshot was announced"))?;
-        if offset != current.there || current.there + data.len() as u64 > current.bytes {
+        if offset != current.received || current.received + data.len() as u64 > current.bytes {
             return Err(io::Error::other("a part of the snapshot is out of order"));
         }
         match &mut current.target {
             Target::File { file, .. } => file.write_all(data)?,
             Target::Memory(bytes) => bytes.extend_from_slice(data),
         }
-        current.there += data.len() as u64;
+        current.received += data.len() as u64;
         Ok(())
     }
 
-    /// All parts are there: checks the whole, and makes it durable. A damaged one is thrown away, so that the
-    /// next try starts from nothing.
+    /// Checks the complete snapshot and makes it durable. Discards a damaged one, so that the next attempt starts from
+    /// scratch.
     pub(crate) async fn finish(&mut self) -> io::Result<SnapshotImage> {
         let current = self.current.take().ok_or_else(|| io::Error::other("no snapshot was announced"))?;
-        if current.there != current.bytes {
+        if current.received != current.bytes {
             self.current = Some(current);
             return Err(io::Error::other("the snapshot ended too early"));
         }
-        crate::blocking::run(move || {
-            let place = match current.target {
+        crate::limits::blocking::run(move || {
+            let storage = match current.target {
                 Target::File { path, file } => {
                     file.sync_all()?;
-                    Place::File(path)
+                    Storage::File(path)
                 }
-                Target::Memory(bytes) => Place::Memory(Arc::new(bytes)),
+                Target::Memory(bytes) => Storage::Memory(Arc::new(bytes)),
             };
-            let mut image = SnapshotImage { place, len: current.bytes, content: None };
+            let mut image = SnapshotImage { storage, len: current.bytes, content: None };
             match super::read(&image) {
                 Ok(content) => {
                     image.content = Some(Arc::new(content));
@@ -106,7 +106,7 @@ impl Incoming {
                 }
                 Err(ReadError::Io(error)) => Err(error),
                 Err(ReadError::Newer(what) | ReadError::Damaged(what)) => {
-                    if let Place::File(path) = &image.place {
+                    if let Storage::File(path) = &image.storage {
                         fs::remove_file(path)?;
                     }
                     Err(io::Error::new(io::ErrorKind::InvalidData, what))

@@ -1,9 +1,9 @@
-//! Snapshots on disk: the table with what raft has to know about it, in one checked file.
+//! Snapshots on disk: the table and raft's metadata, in one file with checksums.
 //!
 //! ```text
-//! "LKSNAP1\n"   length of the head (u32 LE)   CRC-32 of the head (u32 LE)   head (postcard)   table
+//! "LKSNAP1\n"   length of the header (u32 LE)   CRC-32 of the header (u32 LE)   header (postcard)   table
 //! ```
-//! A snapshot is written under another name, made durable and then renamed: under its own name it is whole.
+//! A snapshot is written under a temporary name, made durable and then renamed: under its final name it is complete.
 
 pub(crate) mod incoming;
 #[cfg(test)]
@@ -24,47 +24,47 @@ use tokio::sync::Notify;
 use self::incoming::Incoming;
 use super::log::REPAIR;
 use super::types::{Member, SnapshotMeta, StoredMembership};
-use crate::private_files;
+use crate::data_dir::private_files;
 
 const MAGIC: &[u8; 8] = b"LKSNAP1\n";
-/// What all formats begin with; the format's number follows as one digit.
-const MAGIC_OF_ALL: &[u8; 6] = b"LKSNAP";
+/// Common prefix of all formats. The format's number follows as one digit.
+const MAGIC_PREFIX: &[u8; 6] = b"LKSNAP";
 const FORMAT: u32 = 1;
-const HEAD_BYTES_MAX: usize = 1024 * 1024;
+const HEADER_BYTES_MAX: usize = 1024 * 1024;
 const FILE_NAME: &str = "table.snapshot";
 const NEW_FILE_NAME: &str = "table.snapshot.new";
-/// So much of a snapshot goes to the disk at once.
+/// Bytes of a snapshot that are written between two syncs.
 const SYNC_BYTES: usize = 1 << 20;
-/// After each such portion, it rests for this many times as long as that took: the log shares the disk.
-const REST: u32 = 3;
-const REST_MAX: Duration = Duration::from_millis(50);
-/// After this many commands a snapshot is taken, at the earliest.
+/// Pause after each sync, as a multiple of the time that the portion took: the log shares the disk.
+const PAUSE_FACTOR: u32 = 3;
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Minimum number of commands between two snapshots.
 pub const COMMANDS_BETWEEN: u64 = 500_000;
-/// After as many more for each of these in the last one: what takes longer to write is written less often.
-const BYTES_OF_A_LARGE_ONE: u64 = 32 << 20;
+/// Size unit of the last snapshot: each whole unit adds the minimum number of commands again, so large snapshots are written less often.
+const LARGE_SNAPSHOT_BYTES: u64 = 32 << 20;
 
-/// The bytes of a snapshot: a file, or memory for a node that keeps nothing.
+/// Bytes of a snapshot: a file, or memory for a node without a data folder.
 #[derive(Debug, Clone)]
 pub struct SnapshotImage {
-    place: Place,
+    storage: Storage,
     len: u64,
-    /// What it holds, if it has just been read.
+    /// Decoded content, if it has just been read.
     content: Option<Arc<(SnapshotMeta, LockTable)>>,
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum Storage {
     File(PathBuf),
     Memory(Arc<Vec<u8>>),
 }
 
 impl SnapshotImage {
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Reports whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -73,15 +73,15 @@ impl SnapshotImage {
         self.open_at(0)
     }
 
-    /// Its bytes from here on.
+    /// Opens it for reading at this offset.
     pub(crate) fn open_at(&self, offset: u64) -> io::Result<Box<dyn Read + Send>> {
-        match &self.place {
-            Place::File(path) => {
+        match &self.storage {
+            Storage::File(path) => {
                 let mut file = File::open(path)?;
                 file.seek(SeekFrom::Start(offset))?;
                 Ok(Box::new(BufReader::with_capacity(256 * 1024, file)))
             }
-            Place::Memory(bytes) => {
+            Storage::Memory(bytes) => {
                 let mut cursor = io::Cursor::new(SharedBytes(bytes.clone()));
                 cursor.set_position(offset);
                 Ok(Box::new(cursor))
@@ -98,7 +98,7 @@ impl AsRef<[u8]> for SharedBytes {
     }
 }
 
-/// Where the snapshots of a node are.
+/// Store of a node's snapshots.
 #[derive(Debug, Clone)]
 pub struct SnapshotStore {
     inner: Arc<Inner>,
@@ -106,60 +106,60 @@ pub struct SnapshotStore {
 
 #[derive(Debug)]
 struct Inner {
-    /// None: in memory.
+    /// `None`: in memory.
     folder: Option<PathBuf>,
     current: Mutex<Option<(SnapshotMeta, SnapshotImage)>>,
     commands_since: AtomicU64,
     commands_between: u64,
-    /// How large the current one is.
+    /// Size of the current snapshot.
     bytes: AtomicU64,
     due: Notify,
-    /// Why the last try to write one failed. Stays while another try is under way.
+    /// Why the last attempt to write a snapshot failed. Kept during the next attempt.
     trouble: Mutex<Option<String>>,
 }
 
-/// A snapshot that could not be read.
+/// Reason why a snapshot could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotReadError {
-    /// The disk did not give it.
-    #[error("the snapshot {} cannot be read: {error}", path.display())]
+    /// The disk failed.
+    #[error("failed to read the snapshot {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// It is not what was once written.
+    /// The snapshot is damaged.
     #[error(
-        "the snapshot {} is damaged ({what}), and the log before it is gone, so the node does not start. {REPAIR}",
+        "the snapshot {} is damaged ({what}), and the log entries that it replaced are deleted, so the node does not start. {REPAIR}",
         path.display()
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
-    /// It was written by a version that knows a newer format, or more than this one does.
-    #[error("the snapshot {} cannot be read by this version of lockkeeper: {what}", path.display())]
+    /// The snapshot was written by a newer version.
+    #[error("this version of lockkeeper can't read the snapshot {}: {what}", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
         /// What is newer, and what to do.
         what: String,
     },
-    /// A backup is damaged, or none at all.
-    #[error("{} is no backup that can be used ({what}): take another one", path.display())]
-    NoBackup {
+    /// The backup is damaged, or the file is not a backup.
+    #[error("{} is not a usable backup ({what}): use another one", path.display())]
+    InvalidBackup {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
 }
 
 impl SnapshotStore {
-    /// In this folder, or in memory. Reads the newest snapshot, if there is one, and checks all of it.
+    /// Opens the store in this folder, or in memory. Reads and verifies the current snapshot, if there is one.
     pub fn open(
         folder: Option<&Path>,
         commands_between: u64,
@@ -178,7 +178,7 @@ impl SnapshotStore {
         let path = folder.join(FILE_NAME);
         let io_error = |error| SnapshotReadError::Io { path: path.clone(), error };
         private_files::create_folder(folder).map_err(io_error)?;
-        // A file under this name was never finished.
+        // A file of this name is incomplete.
         match fs::remove_file(folder.join(NEW_FILE_NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(error)),
             _ => {}
@@ -188,7 +188,7 @@ impl SnapshotStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((store, None)),
             Err(error) => return Err(io_error(error)),
         };
-        let image = SnapshotImage { place: Place::File(path.clone()), len, content: None };
+        let image = SnapshotImage { storage: Storage::File(path.clone()), len, content: None };
         let (meta, table) = match read(&image) {
             Ok(found) => found,
             Err(ReadError::Io(error)) => return Err(io_error(error)),
@@ -200,12 +200,12 @@ impl SnapshotStore {
         Ok((store, Some((meta, table))))
     }
 
-    /// Counts commands that were applied; enough of them make a snapshot due.
-    pub(crate) fn count(&self, commands: u64) {
-        let larger = self.inner.bytes.load(Ordering::Relaxed) / BYTES_OF_A_LARGE_ONE;
+    /// Counts applied commands. Signals that a snapshot is due when there are enough of them.
+    pub(crate) fn count_commands(&self, commands: u64) {
+        let larger = self.inner.bytes.load(Ordering::Relaxed) / LARGE_SNAPSHOT_BYTES;
         let between = self.inner.commands_between.max(1).saturating_mul(1 + larger);
         let before = self.inner.commands_since.fetch_add(commands, Ordering::Relaxed);
-        // Each time the mark is passed: raft ignores a wish that comes while a snapshot is being written.
+        // Signals every time a multiple is passed: raft ignores a trigger while a snapshot is being written.
         if (before + commands) / between > before / between {
             self.inner.due.notify_one();
         }
@@ -220,89 +220,88 @@ impl SnapshotStore {
         self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why no snapshot can be written, if the last try failed.
+    /// Returns why the last attempt to write a snapshot failed, if it did.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes a snapshot and makes it the current one. Returns the current one.
+    /// Writes a snapshot and makes it the current one, unless there is a newer one. Returns the current one.
     pub(crate) fn write(
         &self,
         meta: &SnapshotMeta,
         table: &LockTable,
     ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
-        let written = self.try_to_write(meta, table);
+        let written = self.try_write(meta, table);
         let trouble = written.as_ref().err().map(ToString::to_string);
         *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         written
     }
 
-    fn try_to_write(
-        &self,
-        meta: &SnapshotMeta,
-        table: &LockTable,
-    ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
+    fn try_write(&self, meta: &SnapshotMeta, table: &LockTable) -> io::Result<(SnapshotMeta, SnapshotImage)> {
         self.inner.commands_since.store(0, Ordering::Relaxed);
-        let head = postcard::to_stdvec(meta).map_err(io::Error::other)?;
+        let header = postcard::to_stdvec(meta).map_err(io::Error::other)?;
         let mut start = MAGIC.to_vec();
-        start.extend_from_slice(&(head.len() as u32).to_le_bytes());
-        start.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
-        start.extend_from_slice(&head);
+        start.extend_from_slice(&(header.len() as u32).to_le_bytes());
+        start.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+        start.extend_from_slice(&header);
         let chunks = std::iter::once(start).chain(table.snapshot());
         match &self.inner.folder {
             None => {
                 let bytes: Vec<u8> = chunks.flatten().collect();
                 let len = bytes.len() as u64;
-                self.put(meta, SnapshotImage { place: Place::Memory(Arc::new(bytes)), len, content: None })
+                self.set_current(
+                    meta,
+                    SnapshotImage { storage: Storage::Memory(Arc::new(bytes)), len, content: None },
+                )
             }
-            Some(folder) => self.put(meta, write_file(folder, chunks)?),
+            Some(folder) => self.set_current(meta, write_file(folder, chunks)?),
         }
     }
 
-    /// Makes a snapshot the current one, if it is the newest: one that was being written while a newer one
-    /// came from another member must not take its place, because the log goes on behind the newer one.
-    fn put(
+    /// Makes a snapshot the current one, unless there is a newer one. If a newer one arrived from another member while
+    /// this one was written, it must stay, because the log continues after the newer one.
+    fn set_current(
         &self,
         meta: &SnapshotMeta,
         mut image: SnapshotImage,
     ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
         image.content = None;
         let mut current = self.inner.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((newer, there)) = &*current
+        if let Some((newer, newer_image)) = &*current
             && newer.last_log_id > meta.last_log_id
         {
-            if let Place::File(path) = &image.place {
+            if let Storage::File(path) = &image.storage {
                 fs::remove_file(path)?;
             }
-            return Ok((newer.clone(), there.clone()));
+            return Ok((newer.clone(), newer_image.clone()));
         }
-        if let (Place::File(written), Some(folder)) = (&image.place, &self.inner.folder) {
-            // It is durable already: only its name is not.
+        if let (Storage::File(written), Some(folder)) = (&image.storage, &self.inner.folder) {
+            // The content is already durable, only the name is not.
             let path = folder.join(FILE_NAME);
             fs::rename(written, &path)?;
             File::open(folder)?.sync_all()?;
-            image.place = Place::File(path);
+            image.storage = Storage::File(path);
         }
         self.inner.bytes.store(image.len, Ordering::Relaxed);
         *current = Some((meta.clone(), image.clone()));
         Ok((meta.clone(), image))
     }
 
-    /// Reads and checks a backup.
+    /// Reads and verifies a backup.
     pub(crate) fn read_backup(path: &Path) -> Result<(SnapshotMeta, LockTable), SnapshotReadError> {
         let io_error = |error| SnapshotReadError::Io { path: path.to_owned(), error };
         let len = fs::metadata(path).map_err(io_error)?.len();
-        read(&SnapshotImage { place: Place::File(path.to_owned()), len, content: None }).map_err(|error| {
-            match error {
+        read(&SnapshotImage { storage: Storage::File(path.to_owned()), len, content: None }).map_err(
+            |error| match error {
                 ReadError::Io(error) => io_error(error),
                 ReadError::Newer(what) => SnapshotReadError::Newer { path: path.to_owned(), what },
-                ReadError::Damaged(what) => SnapshotReadError::NoBackup { path: path.to_owned(), what },
-            }
-        })
+                ReadError::Damaged(what) => SnapshotReadError::InvalidBackup { path: path.to_owned(), what },
+            },
+        )
     }
 
-    /// Writes the table for a cell of which this node is the only member.
-    pub(crate) fn write_alone(
+    /// Writes the table as the snapshot of a cell with this node as its only member.
+    pub(crate) fn write_single_member(
         &self,
         meta: &SnapshotMeta,
         table: &LockTable,
@@ -317,12 +316,12 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// Where a snapshot of another member arrives.
+    /// Returns the receiver of snapshots from other members.
     pub(crate) fn incoming(&self) -> Incoming {
         Incoming::new(self.inner.folder.clone())
     }
 
-    /// Takes over a snapshot that came from elsewhere, if it is whole and the one that was announced.
+    /// Makes a received snapshot the current one, if it is complete and matches its announcement.
     pub(crate) fn install(&self, expected: &SnapshotMeta, image: &SnapshotImage) -> io::Result<LockTable> {
         let (meta, table) = match &image.content {
             Some(content) => (**content).clone(),
@@ -336,11 +335,11 @@ impl SnapshotStore {
         if meta != *expected {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "this is another snapshot than announced",
+                "the snapshot does not match its announcement",
             ));
         }
         self.inner.commands_since.store(0, Ordering::Relaxed);
-        self.put(&meta, image.clone())?;
+        self.set_current(&meta, image.clone())?;
         Ok(table)
     }
 }
@@ -354,16 +353,16 @@ fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Resul
         file.write_all(&chunk)?;
         len += chunk.len() as u64;
         unsynced += chunk.len();
-        // In small portions: the log shares the disk, and its next sync must not wait behind all of this.
+        // In small portions: the log shares the disk, and its next sync must not wait for the whole snapshot.
         if unsynced >= SYNC_BYTES {
             file.sync_data()?;
             unsynced = 0;
-            std::thread::sleep((began.elapsed() * REST).min(REST_MAX));
+            std::thread::sleep((began.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX));
             began = Instant::now();
         }
     }
     file.sync_all()?;
-    Ok(SnapshotImage { place: Place::File(path), len, content: None })
+    Ok(SnapshotImage { storage: Storage::File(path), len, content: None })
 }
 
 enum ReadError {
@@ -389,42 +388,42 @@ fn read(image: &SnapshotImage) -> Result<(SnapshotMeta, LockTable), ReadError> {
     read_exact(&mut bytes, &mut start)?;
     let (magic, numbers) = start.split_at(MAGIC.len());
     if magic != MAGIC {
-        if magic.starts_with(MAGIC_OF_ALL)
-            && let Some(found) = char::from(magic[MAGIC_OF_ALL.len()]).to_digit(10)
+        if magic.starts_with(MAGIC_PREFIX)
+            && let Some(found) = char::from(magic[MAGIC_PREFIX.len()]).to_digit(10)
         {
             return Err(ReadError::Newer(format!(
                 "it has format {found}, and this version reads format {FORMAT}: use the version that wrote it, \
                  or a newer one"
             )));
         }
-        return Err(ReadError::Damaged("it does not begin like a snapshot of this version".to_owned()));
+        return Err(ReadError::Damaged("it does not start like a snapshot".to_owned()));
     }
     let number =
         |at: usize| u32::from_le_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
-    let (head_len, head_crc) = (number(0) as usize, number(4));
-    if head_len > HEAD_BYTES_MAX {
-        return Err(ReadError::Damaged("the length of its head is impossible".to_owned()));
+    let (header_len, header_crc) = (number(0) as usize, number(4));
+    if header_len > HEADER_BYTES_MAX {
+        return Err(ReadError::Damaged("the length of its header is invalid".to_owned()));
     }
-    let mut head = vec![0; head_len];
-    read_exact(&mut bytes, &mut head)?;
-    if crc32fast::hash(&head) != head_crc {
-        return Err(ReadError::Damaged("the checksum of its head does not fit".to_owned()));
+    let mut header = vec![0; header_len];
+    read_exact(&mut bytes, &mut header)?;
+    if crc32fast::hash(&header) != header_crc {
+        return Err(ReadError::Damaged("its header fails its checksum".to_owned()));
     }
-    let meta: SnapshotMeta =
-        postcard::from_bytes(&head).map_err(|error| ReadError::Damaged(format!("its head: {error}")))?;
+    let meta: SnapshotMeta = postcard::from_bytes(&header)
+        .map_err(|error| ReadError::Damaged(format!("its header can't be decoded: {error}")))?;
     let mut restore = Restore::new();
-    let mut piece = vec![0; 256 * 1024];
+    let mut chunk = vec![0; 256 * 1024];
     loop {
-        let count = bytes.read(&mut piece).map_err(ReadError::Io)?;
+        let count = bytes.read(&mut chunk).map_err(ReadError::Io)?;
         if count == 0 {
             break;
         }
-        restore.push(&piece[..count])?;
+        restore.push(&chunk[..count])?;
     }
     let table = restore.finish()?;
     let through = meta.last_log_id.map_or(0, |id| id.index + 1);
     if table.applied() != through {
-        return Err(ReadError::Damaged("its head and its table are of different entries".to_owned()));
+        return Err(ReadError::Damaged("its header and its table belong to different entries".to_owned()));
     }
     Ok((meta, table))
 }

@@ -1,4 +1,4 @@
-//! Somebody who asks the node of the scene, and shows an access token if it has one.
+//! A client of the node under test, with or without an access token.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ impl Caller {
         self.ask("POST", path, body.to_string().as_bytes()).await
     }
 
-    /// A POST that goes on beside the test.
+    /// Starts a POST in the background.
     pub(crate) fn post_later(&self, path: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
         let caller = self.clone();
         tokio::spawn(async move { caller.post(path, body).await })
@@ -39,7 +39,7 @@ impl Caller {
         opened["session"].as_str().expect("a session id").to_owned()
     }
 
-    /// Takes a lock without waiting and answers its token.
+    /// Acquires a lock without waiting and returns its token.
     pub(crate) async fn take(&self, session: &str, lock: &str) -> u64 {
         let granted = self.post("/v1/lock/acquire", json!({"session": session, "lock": lock})).await.ok();
         granted["token"].as_u64().expect("a token")

@@ -1,4 +1,4 @@
-//! Files of every version that was ever released can be read, and files of a newer one are refused by name.
+//! Files of every released version can be read, and files of newer versions are refused with the version named.
 //!
 //! `tests/data/vN/` holds, for each format: `folder/`, the data folder of a stopped node (identity, log, snapshot);
 //! `backup.snapshot`; and `expected.json`, what that node showed over HTTP before it stopped. All of them are read
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Do that when something is added to what is written (a new command, a new record), after teaching `scene.rs` to
-//! use it. Never write the folder of a released version anew: it is what real disks hold. Compatibility begins with
+//! use it. Never rewrite the folder of a released version: real disks hold such files. Compatibility begins with
 //! 0.1.0: until then, remove `v1` and write it again whenever the format changes.
 
 mod caller;
@@ -20,7 +20,7 @@ mod scene;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_server::token_floor::FloorSource;
+use lockkeeper_server::backup::token_floor::FloorSource;
 use lockkeeper_server::{Node, NodeConfig, Security, backup};
 use serde_json::{Value, json};
 
@@ -52,36 +52,36 @@ fn copy(from: &Path, to: &Path) {
 /// The token of the administrator, where there is one.
 const ROOT_TOKEN: &str = "the root token of the formats, long enough to be one";
 
-/// A node that asks who comes, if it has to.
+/// A node, with authentication if the test data has access tokens.
 struct Stage {
     node: Node,
     client: Client,
-    asks: bool,
+    authenticates: bool,
 }
 
 impl Stage {
-    async fn start(config: NodeConfig, asks: bool) -> Stage {
+    async fn start(config: NodeConfig, authenticates: bool) -> Stage {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("root.token");
         fs::write(&file, ROOT_TOKEN).unwrap();
         fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let security = Security { root_token_file: asks.then_some(file), ..Security::default() };
+        let security = Security { root_token_file: authenticates.then_some(file), ..Security::default() };
         let config = NodeConfig { listen: Some("127.0.0.1:0".to_owned()), security, ..config };
         let node = Node::start(config).await.expect("the node starts");
         let client = Client { address: node.address().unwrap() };
-        Stage { node, client, asks }
+        Stage { node, client, authenticates }
     }
 
-    /// On the data of a version, which tells whether it asks.
+    /// Starts a node on the data of a version, which tells whether it authenticates.
     async fn on(folder: &Path, expected: &Value) -> Stage {
         Stage::start(NodeConfig::durable(folder), expected["ci"].is_string()).await
     }
 
     fn root(&self) -> Caller {
-        Caller::new(self.client, self.asks.then_some(ROOT_TOKEN))
+        Caller::new(self.client, self.authenticates.then_some(ROOT_TOKEN))
     }
 
-    /// Whoever the sessions belong to; nobody in particular if nobody is asked.
+    /// Returns a client with the identity that owns the sessions, or an anonymous one if authentication is off.
     fn ci(&self, expected: &Value) -> Caller {
         Caller::new(self.client, expected["ci"].as_str())
     }
@@ -91,7 +91,7 @@ fn expected(version: &Path) -> Value {
     serde_json::from_slice(&fs::read(version.join("expected.json")).unwrap()).unwrap()
 }
 
-/// Whether all that is expected is there. There may be more: a newer version may have more to tell.
+/// Collects what is expected and missing. More fields are fine: a newer version may add some.
 fn missing(actual: &Value, expected: &Value, at: &str, found: &mut Vec<String>) {
     match (actual, expected) {
         (Value::Object(actual), Value::Object(expected)) => {
@@ -110,7 +110,7 @@ fn missing(actual: &Value, expected: &Value, at: &str, found: &mut Vec<String>) 
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn data_folders_of_all_versions_are_read_and_used_on() {
+async fn data_folders_of_all_versions_are_readable_and_writable() {
     for version in versions() {
         let temporary = tempfile::tempdir().unwrap();
         copy(&version.join("folder"), temporary.path());
@@ -120,11 +120,11 @@ async fn data_folders_of_all_versions_are_read_and_used_on() {
         missing(&scene::look(&stage.root()).await, &expected["shown"], "", &mut wrong);
         assert!(wrong.is_empty(), "{}: {wrong:#?}", version.display());
         scene::go_on(&stage.ci(&expected), &expected).await;
-        if stage.asks {
-            scene::asks_on(&stage, &expected).await;
+        if stage.authenticates {
+            scene::check_access(&stage, &expected).await;
         }
         stage.node.stop().await;
-        // What the old log and today's entries add up to can be read again.
+        // The old log together with new entries can be read again.
         let stage = Stage::on(temporary.path(), &expected).await;
         stage.ci(&expected).get("/v1/value?key=format%2Fafter").await.ok();
         stage.node.stop().await;
@@ -145,7 +145,7 @@ async fn backups_of_all_versions_can_be_restored() {
         let caller = stage.ci(&expected);
         let session = caller.session_of(60_000, "test").await;
         let token = caller.take(&session, "format/new").await;
-        assert_eq!(token, restored.floor + 1, "tokens go on above the backup");
+        assert_eq!(token, restored.floor + 1, "tokens continue above the backup");
         let value = caller.get("/v1/value?key=format%2Fvalue").await.ok();
         assert_eq!(value["value"], json!("early"), "{value}");
         stage.node.stop().await;
@@ -157,6 +157,6 @@ async fn backups_of_all_versions_can_be_restored() {
 async fn write() {
     let name = std::env::var("LOCKKEEPER_WRITE_DATA").expect("LOCKKEEPER_WRITE_DATA names the version: v2");
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
-    assert!(!target.exists(), "{} is there: old data is never written anew", target.display());
+    assert!(!target.exists(), "{} already exists: old data is never overwritten", target.display());
     scene::write(&target).await;
 }

@@ -1,8 +1,8 @@
-//! Files of a version that is not there yet: refused, with the version named, and nothing changed.
+//! Files of future versions are refused with the version named, and are not changed.
 
 use std::fs;
 
-use lockkeeper_server::token_floor::FloorSource;
+use lockkeeper_server::backup::token_floor::FloorSource;
 use lockkeeper_server::{Node, NodeConfig, backup};
 
 const SECTOR: usize = 512;
@@ -28,7 +28,7 @@ async fn refused(file: &str, change: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> usize {
-    bytes.windows(what.len()).position(|window| window == what).expect("it is there")
+    bytes.windows(what.len()).position(|window| window == what).expect("the bytes to be found")
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -53,7 +53,7 @@ async fn a_newer_segment_is_refused() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_record_that_only_a_newer_version_knows_is_no_damage() {
+async fn record_of_a_newer_version_is_not_reported_as_damage() {
     let error = refused(FIRST_SEGMENT, |bytes| {
         let sector = &mut bytes[SECTOR..2 * SECTOR];
         // Behind the sector's head and the frame's length: the kind of the first record.

@@ -1,4 +1,4 @@
-//! A node that has a little of everything in its log and in its snapshot.
+//! Test data: a node with something of everything in its log and in its snapshot.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::Stage;
 use super::caller::Caller;
 
 const ACQUIRE: &str = "/v1/lock/acquire";
-/// The longest there is: no session may end while the test looks.
+/// The longest allowed: no session may expire during the test.
 const TTL_MS: u64 = 86_400_000;
 
-/// What is asked of a node to see whether it is as it was.
-const LOOKS: &[&str] = &[
+/// The reads that compare the state of a node.
+const READS: &[&str] = &[
     "/v1/locks?prefix=",
     "/v1/value?key=format%2Fvalue",
     "/v1/value?key=format%2Ffenced",
@@ -26,34 +26,34 @@ const LOOKS: &[&str] = &[
     "/v1/history?name=format%2Fforced",
     "/v1/access",
 ];
-/// What changes while one looks.
-const MOVING: &[&str] =
+/// Fields that change with time.
+const VOLATILE: &[&str] =
     &["held_ms", "waited_ms", "ago_ms", "closed_ms", "remaining_ms", "age_ms", "state_bytes_used"];
 
-/// All that is shown and does not depend on when one looks.
+/// Reads the state of a node, without fields that change with time.
 pub(crate) async fn look(client: &Caller) -> Value {
     let mut shown = serde_json::Map::new();
-    for path in LOOKS {
+    for path in READS {
         let mut answer = client.get(path).await.ok();
-        still(&mut answer);
+        remove_volatile(&mut answer);
         shown.insert((*path).to_owned(), answer);
     }
-    // Who led differs by now, and at which address; what operators did does not.
+    // The leaders and their addresses differ after a restart; the acts of operators do not.
     let mut audit = client.get("/v1/audit").await.ok();
-    still(&mut audit);
+    remove_volatile(&mut audit);
     let lasting = |act: &&Value| act["what"] == "force_release" || act["what"] == "access";
     let acts = audit["acts"].as_array().into_iter().flatten().filter(lasting);
     shown.insert("acts".to_owned(), acts.cloned().collect());
     Value::Object(shown)
 }
 
-fn still(value: &mut Value) {
+fn remove_volatile(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|key, _| !MOVING.contains(&key.as_str()));
-            fields.values_mut().for_each(still);
+            fields.retain(|key, _| !VOLATILE.contains(&key.as_str()));
+            fields.values_mut().for_each(remove_volatile);
         }
-        Value::Array(items) => items.iter_mut().for_each(still),
+        Value::Array(items) => items.iter_mut().for_each(remove_volatile),
         _ => {}
     }
 }
@@ -61,7 +61,7 @@ fn still(value: &mut Value) {
 /// Most sessions of `ci`: those of the scene and one more.
 const SESSIONS_MAX: u64 = 4;
 
-/// Rules, tokens and quotas; the token of whoever does the rest.
+/// Adds rules, tokens and quotas. Returns the token for the rest of the scene.
 async fn admit(root: &Caller) -> String {
     for (identity, prefix, rights) in
         [("ci", "format/", &["acquire"][..]), ("ops", "", &["admin"]), ("*", "format/", &["read"])]
@@ -80,7 +80,7 @@ async fn admit(root: &Caller) -> String {
     made["token"].as_str().unwrap().to_owned()
 }
 
-/// Makes the test data.
+/// Writes the test data.
 pub(crate) async fn write(target: &Path) {
     let temporary = tempfile::tempdir().unwrap();
     let log = LogConfig {
@@ -139,7 +139,7 @@ pub(crate) async fn write(target: &Path) {
     assert_eq!(backup.status, 200);
     fs::write(target.join("backup.snapshot"), backup.body).unwrap();
 
-    // From here on it is in the log alone.
+    // From here on the changes are only in the log.
     client.post("/v1/session/close", json!({"session": gone})).await.ok();
     let brief = client.take(&two, "format/brief").await;
     client
@@ -174,7 +174,7 @@ pub(crate) async fn write(target: &Path) {
     fs::remove_file(target.join("folder/lock")).unwrap();
 }
 
-/// The sessions of the old version live, their requests are remembered, and whoever waited is next.
+/// Checks that the sessions of the old version are alive, their requests are remembered, and the waiter is next.
 pub(crate) async fn go_on(client: &Caller, expected: &Value) {
     let (one, two) = (&expected["one"], &expected["two"]);
     client.post("/v1/session/keepalive", json!({"session": one})).await.ok();
@@ -198,10 +198,10 @@ pub(crate) async fn go_on(client: &Caller, expected: &Value) {
     client.post("/v1/value/put", json!({"key": "format/after", "value": "today"})).await.ok();
 }
 
-/// Rules, tokens, quotas and whose a session is are in force as they were.
-pub(crate) async fn asks_on(stage: &Stage, expected: &Value) {
-    let (root, ci, nobody) = (stage.root(), stage.ci(expected), Caller::new(stage.client, None));
-    nobody.get("/v1/status").await.refused(401, "unauthenticated");
+/// Checks that rules, tokens, quotas and the owners of sessions are still enforced.
+pub(crate) async fn check_access(stage: &Stage, expected: &Value) {
+    let (root, ci, anonymous) = (stage.root(), stage.ci(expected), Caller::new(stage.client, None));
+    anonymous.get("/v1/status").await.refused(401, "unauthenticated");
     let one = &expected["one"];
     root.post("/v1/session/keepalive", json!({"session": one})).await.refused(410, "session_lost");
     ci.post(ACQUIRE, json!({"session": one, "lock": "elsewhere/1"})).await.refused(403, "forbidden");

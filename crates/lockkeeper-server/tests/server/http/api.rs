@@ -1,4 +1,4 @@
-//! The public contract over HTTP: every call, and every sentence of the fine print that this version keeps.
+//! The public contract over HTTP: every call and its fine print.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn keys(value: &Value) -> Vec<&str> {
 // ---- sessions -------------------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_session_opens_lives_and_closes() {
+async fn session_opens_is_renewed_and_closes() {
     let (_node, client) = start().await;
     let opened = client.post("/v1/session/open", json!({"ttl_ms": 5000, "owner": "me"})).await.ok();
     assert_eq!(opened["ttl_ms"], 5000);
@@ -40,7 +40,7 @@ async fn a_session_opens_lives_and_closes() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn whatever_belongs_to_a_lost_session_is_answered_so() {
+async fn every_request_of_a_lost_session_is_answered_session_lost() {
     let (_node, client) = start().await;
     let closed = client.session().await;
     client.post("/v1/session/close", json!({"session": closed})).await.ok();
@@ -63,7 +63,7 @@ async fn whatever_belongs_to_a_lost_session_is_answered_so() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_session_expires_by_itself() {
+async fn session_expires_without_keepalives() {
     let (_node, client) = start().await;
     let session = client.session_of(150, "short").await;
     let token = client.take(&session, "a").await;
@@ -75,7 +75,7 @@ async fn a_session_expires_by_itself() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn keepalives_keep_it_alive() {
+async fn keepalives_keep_a_session_alive() {
     let (_node, client) = start().await;
     let session = client.session_of(1_000, "kept").await;
     let token = client.take(&session, "a").await;
@@ -91,20 +91,20 @@ async fn keepalives_keep_it_alive() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_waiting_session_needs_keepalives_too() {
+async fn session_that_waits_needs_keepalives() {
     let (_node, client) = start().await;
     let holder = client.session().await;
     client.take(&holder, "a").await;
     let waiter = client.session_of(150, "waits").await;
-    let asked = json!({"session": waiter, "lock": "a", "wait_ms": 60_000});
-    client.post(ACQUIRE, asked).await.refused(410, "session_lost");
+    let body = json!({"session": waiter, "lock": "a", "wait_ms": 60_000});
+    client.post(ACQUIRE, body).await.refused(410, "session_lost");
     client.until_waiting("a", 0).await;
 }
 
 // ---- acquire and release --------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "current_thread")]
-async fn acquire_answers_with_all_its_fields() {
+async fn acquire_answer_has_all_fields() {
     let (_node, client) = start().await;
     let session = client.session().await;
     let granted = client.post(ACQUIRE, json!({"session": session, "lock": "orders/4472"})).await.ok();
@@ -155,13 +155,13 @@ async fn each_acquire_is_its_own_owner() {
 async fn the_same_request_id_is_the_same_acquire() {
     let (_node, client) = start().await;
     let session = client.session().await;
-    let asked = json!({"session": session, "lock": "a", "request": "r-1"});
-    let first = client.post(ACQUIRE, asked.clone()).await.ok();
-    assert_eq!(client.post(ACQUIRE, asked.clone()).await.ok(), first);
+    let body = json!({"session": session, "lock": "a", "request": "r-1"});
+    let first = client.post(ACQUIRE, body.clone()).await.ok();
+    assert_eq!(client.post(ACQUIRE, body.clone()).await.ok(), first);
     assert_eq!(client.lock("a").await["holders"].as_array().unwrap().len(), 1);
-    // The answer stays the same when the lock was given back: it is no new acquire.
+    // The answer stays the same after a release: it is not a new acquire.
     client.release(&session, "a", first["token"].as_u64().unwrap()).await.ok();
-    assert_eq!(client.post(ACQUIRE, asked).await.ok(), first);
+    assert_eq!(client.post(ACQUIRE, body).await.ok(), first);
     client.until_free("a").await;
 
     let number = client.post(ACQUIRE, json!({"session": session, "lock": "n", "request": 7})).await.ok();
@@ -179,23 +179,23 @@ async fn the_same_request_id_is_the_same_acquire() {
         (json!(["r"]), 400, "invalid"),
         (json!("r".repeat(129)), 413, "too_large"),
     ] {
-        let asked = json!({"session": session, "lock": "elsewhere", "request": request});
-        client.post(ACQUIRE, asked).await.refused(status, code);
+        let body = json!({"session": session, "lock": "elsewhere", "request": request});
+        client.post(ACQUIRE, body).await.refused(status, code);
     }
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn wait_0_never_waits_also_when_others_wait() {
+async fn wait_ms_0_never_waits_even_when_others_wait() {
     let (_node, client) = start().await;
     let (a, b, c) = (client.session().await, client.session().await, client.session().await);
     let shared = json!({"session": a, "lock": "l", "mode": "shared"});
     client.post(ACQUIRE, shared).await.ok();
     let waits = client.post_later(ACQUIRE, json!({"session": b, "lock": "l", "wait_forever": true}));
     client.until_waiting("l", 1).await;
-    // It could share the lock with its holder, but another is before it.
+    // It could share the lock with its holder, but another request is queued before it.
     for wait in [json!(0), json!(null)] {
-        let asked = json!({"session": c, "lock": "l", "mode": "shared", "wait_ms": wait});
-        client.post(ACQUIRE, asked).await.refused(409, "busy");
+        let body = json!({"session": c, "lock": "l", "mode": "shared", "wait_ms": wait});
+        client.post(ACQUIRE, body).await.refused(409, "busy");
     }
     assert_eq!(client.lock("l").await["waiting"], 1);
     waits.abort();
@@ -203,12 +203,12 @@ async fn wait_0_never_waits_also_when_others_wait() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_wait_that_ends_leaves_the_queue() {
+async fn wait_that_times_out_leaves_the_queue() {
     let (_node, client) = start().await;
     let (a, b) = (client.session().await, client.session().await);
     let token = client.take(&a, "l").await;
-    let asked = json!({"session": b, "lock": "l", "wait_ms": 60});
-    let error = client.post(ACQUIRE, asked).await.refused(408, "timeout");
+    let body = json!({"session": b, "lock": "l", "wait_ms": 60});
+    let error = client.post(ACQUIRE, body).await.refused(408, "timeout");
     assert_eq!(error["lock"], "l");
     let lock = client.lock("l").await;
     assert_eq!((&lock["waiting"], &lock["queue"]), (&json!(0), &json!([])));
@@ -217,15 +217,15 @@ async fn a_wait_that_ends_leaves_the_queue() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn waiters_are_let_in_in_the_order_of_their_arrival() {
+async fn waiters_are_granted_in_order_of_arrival() {
     let (_node, client) = start().await;
     let holder = client.session().await;
     let mut token = client.take(&holder, "l").await;
     let mut waits = Vec::new();
     for place in 1..=3 {
         let session = client.session_of(60_000, &format!("w{place}")).await;
-        let asked = json!({"session": session, "lock": "l", "wait_ms": 30_000});
-        waits.push((session, client.post_later(ACQUIRE, asked)));
+        let body = json!({"session": session, "lock": "l", "wait_ms": 30_000});
+        waits.push((session, client.post_later(ACQUIRE, body)));
         client.until_waiting("l", place).await;
     }
     let lock = client.lock("l").await;
@@ -247,12 +247,12 @@ async fn waiters_are_let_in_in_the_order_of_their_arrival() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_wait_can_be_cancelled_and_a_grant_given_back() {
+async fn cancel_ends_a_wait_and_releases_a_grant() {
     let (_node, client) = start().await;
     let (a, b) = (client.session().await, client.session().await);
     let token = client.take(&a, "l").await;
-    let asked = json!({"session": b, "lock": "l", "wait_forever": true, "request": "r"});
-    let wait = client.post_later(ACQUIRE, asked);
+    let body = json!({"session": b, "lock": "l", "wait_forever": true, "request": "r"});
+    let wait = client.post_later(ACQUIRE, body);
     client.until_waiting("l", 1).await;
     let cancel = json!({"session": b, "request": "r"});
     assert_eq!(client.post("/v1/lock/cancel", cancel.clone()).await.ok(), json!({}));
@@ -281,7 +281,7 @@ async fn shared_holders_exclude_exclusive_ones() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn capacity_is_fixed_by_whoever_opens_the_lock() {
+async fn capacity_is_fixed_by_the_first_acquire() {
     let (_node, client) = start().await;
     let session = client.session().await;
     let ask = |extra: Value| {
@@ -306,18 +306,18 @@ async fn capacity_is_fixed_by_whoever_opens_the_lock() {
     for granted in [two, one] {
         client.release(&session, "pool", granted["token"].as_u64().unwrap()).await.ok();
     }
-    // Free, and nobody waits: forgotten.
+    // Free and without waiters: the capacity is forgotten.
     assert_eq!(client.lock("pool").await["capacity"], 1);
     ask(json!({"capacity": 9})).await.ok();
     assert_eq!(client.lock("pool").await["capacity"], 9);
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_lock_delay_keeps_the_lock_closed_after_a_death() {
+async fn lock_delay_keeps_the_lock_closed_after_its_session_expires() {
     let (_node, client) = start().await;
     let dies = client.session_of(120, "dies").await;
-    let asked = json!({"session": dies, "lock": "l", "lock_delay_ms": 1500});
-    client.post(ACQUIRE, asked).await.ok();
+    let body = json!({"session": dies, "lock": "l", "lock_delay_ms": 1500});
+    client.post(ACQUIRE, body).await.ok();
     let lock = client.until_free("l").await;
     assert!(lock["closed_ms"].as_u64().unwrap() > 0, "{lock}");
     let next = client.session().await;
@@ -328,7 +328,7 @@ async fn a_lock_delay_keeps_the_lock_closed_after_a_death() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn modes_scopes_and_policies_are_read_strictly() {
+async fn modes_scopes_and_policies_are_validated() {
     let (_node, client) = start().await;
     let session = client.session().await;
     for (extra, status, code) in [
@@ -400,7 +400,7 @@ async fn acquire_all_is_all_or_nothing() {
     assert_eq!(one["locks"], json!(["alone"]));
 }
 
-// ---- callers that go away -------------------------------------------------------------------------------
+// ---- callers that disconnect ----------------------------------------------------------------------------
 
 async fn waiting_caller(client: Client, path: &str, body: Value) -> tokio::net::TcpStream {
     let stream = client.connect(&request("POST", path, "", body.to_string().as_bytes())).await;
@@ -409,7 +409,7 @@ async fn waiting_caller(client: Client, path: &str, body: Value) -> tokio::net::
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_caller_without_a_request_id_that_goes_away_leaves_the_queue() {
+async fn disconnected_caller_without_a_request_id_leaves_the_queue() {
     let (_node, client) = start().await;
     let (a, b) = (client.session().await, client.session().await);
     client.take(&a, "l").await;
@@ -420,39 +420,39 @@ async fn a_caller_without_a_request_id_that_goes_away_leaves_the_queue() {
         drop(waiting_caller(client, path, body).await);
         client.until_waiting("l", 0).await;
     }
-    // A connection that is only half closed has gone as well: nobody can tell the two apart.
+    // A half-closed connection counts as closed: the node cannot tell them apart.
     let mut half = waiting_caller(client, ACQUIRE, one).await;
     half.shutdown().await.unwrap();
     client.until_waiting("l", 0).await;
-    // Nothing of it holds anything later.
+    // None of these waits holds the lock later.
     client.post("/v1/lock/force_release", json!({"lock": "l", "reason": "test"})).await.ok();
     assert_eq!(client.lock("l").await["holders"], json!([]));
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_caller_with_a_request_id_keeps_its_place_and_finds_its_grant() {
+async fn disconnected_caller_with_a_request_id_keeps_its_place_and_finds_its_grant() {
     let (_node, client) = start().await;
     let (a, b, c) = (client.session().await, client.session().await, client.session().await);
     let token = client.take(&a, "l").await;
     let body = json!({"session": b, "lock": "l", "wait_ms": 600_000, "request": "r"});
     drop(waiting_caller(client, ACQUIRE, body.clone()).await);
-    // Another comes after it, so that the node has surely seen the first one go.
+    // Another request queues behind it, so that the node has surely noticed the disconnect.
     let behind = client.post_later(ACQUIRE, json!({"session": c, "lock": "l", "wait_ms": 600_000}));
     let lock = client.until_waiting("l", 2).await;
     assert_eq!(lock["queue"][0]["session"], b[..8]);
-    // It comes back while it still waits, and has the same place.
+    // It retries while the request still waits, and has the same place.
     let back = client.post_later(ACQUIRE, body.clone());
     client.release(&a, "l", token).await.ok();
     let granted = back.await.unwrap().ok();
     assert_eq!(client.lock("l").await["holders"][0]["session"], b[..8]);
-    // And once more, after the grant.
+    // And again after the grant.
     assert_eq!(client.post(ACQUIRE, body).await.ok(), granted);
     client.release(&b, "l", granted["token"].as_u64().unwrap()).await.ok();
     behind.await.unwrap().ok();
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_grant_that_comes_after_the_caller_has_gone_is_found_with_its_request_id() {
+async fn grant_after_a_disconnect_is_found_with_its_request_id() {
     let (_node, client) = start().await;
     let (a, b) = (client.session().await, client.session().await);
     let token = client.take(&a, "l").await;

@@ -1,4 +1,4 @@
-//! What a caller may send by mistake or in malice: always a clear answer, never a hang, never a 500.
+//! Invalid and malicious input: always answered with a clear error, never with a hang or a 500.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +28,7 @@ async fn post_bytes(client: Client, path: &str, body: &[u8]) -> Answer {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_body_that_is_no_json_object_is_refused_everywhere() {
+async fn body_that_is_not_a_json_object_is_refused_by_every_call() {
     let (_node, client) = start().await;
     let deep = format!("{{\"session\": {}", "[".repeat(50_000));
     let bodies: [&[u8]; 16] = [
@@ -58,7 +58,7 @@ async fn a_body_that_is_no_json_object_is_refused_everywhere() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_refusal_names_the_field() {
+async fn refusal_names_the_invalid_field() {
     let (_node, client) = start().await;
     for (path, body, named) in [
         ("/v1/session/open", r#"{}"#, "`ttl_ms`"),
@@ -116,7 +116,7 @@ async fn a_refusal_names_the_field() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn any_content_type_will_do_but_a_form_is_told_so() {
+async fn any_content_type_is_accepted_but_a_form_is_refused_with_a_hint() {
     let (_node, client) = start().await;
     let body = br#"{"ttl_ms": 5000}"#;
     for kind in [
@@ -134,7 +134,7 @@ async fn any_content_type_will_do_but_a_form_is_told_so() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn paths_and_methods_that_are_not_there_are_answered_in_our_shape() {
+async fn unknown_paths_and_methods_are_answered_with_an_error_body() {
     let (_node, client) = start().await;
     for path in [
         "/nothing",
@@ -176,13 +176,13 @@ async fn paths_and_methods_that_are_not_there_are_answered_in_our_shape() {
         let head = client.request("HEAD", path, "", b"").await;
         assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
     }
-    // gRPC is HTTP/2 alone, whatever the path.
+    // gRPC needs HTTP/2, whatever the path.
     let kind = "content-type: application/grpc\r\n";
     client.request("POST", "/no.such.Service/Call", kind, b"").await.refused(415, "invalid");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_answer_says_what_it_is_and_is_not_cached() {
+async fn every_answer_has_a_content_type_and_is_not_cached() {
     let (_node, client) = start().await;
     let json_kind = "application/json";
     for (path, kind) in [
@@ -243,7 +243,7 @@ async fn pages_of_other_sites_are_refused() {
     }
     let get = |path: &'static str, headers: &'static str| client.request("GET", path, headers, b"");
     get("/v1/status", "origin: http://evil.example\r\n").await.refused(403, "forbidden");
-    // A user may follow a link to the console; nothing else is reached that way, and not from within another page.
+    // A user may follow a link to the console, but to nothing else, and not inside a frame.
     let link = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
     let inside = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n";
     assert_eq!(get("/", link).await.status, 200);
@@ -252,7 +252,7 @@ async fn pages_of_other_sites_are_refused() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_body_that_is_too_large_is_refused_before_and_after_it_was_sent() {
+async fn too_large_body_is_refused_whether_announced_or_sent() {
     let (_node, client) = start().await;
     let large = vec![b' '; 256 * 1024 + 1];
     for path in ["/v1/value/put", "/v1/rate/take"] {
@@ -269,7 +269,7 @@ async fn a_body_that_is_too_large_is_refused_before_and_after_it_was_sent() {
         );
         client.send(head.as_bytes()).await.refused(413, "too_large");
     }
-    // In pieces of unknown number.
+    // Chunked, without a length.
     let mut chunked = b"POST /v1/value/put HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..5 {
         chunked.extend_from_slice(format!("{:x}\r\n{}\r\n", 65_536, " ".repeat(65_536)).as_bytes());
@@ -279,7 +279,7 @@ async fn a_body_that_is_too_large_is_refused_before_and_after_it_was_sent() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_sender_that_asks_first_is_told_to_go_on() {
+async fn expect_100_continue_is_answered() {
     let (_node, client) = start().await;
     let body = br#"{"ttl_ms": 5000}"#;
     let head = format!(
@@ -297,16 +297,16 @@ async fn a_sender_that_asks_first_is_told_to_go_on() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_body_that_never_comes_is_not_waited_for() {
+async fn incomplete_body_times_out() {
     let (_node, client) = start().await;
     let head = "POST /v1/session/open HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\n\r\n{\"ttl_ms\"";
     client.send(head.as_bytes()).await.refused(408, "invalid");
-    // Others were never in its way.
+    // Other requests are not affected.
     client.session().await;
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_body_that_breaks_off_does_nothing() {
+async fn truncated_body_does_nothing() {
     let (_node, client) = start().await;
     let head =
         "POST /v1/session/open HTTP/1.1\r\nhost: localhost\r\ncontent-length: 17\r\n\r\n{\"ttl_ms\": 5000}";
@@ -318,7 +318,7 @@ async fn a_body_that_breaks_off_does_nothing() {
     assert_eq!(client.get("/v1/status").await.ok()["sessions"], 0);
 }
 
-// ---- a little fuzzing -----------------------------------------------------------------------------------
+// ---- fuzzing --------------------------------------------------------------------------------------------
 
 /// Xorshift: the same bodies in every run.
 struct Dice(u64);
@@ -409,7 +409,7 @@ fn mutated(dice: &mut Dice, seed: &Value) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn whatever_is_sent_gets_a_proper_answer_and_the_node_goes_on() {
+async fn mutated_bodies_get_a_proper_answer_and_the_node_keeps_serving() {
     let (_node, client) = start().await;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let mut session = client.session().await;
@@ -442,7 +442,7 @@ async fn whatever_is_sent_gets_a_proper_answer_and_the_node_goes_on() {
         assert_eq!(answer.status, expected, "{}", shown());
         *seen.entry(code.to_owned()).or_default() += 1;
     }
-    // The dice reached past the parser, not only into it.
+    // The mutations reach past the parser.
     for code in ["ok", "invalid", "session_lost", "not_held", "stale_token"] {
         assert!(seen.get(code).is_some_and(|count| *count > 5), "{code} is rare: {seen:?}");
     }
@@ -453,7 +453,7 @@ async fn whatever_is_sent_gets_a_proper_answer_and_the_node_goes_on() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn bytes_that_are_no_http_do_no_harm() {
+async fn bytes_that_are_not_http_do_no_harm() {
     let (_node, client) = start().await;
     let mut dice = Dice(42);
     for _ in 0..200 {

@@ -1,8 +1,8 @@
-//! A node with an open port, and a client that speaks HTTP over a bare socket: what the tests see is what
-//! went over the wire.
+//! A node with an open port, and a client that speaks HTTP over a plain socket, so that the tests see the exact bytes on the
+//! wire.
 
 mod api;
-mod gone;
+mod disconnect;
 mod input;
 mod openapi;
 mod state;
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Nothing in these tests takes longer, unless it hangs.
+/// Timeout of everything in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node, to be kept as long as the test runs, and a client of it.
+/// Starts a node, which the test must keep, and a client of it.
 pub(crate) async fn start() -> (Node, Client) {
     let mut node = Node::start(NodeConfig::in_memory()).await.expect("the node starts");
     let address = node.listen("127.0.0.1:0").await.expect("the port opens");
@@ -33,7 +33,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// An open connection on which these bytes were sent.
+    /// Opens a connection and sends these bytes.
     pub(crate) async fn connect(self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.expect("the port is open");
         stream.write_all(bytes).await.expect("the request is sent");
@@ -65,12 +65,12 @@ impl Client {
         self.request("POST", path, "content-type: application/json\r\n", body.to_string().as_bytes()).await
     }
 
-    /// A POST that goes on beside the test.
+    /// Starts a POST in the background.
     pub(crate) fn post_later(self, path: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
         tokio::spawn(self.post(path, body))
     }
 
-    /// A session that outlives the test.
+    /// Opens a session that outlives the test.
     pub(crate) async fn session(self) -> String {
         self.session_of(60_000, "test").await
     }
@@ -80,7 +80,7 @@ impl Client {
         opened["session"].as_str().expect("a session id").to_owned()
     }
 
-    /// Takes a lock without waiting and answers its token.
+    /// Acquires a lock without waiting and returns its token.
     pub(crate) async fn take(self, session: &str, lock: &str) -> u64 {
         let granted = self.post("/v1/lock/acquire", json!({"session": session, "lock": lock})).await.ok();
         granted["token"].as_u64().expect("a token")
@@ -90,12 +90,12 @@ impl Client {
         self.post("/v1/lock/release", json!({"session": session, "lock": lock, "token": token})).await
     }
 
-    /// A lock whose name needs no escapes.
+    /// Reads a lock whose name needs no escapes.
     pub(crate) async fn lock(self, name: &str) -> Value {
         self.get(&format!("/v1/lock?name={name}")).await.ok()
     }
 
-    /// Looks at a lock until it is as it should be.
+    /// Polls a lock until it is in the wanted state.
     pub(crate) async fn until(self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-/// The bytes of a request.
+/// Returns the bytes of a request.
 pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
@@ -128,7 +128,7 @@ pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> V
     bytes
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -161,14 +161,14 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{} is not JSON ({error}): {}", self.status, self.text()))
     }
 
-    /// The answer of a call that must have succeeded.
+    /// Returns the answer of a call that must have succeeded.
     #[track_caller]
     pub(crate) fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         self.json()
     }
 
-    /// The error of a call that must have failed like this.
+    /// Returns the error of a call that must have failed with this status and code.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16, code: &str) -> Value {
         let error = self.json()["error"].clone();

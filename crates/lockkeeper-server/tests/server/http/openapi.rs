@@ -1,4 +1,4 @@
-//! The OpenAPI document tells the truth: every answer that these tests get is checked against it.
+//! Validates the OpenAPI document: every answer in these tests is checked against it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, start};
 
-/// The document, with objects closed: an answer may have no field that is not described.
+/// Returns the document with closed objects: an answer must not have fields that are not described.
 fn document() -> &'static Value {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     DOCUMENT.get_or_init(|| {
@@ -33,11 +33,11 @@ fn close_objects(value: &mut Value) {
     }
 }
 
-/// A validator for a schema of the document, made once.
+/// Returns the validator for a schema of the document. Cached.
 fn validator(schema: &Value) -> Arc<Validator> {
-    static MADE: OnceLock<Mutex<HashMap<String, Arc<Validator>>>> = OnceLock::new();
-    let mut made = MADE.get_or_init(Mutex::default).lock().unwrap();
-    let validator = made.entry(schema.to_string()).or_insert_with(|| {
+    static CACHE: OnceLock<Mutex<HashMap<String, Arc<Validator>>>> = OnceLock::new();
+    let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap();
+    let validator = cache.entry(schema.to_string()).or_insert_with(|| {
         let mut whole = schema.clone();
         whole["components"] = document()["components"].clone();
         Arc::new(jsonschema::validator_for(&whole).expect("a schema"))
@@ -45,8 +45,8 @@ fn validator(schema: &Value) -> Arc<Validator> {
     validator.clone()
 }
 
-/// What does not fit in a value, if anything.
-fn misfit(schema: &Value, value: &Value) -> Option<String> {
+/// Returns the first violation of a schema in a value, if any.
+fn violation(schema: &Value, value: &Value) -> Option<String> {
     validator(schema).validate(value).err().map(|error| error.to_string())
 }
 
@@ -64,28 +64,28 @@ pub(super) fn check(method: &str, target: &str, answer: &Answer) {
     let operation = &document()["paths"][path][described];
     if answer.status >= 400 && kind == "application/json" && !is_head {
         let error = json!({ "$ref": "#/components/schemas/Error" });
-        let found = misfit(&error, &answer.json());
+        let found = violation(&error, &answer.json());
         assert_eq!(found, None, "{method} {target}: {}", answer.text());
     }
     let mut response = &operation["responses"][answer.status.to_string()];
     if let Some(pointer) = response["$ref"].as_str() {
-        response = document().pointer(&pointer[1..]).expect("the reference leads somewhere");
+        response = document().pointer(&pointer[1..]).expect("the reference resolves");
     }
-    // Whoever asks for a path that is not there, or comes through a web page, may be refused by any call.
+    // Unknown paths, and requests of other sites' web pages, may be refused by any call.
     let refused_before = answer.status >= 400 && (operation.is_null() || operation["security"].is_null());
     if response.is_null() && refused_before {
         return;
     }
     assert!(
         response.is_object(),
-        "{method} {target} answers {} and does not say so: {}",
+        "{method} {target}: status {} is not described: {}",
         answer.status,
         answer.text()
     );
     let content = &response["content"][kind];
-    assert!(content.is_object(), "{method} {target} answers with {kind:?} and does not say so");
+    assert!(content.is_object(), "{method} {target}: content type {kind:?} is not described");
     if kind == "application/json" && content["schema"].is_object() && !is_head {
-        let found = misfit(&content["schema"], &answer.json());
+        let found = violation(&content["schema"], &answer.json());
         assert_eq!(found, None, "{method} {target}: {}", answer.text());
     }
 }
@@ -203,7 +203,7 @@ async fn every_call_answers_as_described() {
 
     client.get("/v1/access").await.ok();
     called.insert("/v1/access".to_owned());
-    // Access control is turned on last: from then on nobody may ask without saying who they are.
+    // Access control is turned on last: from then on callers must authenticate.
     for (path, body) in [
         ("/v1/access/quota", json!({"namespace": "a", "locks": 5})),
         ("/v1/access/revoke", json!({"identity": "a", "prefix": ""})),
@@ -228,7 +228,7 @@ fn the_examples_fit_their_schemas() {
             let answered = &operation["responses"]["200"]["content"]["application/json"];
             for content in [&operation["requestBody"]["content"]["application/json"], answered] {
                 if let Some(example) = content.get("example") {
-                    assert_eq!(misfit(&content["schema"], example), None, "{path}: {example}");
+                    assert_eq!(violation(&content["schema"], example), None, "{path}: {example}");
                     examples += 1;
                 }
             }
@@ -237,20 +237,20 @@ fn the_examples_fit_their_schemas() {
     assert!(examples > 40, "{examples}");
 }
 
-/// The check itself can fail.
+/// The check itself fails for wrong answers.
 #[test]
-fn a_wrong_answer_is_noticed() {
+fn wrong_answers_are_detected() {
     let answer = |body: Value| Answer {
         status: 200,
         head: "HTTP/1.1 200 OK\r\ncontent-type: application/json".to_owned(),
         body: body.to_string().into_bytes(),
     };
-    let is_noticed = |body: Value| {
+    let is_detected = |body: Value| {
         let answer = answer(body);
         std::panic::catch_unwind(|| check("POST", "/v1/session/keepalive", &answer)).is_err()
     };
-    assert!(!is_noticed(json!({"ttl_ms": 10_000})));
+    assert!(!is_detected(json!({"ttl_ms": 10_000})));
     for body in [json!({}), json!([]), json!({"ttl_ms": "10"}), json!({"ttl_ms": 10, "other": 1})] {
-        assert!(is_noticed(body.clone()), "{body}");
+        assert!(is_detected(body.clone()), "{body}");
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP API of a real node: tokens, values, reading. Sessions and locks are in http_api.rs.
+//! The HTTP API of a real node: tokens, values and reads. Sessions and locks are in `api.rs`.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ async fn force_release_frees_the_lock_and_raises_its_last_token() {
     assert_eq!((&forced["released"], keys(&forced)), (&json!(true), vec!["last_token", "released"]));
     assert!(last > token);
     assert_eq!(client.lock("l").await["last_token"], last);
-    // The former holder is stale at every gate.
+    // Every gate refuses the former holder.
     client.release(&a, "l", token).await.refused(409, "not_held");
     let checked = client.post("/v1/token/check", json!({"lock": "l", "token": token})).await.ok();
     assert_eq!(checked, json!({"valid": false, "last_token": last}));
@@ -35,7 +35,7 @@ async fn force_release_frees_the_lock_and_raises_its_last_token() {
     assert_eq!(forced["released"], false);
     assert!(forced["last_token"].as_u64().unwrap() > last);
 
-    // Who waits is let in, above the raised token.
+    // A waiter is granted above the raised token.
     client.take(&a, "l").await;
     let wait = client.post_later(ACQUIRE, json!({"session": b, "lock": "l", "wait_ms": 30_000}));
     client.until_waiting("l", 1).await;
@@ -47,7 +47,7 @@ async fn force_release_frees_the_lock_and_raises_its_last_token() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_token_is_checked_by_lock_or_by_sequencer() {
+async fn token_is_checked_by_lock_or_by_sequencer() {
     let (_node, client) = start().await;
     let session = client.session().await;
     let name = "größe: 100% a/b?";
@@ -78,7 +78,7 @@ async fn a_token_is_checked_by_lock_or_by_sequencer() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn tokens_rise_over_all_locks() {
+async fn tokens_rise_across_all_locks() {
     let (_node, client) = start().await;
     let session = client.session().await;
     let mut last = 0;
@@ -133,7 +133,7 @@ async fn values_have_versions() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn bytes_that_are_no_text_travel_as_base64() {
+async fn values_that_are_not_utf8_are_base64() {
     let (_node, client) = start().await;
     client.post("/v1/value/put", json!({"key": "k", "value_base64": "//4A"})).await.ok();
     let read = json!({"key": "k", "value": null, "value_base64": "//4A", "version": 1, "token": 0});
@@ -143,7 +143,7 @@ async fn bytes_that_are_no_text_travel_as_base64() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_stale_holder_cannot_write_even_before_the_new_one_has() {
+async fn stale_holder_cannot_write_even_before_the_new_holder_does() {
     let (_node, client) = start().await;
     let (a, b) = (client.session().await, client.session().await);
     let put = |value: &str, token: u64| {
@@ -168,7 +168,7 @@ async fn a_stale_holder_cannot_write_even_before_the_new_one_has() {
     let read = client.get("/v1/value?key=k").await.ok();
     assert_eq!((&read["value"], &read["token"]), (&json!("second"), &json!(new)));
 
-    // A key that is written under two locks takes only the higher token.
+    // A key that is fenced by two locks accepts only the higher token.
     let other = client.take(&a, "m").await;
     let under_m = json!({"key": "k", "value": "m", "fence": {"lock": "m", "token": other}});
     client.post("/v1/value/put", under_m).await.ok();
@@ -178,7 +178,7 @@ async fn a_stale_holder_cannot_write_even_before_the_new_one_has() {
 // ---- reading --------------------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_lock_that_nobody_knows_is_free() {
+async fn unknown_lock_is_free() {
     let (_node, client) = start().await;
     let lock = client.lock("new").await;
     assert_eq!(
@@ -204,7 +204,7 @@ async fn a_lock_that_nobody_knows_is_free() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn locks_come_in_pages() {
+async fn locks_are_listed_in_pages() {
     let (_node, client) = start().await;
     let session = client.session().await;
     for name in ["b/1", "a/2", "a/1", "a/3", "c"] {
@@ -237,7 +237,7 @@ async fn locks_come_in_pages() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_status_names_members_leader_and_term() {
+async fn status_has_members_leader_and_term() {
     let (_node, client) = start().await;
     let session = client.session().await;
     client.take(&session, "l").await;

@@ -1,5 +1,4 @@
-//! What people build on a lock, over HTTP: elections, rate limits, and lines of work that must not wait for each other in
-//! a circle.
+//! Elections, rate limiters and deadlock handling over HTTP.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ impl Observer {
         Observer { stream: BufReader::new(client.connect(&bytes).await) }
     }
 
-    /// The next event's name and data.
+    /// Returns the next event's name and data.
     async fn next(&mut self) -> (String, Value) {
         let mut name = String::new();
         loop {
@@ -46,7 +45,7 @@ async fn elect(client: Client, session: &str, value: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn an_election_from_the_first_campaign_to_the_last() {
+async fn election_through_campaign_handover_loss_and_resignation() {
     let (_node, client) = start().await;
     let mut observer = Observer::of(client, "db").await;
     assert_eq!(observer.next().await, ("leader".to_owned(), json!({"leader": null, "candidates": 0})));
@@ -61,7 +60,7 @@ async fn an_election_from_the_first_campaign_to_the_last() {
     let campaign = json!({"session": two, "election": "db", "value": "10.0.0.2"});
     client.post(CAMPAIGN, campaign).await.refused(409, "busy");
 
-    // Two wait; the office goes to the second of them, because the leader says so.
+    // Two candidates wait; the leader hands over to the second one.
     let mut waiting = Vec::new();
     for (session, value) in [(&two, "10.0.0.2"), (&three, "10.0.0.3")] {
         let body = json!({"session": session, "election": "db", "value": value, "wait_ms": 60_000});
@@ -81,7 +80,7 @@ async fn an_election_from_the_first_campaign_to_the_last() {
     assert_eq!(observer.next().await.1["leader"]["epoch"], second);
     hand_over(&one, first, "10.0.0.2").await.unwrap().refused(409, "not_held");
 
-    // A leader whose session is lost does not lead, and the next one does.
+    // When the leader's session is lost, the next candidate leads.
     client.post("/v1/session/close", json!({"session": three})).await.ok();
     let third = waiting.pop().unwrap().await.unwrap().ok()["epoch"].as_u64().unwrap();
     assert_eq!(observer.next().await.1["leader"]["value"], "10.0.0.2");
@@ -92,9 +91,9 @@ async fn an_election_from_the_first_campaign_to_the_last() {
     };
     resign(&one, first).await.unwrap().refused(409, "not_held");
     resign(&two, third).await.unwrap().ok();
-    assert_eq!(observer.next().await.1["leader"], Value::Null, "an observer hears of the vacancy");
+    assert_eq!(observer.next().await.1["leader"], Value::Null, "the observer is notified of the vacancy");
 
-    // The same request is the same candidacy.
+    // The same request id is the same candidacy.
     let again = json!({"session": one, "election": "db", "value": "v", "request": "r"});
     let epoch = client.post(CAMPAIGN, again.clone()).await.ok();
     assert_eq!(client.post(CAMPAIGN, again).await.ok(), epoch);
@@ -105,7 +104,7 @@ async fn an_election_from_the_first_campaign_to_the_last() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_rate_is_shared_by_all_who_name_it() {
+async fn rate_limiter_is_shared_by_all_callers() {
     let (_node, client) = start().await;
     let take = |body: Value| async move { client.post("/v1/rate/take", body).await };
     let slow = json!({"limiter": "mail", "rate_per_s": 0.01, "burst": 3});
@@ -115,7 +114,7 @@ async fn a_rate_is_shared_by_all_who_name_it() {
     let denied = take(slow).await.ok();
     assert_eq!(denied["allowed"], false);
     assert!((90_000..=100_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
-    // Who comes back when it was told is served.
+    // A retry after the given time is allowed.
     let quick = json!({"limiter": "calls", "rate_per_s": 20, "burst": 1});
     assert_eq!(take(quick.clone()).await.ok()["allowed"], true);
     let denied = take(quick.clone()).await.ok();
@@ -140,7 +139,7 @@ fn acquire(session: &str, lock: &str, scope: &str, policy: &str, wait_ms: u64) -
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_request_that_closes_a_circle_is_told_which_one() {
+async fn request_that_closes_a_cycle_is_refused_with_the_cycle() {
     let (_node, client) = start().await;
     let anna = client.session_of(10_000, "anna").await;
     let ben = client.session_of(10_000, "ben").await;
@@ -151,17 +150,17 @@ async fn the_request_that_closes_a_circle_is_told_which_one() {
     assert_eq!((&seen["holders"][0]["scope"], &seen["queue"][0]["scope"]), (&json!("t2"), &json!("t1")));
     let error =
         client.post(ACQUIRE, acquire(&ben, "a", "t2", "detect", 60_000)).await.refused(409, "deadlock");
-    let circle = json!([
+    let cycle = json!([
         {"scope": "t2", "owner": "ben", "lock": "a"},
         {"scope": "t1", "owner": "anna", "lock": "b"},
     ]);
-    assert_eq!(error["cycle"], circle, "{error}");
+    assert_eq!(error["cycle"], cycle, "{error}");
     client.release(&ben, "b", b["token"].as_u64().unwrap()).await.ok();
     waits.await.unwrap().ok();
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn the_younger_dies_or_is_wounded() {
+async fn younger_scope_dies_or_is_wounded() {
     let (_node, client) = start().await;
     let old = client.session_of(10_000, "old").await;
     let young = client.session_of(10_000, "young").await;
@@ -174,7 +173,7 @@ async fn the_younger_dies_or_is_wounded() {
     client.release(&young, "b", b["token"].as_u64().unwrap()).await.refused(409, "not_held");
     client.post(ACQUIRE, acquire(&young, "c", "t2", "wound_wait", 0)).await.refused(409, "wounded");
     client.post(ACQUIRE, acquire(&young, "c", "t2", "wound_wait", 0)).await.ok();
-    // What the wounded one writes is refused at the gate.
+    // Fenced writes of the wounded scope are refused.
     let put = json!({"key": "k", "value": "v", "fence": {"lock": "b", "token": b["token"]}});
     client.post("/v1/value/put", put).await.refused(412, "stale_token");
 }

@@ -1,4 +1,4 @@
-//! What the tests of the log share.
+//! Shared helpers of the log tests.
 
 mod safety;
 mod store;
@@ -15,7 +15,7 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use openraft::{EntryPayload, RaftLogReader};
 
-/// Small segments, no threads: everything happens in the order of the test.
+/// Small segments and no threads, so that everything happens in the order of the test.
 pub(super) fn small() -> LogConfig {
     LogConfig { segment_bytes: 4096, cache_bytes: 2048, sync: SyncMode::Inline, prepare_ahead: false }
 }
@@ -24,7 +24,7 @@ pub(super) fn log_id(term: u64, index: u64) -> LogId {
     openraft::testing::log_id::<TypeConfig>(term, 1, index)
 }
 
-/// An entry whose value has so many bytes, none of them predictable from its neighbours'.
+/// Returns an entry with a value of this size that differs from those of other entries.
 pub(super) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
     let value: Vec<u8> = (0..bytes).map(|at| (at as u64 * 31 + index * 7 + term) as u8).collect();
     let put = Command::PutValue {
@@ -48,14 +48,14 @@ pub(super) fn open(
     log::open(Arc::new(disk.clone()), config)
 }
 
-/// Appends, and waits until it is durable.
+/// Appends and waits until the entries are durable.
 pub(super) async fn append(store: &mut LogStore, entries: Vec<Entry>) -> io::Result<()> {
     let (tx, rx) = TypeConfig::oneshot();
     store.append(entries, IOFlushed::signal(tx)).await?;
     rx.await.map_err(io::Error::other)?
 }
 
-/// All that a log holds.
+/// The whole content of a log.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Holds {
     pub(super) vote: Option<Vote>,

@@ -1,4 +1,4 @@
-//! S10: what was acknowledged is there after a crash; what is damaged is never passed over in silence.
+//! S10: acknowledged entries survive a crash, and damage is never ignored silently.
 
 use lockkeeper_server::raft::log::{Disk, Faults, FaultyDisk, LogError, LogStore, SECTOR_BYTES};
 use lockkeeper_server::raft::types::Vote;
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// What the log should hold after each change, in order. It may come back at any of these from `acknowledged`.
+/// The expected content after each change, in order. A recovered log may be in any state from `acknowledged` on.
 struct Model {
     states: Vec<Holds>,
     acknowledged: usize,
@@ -41,7 +41,7 @@ impl Model {
         self.states.last().unwrap().clone()
     }
 
-    /// Takes one step. `Err` when the disk failed.
+    /// Applies one step. Returns an error when the disk failed.
     async fn step(&mut self, store: &mut LogStore, step: &Step) -> std::io::Result<()> {
         let mut now = self.now();
         match step {
@@ -67,7 +67,7 @@ impl Model {
                 now.entries.truncate(keep);
                 now.last = last;
                 self.states.push(now);
-                // Not acknowledged: it goes with the next write.
+                // Not acknowledged: it becomes durable with the next write.
                 return store.truncate_after(last).await;
             }
             Step::Purge(ahead) => {
@@ -98,7 +98,7 @@ impl Model {
         Ok(())
     }
 
-    /// What came back is one of the states that it may come back at.
+    /// Checks that a recovered log is in an allowed state.
     fn check(&mut self, found: Holds) {
         let at = self.states.iter().rposition(|state| *state == found);
         let at = at.unwrap_or_else(|| panic!("no such state: {found:?}\nmodel: {:?}", self.now()));
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// Draws from a list of random numbers, then from a generator seeded by it.
+/// Returns a seeded generator of random choices.
 fn chooser(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -132,10 +132,10 @@ async fn run(store: &mut LogStore, model: &mut Model, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Random histories; the disk dies at a random write or sync, in any state between old and new; also while
-    /// the log is being opened after that. Five lives on the same disk.
+    /// Random histories with up to five runs on one disk. Each run crashes at a random write or sync, with each
+    /// unsynced sector in its old or new state; the recovery may crash as well.
     #[test]
-    fn what_was_acknowledged_survives_any_crash(
+    fn acknowledged_entries_survive_any_crash(
         lives in prop::collection::vec((steps(), 0..40u64, any::<bool>(), 0..6u64), 1..5),
         seed in any::<u64>(),
     ) {
@@ -144,7 +144,7 @@ proptest! {
             let mut disk = FaultyDisk::new();
             let mut model = Model { states: vec![Holds::default()], acknowledged: 0, term: 1 };
             for (steps, budget, by_write, open_budget) in lives {
-                // Opening may be cut short as well.
+                // The recovery may crash as well.
                 disk.set_faults(Faults { syncs_left: Some(open_budget), ..Faults::default() });
                 let opened = open(&disk, small());
                 let (mut store, _) = match opened {
@@ -173,7 +173,7 @@ proptest! {
     }
 }
 
-/// A log in several segments with all kinds of records, cleanly closed.
+/// Returns a cleanly closed log in several segments with all kinds of records.
 async fn sample() -> (FaultyDisk, Holds) {
     let disk = FaultyDisk::new();
     let (mut store, _) = open(&disk, small()).unwrap();
@@ -191,7 +191,7 @@ async fn sample() -> (FaultyDisk, Holds) {
     (disk, held)
 }
 
-/// Every outcome is fine but silent loss.
+/// Checks that the log is refused or complete, but never silently incomplete. Returns whether it is refused.
 async fn refuses_or_holds(disk: &FaultyDisk, held: &Holds, what: &str) -> bool {
     match open(disk, small()) {
         Ok((mut store, _)) => {
@@ -204,7 +204,7 @@ async fn refuses_or_holds(disk: &FaultyDisk, held: &Holds, what: &str) -> bool {
 }
 
 #[test]
-fn a_flipped_byte_is_refused_or_harmless() {
+fn flipped_byte_is_refused_or_harmless() {
     block_on(async {
         let (disk, held) = sample().await;
         let (mut refused, mut harmless) = (0, 0);
@@ -228,7 +228,7 @@ fn a_flipped_byte_is_refused_or_harmless() {
 fn a_flipped_byte_before_a_torn_tail_is_refused_or_harmless() {
     block_on(async {
         let (disk, held) = sample().await;
-        // The next write has three sectors, and only the last reaches the disk.
+        // The next write has three sectors, of which only the last reaches the disk.
         let (mut store, _) = open(&disk, small()).unwrap();
         disk.set_faults(Faults { syncs_left: Some(0), ..Faults::default() });
         append(&mut store, vec![entry(3, 7, 1200)]).await.unwrap_err();
@@ -256,7 +256,7 @@ fn a_flipped_byte_before_a_torn_tail_is_refused_or_harmless() {
 }
 
 #[test]
-fn a_file_cut_at_any_length_is_refused() {
+fn file_truncated_at_any_length_is_refused() {
     block_on(async {
         let (disk, held) = sample().await;
         for name in disk.list().unwrap() {
@@ -268,7 +268,7 @@ fn a_file_cut_at_any_length_is_refused() {
                     refuses_or_holds(&copy, &held, &format!("{name} cut at {cut}")).await,
                     "{name} {cut}"
                 );
-                // Filled up again with zeros, so that only the content can tell.
+                // Padded with zeros, so that only the content shows the damage.
                 let copy = disk.copy();
                 copy.set_size(&name, cut.min(size)).unwrap();
                 copy.set_size(&name, size).unwrap();
@@ -282,7 +282,7 @@ fn a_file_cut_at_any_length_is_refused() {
 }
 
 #[test]
-fn a_sector_that_turned_to_zero_before_the_last_frame_is_refused() {
+fn zeroed_sector_before_the_last_frame_is_refused() {
     block_on(async {
         let (disk, held) = sample().await;
         let names = disk.list().unwrap();
@@ -316,7 +316,7 @@ fn missing_swapped_and_foreign_segments_are_refused() {
         copy.rename("x", &names[1]).unwrap();
         assert!(refuses_or_holds(&copy, &held, "swapped").await);
 
-        // A segment of another log at the same place: whole in itself, but not what the one before adds up to.
+        // A segment of another log in the same place: valid in itself, but not the successor of the segment before.
         let (other, _) = {
             let other = FaultyDisk::new();
             let (mut store, _) = open(&other, small()).unwrap();
@@ -327,7 +327,7 @@ fn missing_swapped_and_foreign_segments_are_refused() {
         copy.overwrite(&names[1], 0, &other.bytes(&names[1]).unwrap()).unwrap();
         assert!(refuses_or_holds(&copy, &held, "foreign").await);
 
-        // The same frame twice, and plain garbage, after the end.
+        // A repeated frame and garbage after the end.
         let last = names.last().unwrap();
         let bytes = disk.bytes(last).unwrap();
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() / SECTOR_BYTES + 1;
@@ -344,7 +344,7 @@ fn missing_swapped_and_foreign_segments_are_refused() {
 }
 
 #[test]
-fn the_message_says_where_and_what_to_do() {
+fn damage_error_names_the_position_and_the_next_step() {
     block_on(async {
         let (disk, _) = sample().await;
         let names = disk.list().unwrap();
@@ -356,10 +356,10 @@ fn the_message_says_where_and_what_to_do() {
     });
 }
 
-/// A sync that failed has lost the data, but the next process reads it from memory. If the log then says that it
-/// is there, it must be there.
+/// A failed sync has lost the data, but the next process still reads it from the page cache. If recovery accepts it, it must
+/// be made durable.
 #[test]
-fn what_a_failed_sync_forgot_is_made_durable_when_it_reads_back() {
+fn data_of_a_failed_sync_that_reads_back_is_made_durable() {
     block_on(async {
         let disk = FaultyDisk::new();
         let (mut store, _) = open(&disk, small()).unwrap();
@@ -369,7 +369,7 @@ fn what_a_failed_sync_forgot_is_made_durable_when_it_reads_back() {
         drop(store);
         disk.set_faults(Faults::default());
         let (mut store, report) = open(&disk, small()).unwrap();
-        assert_eq!(report.last_index, Some(1), "it reads back");
+        assert_eq!(report.last_index, Some(1), "the entry reads back");
         let held = holds(&mut store).await.unwrap();
         let crashed = disk.crash(&mut |_| 0);
         let (mut store, _) = open(&crashed, small()).unwrap();

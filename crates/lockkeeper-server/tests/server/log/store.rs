@@ -1,4 +1,4 @@
-//! What the log does on good days and on a full disk, and openraft's own suite.
+//! Normal operation of the log, a full disk, and openraft's own suite.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ fn threaded() -> LogConfig {
     LogConfig { segment_bytes: 8192, cache_bytes: 4096, sync: SyncMode::Thread, prepare_ahead: true }
 }
 
-/// Waits for the thing itself.
+/// Polls a condition until it holds.
 fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !check() {
@@ -30,23 +30,23 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
-/// A disk that is full from the beginning: the log has the segments that were made before, and no more.
-async fn fill(store: &mut LogStore, disk: &FaultyDisk, asks: bool) {
+/// Fills the log on a full disk, where it has only its preallocated segments.
+async fn fill(store: &mut LogStore, disk: &FaultyDisk, checks_space: bool) {
     disk.set_faults(Faults { capacity_bytes: Some(0), ..Faults::default() });
     const BYTES: usize = 300;
     for index in 0..200 {
-        if asks && !store.has_room_for(0, 2 * BYTES) {
+        if checks_space && !store.has_room_for(0, 2 * BYTES) {
             return;
         }
-        // Not awaited, as openraft does it: what waits for room stays queued.
+        // Not awaited, like openraft does: entries that wait for space stay queued.
         let (tx, _durable) = TypeConfig::oneshot();
         store.append(vec![entry(1, index, BYTES)], IOFlushed::signal(tx)).await.unwrap();
     }
-    assert!(!asks, "there was always room");
+    assert!(!checks_space, "there was always space");
 }
 
 #[test]
-fn vote_waits_for_no_room_if_the_log_is_asked_before_each_append() {
+fn vote_is_not_blocked_by_a_full_disk_if_space_is_checked_before_each_append() {
     for config in [small(), threaded()] {
         block_on(async {
             let disk = FaultyDisk::new();
@@ -58,7 +58,7 @@ fn vote_waits_for_no_room_if_the_log_is_asked_before_each_append() {
             let (store, _) = open(&disk.copy(), config.clone()).unwrap();
             assert_eq!(store.vote().unwrap(), Some(vote), "it is on the disk");
 
-            // Whoever does not ask blocks the vote for as long as the disk is full.
+            // Without the check the vote is blocked for as long as the disk is full.
             let disk = FaultyDisk::new();
             let (mut store, _) = open(&disk, config).unwrap();
             fill(&mut store, &disk, false).await;
@@ -86,7 +86,7 @@ fn everything_survives_a_reopen_in_both_modes() {
                 store.save_committed(Some(log_id(2, 45))).await.unwrap();
                 let held = holds(&mut store).await.unwrap();
                 assert_eq!(held.entries.len(), 29);
-                // The last hint was not followed by a write: closing writes it.
+                // No write followed the last commit hint: closing the log writes it.
                 drop(store);
                 let (mut store, report) = open(&disk, config).unwrap();
                 assert_eq!(holds(&mut store).await.unwrap(), held);
@@ -139,7 +139,7 @@ fn an_entry_larger_than_a_segment_works() {
 }
 
 #[test]
-fn a_hole_is_refused_and_changes_nothing() {
+fn append_with_a_gap_is_refused_and_changes_nothing() {
     block_on(async {
         let (mut store, _) = open(&MemoryDisk::new(), small()).unwrap();
         append(&mut store, vec![entry(1, 0, 10)]).await.unwrap();
@@ -151,7 +151,7 @@ fn a_hole_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn entries_are_readable_before_they_are_durable_and_gathered_into_few_syncs() {
+fn entries_are_readable_before_they_are_durable_and_share_syncs() {
     block_on(async {
         let disk = FaultyDisk::new();
         let (mut store, _) = open(&disk, LogConfig { prepare_ahead: false, ..threaded() }).unwrap();
@@ -172,7 +172,7 @@ fn entries_are_readable_before_they_are_durable_and_gathered_into_few_syncs() {
     });
 }
 
-/// Truncation while the truncated entries are still queued: the places of both must not be mixed up.
+/// Truncation while the truncated entries are still queued: their positions must not be mixed up with those of new entries.
 #[test]
 fn a_truncated_append_that_is_still_queued_leaves_no_trace() {
     block_on(async {
@@ -188,7 +188,7 @@ fn a_truncated_append_that_is_still_queued_leaves_no_trace() {
             last = Some(rx);
         }
         last.unwrap().await.unwrap().unwrap();
-        // Nothing is in memory any more: each entry is read from the place that the log took down for it.
+        // Nothing is cached: each entry is read from its recorded position.
         let held = holds(&mut store).await.unwrap();
         assert_eq!(held.entries, (1..8).map(|i| entry(5, i, 100)).collect::<Vec<_>>());
         drop(store);
@@ -198,7 +198,7 @@ fn a_truncated_append_that_is_still_queued_leaves_no_trace() {
 }
 
 #[test]
-fn readers_on_other_threads_see_a_log_without_holes() {
+fn readers_on_other_threads_see_a_log_without_gaps() {
     let disk = MemoryDisk::new();
     let (mut store, _) = open(&disk, threaded()).unwrap();
     let reading: Vec<_> = (0..2)
@@ -232,7 +232,7 @@ fn readers_on_other_threads_see_a_log_without_holes() {
     reading.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Appends one entry, and returns what will tell that it is durable.
+/// Appends one entry and returns the receiver of its completion.
 async fn begin_append(
     store: &mut LogStore,
     index: u64,
@@ -243,7 +243,7 @@ async fn begin_append(
     rx
 }
 
-/// The result of an append, or `None` if it waits for room. On a busy machine an append may take its time.
+/// Returns the result of an append, or `None` if it waits for space. On a busy machine an append may be slow.
 async fn acknowledged_or_full<T>(
     store: &LogStore,
     durable: &mut (impl Future<Output = Result<T, impl std::fmt::Debug>> + Unpin),
@@ -258,7 +258,7 @@ async fn acknowledged_or_full<T>(
 }
 
 #[test]
-fn full_disk_is_told_early_acknowledges_nothing_and_goes_on_when_there_is_room() {
+fn full_disk_is_reported_acknowledges_nothing_and_resumes_when_there_is_space() {
     for sync in [SyncMode::Inline, SyncMode::Thread, SyncMode::Adaptive] {
         for prepare_ahead in [false, true] {
             block_on(async {
@@ -277,8 +277,8 @@ fn full_disk_is_told_early_acknowledges_nothing_and_goes_on_when_there_is_room()
                 };
                 assert!(acknowledged >= 15, "{acknowledged}");
                 assert!(store.space().trouble.is_some());
-                assert!(store.failure().is_none(), "a full disk is no failure");
-                // More may be asked for meanwhile, and the order stays.
+                assert!(store.failure().is_none(), "a full disk is not a failure");
+                // Further appends are accepted meanwhile and keep their order.
                 let mut last = begin_append(&mut store, acknowledged + 1, 10).await;
                 let both = async { tokio::join!(&mut waiting, &mut last) };
                 assert!(tokio::time::timeout(Duration::from_millis(600), both).await.is_err());
@@ -298,7 +298,7 @@ fn full_disk_is_told_early_acknowledges_nothing_and_goes_on_when_there_is_room()
 }
 
 #[test]
-fn what_was_not_acknowledged_on_a_full_disk_is_not_there_after_a_crash() {
+fn unacknowledged_entries_on_a_full_disk_are_gone_after_a_crash() {
     block_on(async {
         let disk = FaultyDisk::new();
         disk.set_faults(Faults { capacity_bytes: Some(8192), ..Faults::default() });
@@ -318,14 +318,14 @@ fn what_was_not_acknowledged_on_a_full_disk_is_not_there_after_a_crash() {
 }
 
 #[test]
-fn slow_disk_syncs_once_for_all_that_has_arrived_and_answers_in_order() {
+fn slow_disk_groups_queued_appends_into_few_syncs_in_order() {
     const ENTRIES: u64 = 100;
     block_on(async {
         let disk = FaultyDisk::new();
         let config = LogConfig { sync: SyncMode::Adaptive, segment_bytes: 1 << 20, ..threaded() };
         let (mut store, _) = open(&disk, config).unwrap();
         disk.set_faults(Faults { sync_delay: Duration::from_millis(8), ..Faults::default() });
-        // It takes a few syncs to notice that the disk is slow.
+        // It takes a few syncs to detect that the disk is slow.
         for index in 0..4 {
             append(&mut store, vec![entry(1, index, 100)]).await.unwrap();
         }
@@ -334,41 +334,41 @@ fn slow_disk_syncs_once_for_all_that_has_arrived_and_answers_in_order() {
         for index in 4..4 + ENTRIES {
             pending.push(begin_append(&mut store, index, 100).await);
         }
-        let asked = began.elapsed();
+        let queued = began.elapsed();
         for (place, durable) in pending.into_iter().enumerate() {
             durable.await.unwrap().unwrap_or_else(|error| panic!("{place}: {error}"));
         }
         let syncs = disk.syncs() - syncs;
-        println!("{ENTRIES} appends asked for in {asked:?}, durable in {:?}, {syncs} syncs", began.elapsed());
+        println!("{ENTRIES} appends queued in {queued:?}, durable in {:?}, {syncs} syncs", began.elapsed());
         assert!(syncs <= ENTRIES / 4, "{syncs} syncs for {ENTRIES} appends");
     });
 }
 
 #[test]
-fn caller_does_not_wait_for_the_next_segment() {
-    const MAKING: Duration = Duration::from_secs(4);
+fn append_does_not_wait_for_the_next_segment() {
+    const SEGMENT_CREATION: Duration = Duration::from_secs(4);
     block_on(async {
         let disk = FaultyDisk::new();
         let config = LogConfig { sync: SyncMode::Adaptive, ..threaded() };
         let (mut store, _) = open(&disk, config).unwrap();
         eventually("the second segment", || store.space().next_bytes > 0);
-        disk.set_faults(Faults { create_delay: MAKING, ..Faults::default() });
-        // The first two segments hold about 14 of them; the third is being made.
+        disk.set_faults(Faults { create_delay: SEGMENT_CREATION, ..Faults::default() });
+        // The first two segments hold about 14 entries; the third is being created.
         let mut last = None;
         let began = Instant::now();
         for index in 0..20 {
             last = Some(begin_append(&mut store, index, 1000).await);
         }
-        let asked = began.elapsed();
-        assert!(asked < MAKING / 2, "{asked:?} for the appends: the caller waited for a segment");
+        let queued = began.elapsed();
+        assert!(queued < SEGMENT_CREATION / 2, "{queued:?} for the appends: the caller waited for a segment");
         last.unwrap().await.unwrap().unwrap();
-        println!("20 appends asked for in {asked:?}, durable in {:?}", began.elapsed());
-        assert!(began.elapsed() > MAKING / 2, "the third segment was never waited for");
+        println!("20 appends queued in {queued:?}, durable in {:?}", began.elapsed());
+        assert!(began.elapsed() > SEGMENT_CREATION / 2, "the third segment was never waited for");
     });
 }
 
 #[test]
-fn when_space_comes_back_in_time_nothing_happens() {
+fn space_freed_before_the_segment_is_full_causes_no_delay() {
     block_on(async {
         let disk = FaultyDisk::new();
         disk.set_faults(Faults { capacity_bytes: Some(8192), ..Faults::default() });
@@ -386,7 +386,7 @@ fn when_space_comes_back_in_time_nothing_happens() {
 }
 
 #[test]
-fn a_real_folder_is_kept_by_one_process_and_opens_again() {
+fn real_folder_is_locked_by_one_process_and_can_be_reopened() {
     block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data").join("log");
@@ -407,7 +407,7 @@ fn a_real_folder_is_kept_by_one_process_and_opens_again() {
 }
 
 #[test]
-fn a_newer_format_is_told_apart_from_damage() {
+fn newer_format_is_distinguished_from_damage() {
     block_on(async {
         let disk = FaultyDisk::new();
         drop(open(&disk, small()).unwrap());
@@ -421,7 +421,7 @@ fn a_newer_format_is_told_apart_from_damage() {
     });
 }
 
-/// A state machine that remembers how far it got: all that openraft's suite needs of one.
+/// A minimal state machine for openraft's suite, which only tracks the applied position.
 #[derive(Debug, Clone, Default)]
 struct Machine {
     applied: Option<LogId>,
@@ -491,8 +491,8 @@ impl StoreBuilder<TypeConfig, LogStore, Machine> for Builder {
 }
 
 #[test]
-fn openraft_finds_nothing_wrong() {
-    // The suite sleeps a lot, so the settings are tried side by side.
+fn openraft_suite_passes() {
+    // The suite sleeps a lot, so the settings run in parallel.
     let running = [small(), threaded(), LogConfig::in_memory()].map(|config| {
         std::thread::spawn(|| block_on(async { Suite::test_all(Builder(config)).await.unwrap() }))
     });

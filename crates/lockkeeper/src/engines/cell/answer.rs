@@ -1,4 +1,4 @@
-//! From the wire to the library's own types.
+//! Conversions from the wire to the library's types.
 
 use std::time::Duration;
 
@@ -12,32 +12,32 @@ use crate::mode::Mode;
 use crate::value::Value;
 use crate::view::{Member, Status};
 
-/// What an error from a node means for the work that met it.
-pub(super) enum Fate {
+/// What to do after an error from a node.
+pub(super) enum ErrorAction {
     /// It did not happen, and another node leads.
-    Elsewhere(Option<SmolStr>),
-    /// It did not happen, and may go better soon.
-    Later(Error),
-    /// It did not happen, because the node has too much to do; it may go better after this time.
-    After(Duration, Error),
-    /// Nobody knows whether it happened.
+    Redirect(Option<SmolStr>),
+    /// It did not happen, and a retry may succeed soon.
+    Retry(Error),
+    /// It did not happen because the node is overloaded; retry after this time.
+    RetryAfter(Duration, Error),
+    /// It may have happened.
     Unknown(Error),
-    /// The session that it named is lost.
+    /// The session of the request is lost.
     SessionLost,
-    /// This is the answer.
+    /// The error is the answer to the caller.
     Final(Error),
 }
 
-pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
+pub(super) fn classify(error: v1::Error, lock: &str) -> ErrorAction {
     let text = SmolStr::new(&error.message);
-    let Ok(code) = error.code.parse::<Code>() else { return Fate::Final(Error::Fatal(text)) };
-    Fate::Final(match code {
+    let Ok(code) = error.code.parse::<Code>() else { return ErrorAction::Final(Error::Fatal(text)) };
+    ErrorAction::Final(match code {
         Code::NotLeader => {
-            return Fate::Elsewhere((!error.leader.is_empty()).then(|| SmolStr::new(&error.leader)));
+            return ErrorAction::Redirect((!error.leader.is_empty()).then(|| SmolStr::new(&error.leader)));
         }
-        Code::Unavailable if error.may_have_happened => return Fate::Unknown(Error::Unknown(text)),
-        Code::Unavailable => return Fate::Later(Error::Unavailable(text)),
-        Code::SessionLost => return Fate::SessionLost,
+        Code::Unavailable if error.may_have_happened => return ErrorAction::Unknown(Error::Unknown(text)),
+        Code::Unavailable => return ErrorAction::Retry(Error::Unavailable(text)),
+        Code::SessionLost => return ErrorAction::SessionLost,
         Code::Busy => Error::Contended { lock: lock.into() },
         Code::Timeout => Error::Timeout { lock: lock.into() },
         Code::NotHeld => Error::NotHeld { lock: lock.into() },
@@ -46,7 +46,7 @@ pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
         Code::Invalid => Error::Invalid(text),
         Code::TooLarge => Error::TooLarge(text),
         Code::Limit if error.retry_after_ms > 0 => {
-            return Fate::After(Duration::from_millis(error.retry_after_ms), Error::Limit(text));
+            return ErrorAction::RetryAfter(Duration::from_millis(error.retry_after_ms), Error::Limit(text));
         }
         Code::Limit => Error::Limit(text),
         Code::Unsupported => Error::Unsupported(text),
@@ -58,10 +58,10 @@ pub(super) fn fate(error: v1::Error, lock: &str) -> Fate {
     })
 }
 
-/// A node that answers something else than what was asked speaks another language.
-pub(super) fn strange() -> Error {
+/// The error for an answer of the wrong type.
+pub(super) fn unexpected_answer() -> Error {
     Error::Fatal(
-        "the node gave an answer that does not fit the question: do its version and ours go together?".into(),
+        "the node sent an answer of an unexpected type: check that the versions of node and client are compatible".into(),
     )
 }
 
@@ -78,13 +78,13 @@ pub(super) fn value(value: v1::Value) -> Option<Value> {
     })
 }
 
-/// What is not as it should be in the set-up of the cell.
+/// Weak spots in the configuration of the cell.
 pub(super) fn findings(status: &Status) -> Vec<Finding> {
     let too_far = |member: &Member| Finding {
         code: "round-trip",
         what: format!(
-            "the round trip from node {} to node {} takes {} ms, and the timing of node {0} is made for up to {} ms: leaders may \
-             change without need",
+            "the round trip from node {} to node {} takes {} ms, but the timing of node {0} allows only {} ms: the cell may \
+             change leaders unnecessarily",
             status.node_id,
             member.node_id,
             member.round_trip_us.unwrap_or_default() / 1_000,

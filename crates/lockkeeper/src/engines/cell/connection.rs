@@ -1,54 +1,54 @@
-//! The one task of a keeper: it owns the link, the sessions and all that is in hand.
+//! The task of a keeper: owns the link, the sessions and all pending work.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::operation::Kind as OperationKind;
 use lockkeeper_api::v1::{ClientFrame, Operation, ServerFrame};
 use smol_str::SmolStr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::scout::{self, Doubt, Verdict};
+use super::leader_check::{self, LeaderCheck, ReportedLeader};
 use super::session::Sessions;
-use super::transport::{Link, Opening, Refused, Transport};
-use super::upkeep::PATIENCE_MIN;
+use super::transport::{Link, LinkError, Opening, Transport};
+use super::upkeep::RENEWAL_TIMEOUT_MIN;
 use super::work::{ByNumber, Entry, Held, Request, Work};
 use crate::backoff;
 use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
 use crate::options::Options;
 
-/// Most operations in one frame.
+/// The most operations in one frame.
 const FRAME_OPERATIONS_MAX: usize = 1_024;
-/// Most bytes of values in one frame: nodes take frames of 4 MiB.
+/// The most bytes of values in one frame: nodes accept frames of 4 MiB.
 const FRAME_VALUE_BYTES_MAX: usize = 1 << 20;
-/// Most operations that gather for the next frames; then requests are left in their queue, and callers wait.
+/// The most operations queued for the next frames; above it, requests stay in their channel and callers wait.
 const OUTGOING_MAX: usize = 8 * FRAME_OPERATIONS_MAX;
-/// Most work that gathers while there is no link.
+/// The most pending work while there is no link.
 const DETACHED_WORK_MAX: usize = 200_000;
-/// Most requests that are taken at once.
+/// The most requests that are received at once.
 const TAKEN_MAX: usize = 1_024;
 
-/// What can happen to the connection.
+/// An event of the connection.
 enum Event {
-    /// Callers want something.
-    Asked,
+    /// Callers have sent requests.
+    Requests,
     /// No caller and no guard is left.
     CallersGone,
-    /// Callers no longer want what they asked for.
-    GivenBack,
-    /// The node says something, or the link is gone.
-    Frame(Result<ServerFrame, Refused>),
-    /// The link can take a frame.
-    Room,
-    /// There is a link, or there is none.
-    Opened(Result<Link, Refused>),
-    /// Another node has said who leads.
-    Verdict(Verdict),
-    /// It is time to look at the clock.
+    /// Callers have dropped acquires or guards.
+    GiveBacks,
+    /// The node has sent a frame, or the link is lost.
+    Frame(Result<ServerFrame, LinkError>),
+    /// The link can accept a frame.
+    Writable,
+    /// A link was opened, or failed to open.
+    Opened(Result<Link, LinkError>),
+    /// Another node has reported the leader.
+    ReportedLeader(ReportedLeader),
+    /// A timer is due.
     Timer,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum LinkState {
     Down { until: Moment },
 }
 
-/// The keeper is being closed.
+/// The close of the keeper, in progress.
 pub(super) struct Closing {
     pub(super) until: Moment,
     pub(super) replies: Vec<oneshot::Sender<()>>,
@@ -69,7 +69,7 @@ pub(super) struct Connection {
     pub(super) options: Options,
     requests: mpsc::Receiver<Request>,
     give_backs: mpsc::UnboundedReceiver<u64>,
-    /// There will be no more requests: the queue of requests is closed.
+    /// The channel of requests is closed.
     callers_gone: bool,
     taken: Vec<Request>,
     given_back: Vec<u64>,
@@ -77,32 +77,33 @@ pub(super) struct Connection {
     pub(super) events: broadcast::Sender<KeeperEvent>,
 
     pub(super) link: LinkState,
-    /// Which node to try next, and how often it went wrong since the last good answer.
+    /// The host to try next.
     next_host: usize,
+    /// The number of failures since the last success.
     pub(super) failures: usize,
-    /// How many nodes in a row have named another one as the leader.
+    /// The number of consecutive redirects to another leader.
     pub(super) redirects: usize,
-    /// Another node leads: go there once the present frame is dealt with, and nothing would be in doubt by that.
-    pub(super) moved: Option<Option<SmolStr>>,
+    /// Another node leads: reconnect once the current frame is handled and no unrepeatable operation is in flight.
+    pub(super) pending_redirect: Option<Option<SmolStr>>,
     leader: Option<SmolStr>,
-    /// The id of the node that we are connected to, if it has told.
+    /// The ID of the connected node, if known.
     pub(super) node: Option<u64>,
-    pub(super) doubt: Doubt,
+    pub(super) leader_check: LeaderCheck,
 
     pub(super) sessions: Sessions,
-    /// All that waits for an answer, by number. Invariant: what is not `sent` goes out as soon as there is a link that
-    /// speaks for its session.
+    /// All work without an answer, by number. Invariant: work that is not `sent` is sent as soon as its session is attached to
+    /// a link.
     pub(super) work: ByNumber<Entry>,
-    /// Wire ids that are not the number of their entry.
+    /// Wire IDs that differ from the number of their entry.
     pub(super) aliases: ByNumber<u64>,
-    /// What guards hold, by the number of the acquire.
+    /// The held grants, by the number of their acquire.
     pub(super) held: ByNumber<Held>,
-    /// Operations that gather for the next frame.
+    /// The operations queued for the next frame.
     pub(super) outgoing: Vec<Operation>,
     outgoing_value_bytes: usize,
 
     pub(super) renew_at: Moment,
-    /// When the oldest renewal that was not answered was sent.
+    /// When the oldest unanswered renewal was sent.
     pub(super) unanswered_since: Option<Moment>,
     pub(super) give_up_at: Moment,
     pub(super) retry_at: Moment,
@@ -134,10 +135,10 @@ impl Connection {
             next_host: 0,
             failures: 0,
             redirects: 0,
-            moved: None,
+            pending_redirect: None,
             leader: None,
             node: None,
-            doubt: Doubt::none(Moment::now()),
+            leader_check: LeaderCheck::new(Moment::now()),
             sessions: Sessions::default(),
             work: ByNumber::default(),
             aliases: ByNumber::default(),
@@ -159,37 +160,37 @@ impl Connection {
         while !self.is_finished() {
             self.flush();
             armed = self.arm(timer.as_mut(), armed);
-            // Under load there is always something else to do first: what is due must not wait for a quiet turn.
+            // Under load another event is always ready: timers must not starve.
             if Moment::now() >= armed {
                 self.upkeep(Moment::now());
                 self.flush();
                 armed = self.arm(timer.as_mut(), Moment::NEVER);
             }
             match self.next_event(timer.as_mut()).await {
-                Event::Asked => {
-                    // What was dropped goes out with what is asked, in the same frame, and before it: it may be the same
+                Event::Requests => {
+                    // Releases of dropped guards go into the same frame, before the requests: they may be for the same
                     // lock. (A give-back that overtakes its own acquire is harmless: see `wait.rs`.)
-                    self.take_give_backs();
+                    self.drain_give_backs();
                     self.on_requests();
                 }
                 Event::CallersGone => {
                     self.callers_gone = true;
                     self.close(None, Moment::now());
                 }
-                Event::GivenBack => self.on_give_backs(),
+                Event::GiveBacks => self.on_give_backs(),
                 Event::Frame(Ok(frame)) => {
                     let now = Moment::now();
-                    match scout::has_nothing_to_give(&frame) {
-                        true => self.doubt.grow(now),
-                        false => self.doubt.dispel(now),
+                    match leader_check::is_only_unavailable(&frame) {
+                        true => self.leader_check.on_unavailable(now),
+                        false => self.leader_check.on_answer(now),
                     }
                     self.on_frame(frame, now);
                 }
-                Event::Frame(Err(refused)) => self.drop_link(&refused, Moment::now()),
-                Event::Room => {}
+                Event::Frame(Err(error)) => self.drop_link(&error, Moment::now()),
+                Event::Writable => {}
                 Event::Opened(Ok(link)) => self.on_link(link, Moment::now()),
-                Event::Opened(Err(refused)) => self.on_refused(&refused, Moment::now()),
-                Event::Verdict(verdict) => self.on_verdict(verdict, Moment::now()),
+                Event::Opened(Err(error)) => self.on_link_error(&error, Moment::now()),
+                Event::ReportedLeader(reported) => self.on_reported_leader(reported, Moment::now()),
                 Event::Timer => {
                     armed = Moment::NEVER;
                     self.upkeep(Moment::now());
@@ -210,31 +211,31 @@ impl Connection {
         let has_outgoing = !self.outgoing.is_empty();
         let link = async {
             match &mut self.link {
-                LinkState::Up(link) if has_outgoing || link.frames.is_behind() => tokio::select! {
+                LinkState::Up(link) if has_outgoing || link.frames.has_unsent() => tokio::select! {
                     biased;
                     frame = link.answers.next() => Event::Frame(frame),
-                    () = link.frames.room() => Event::Room,
+                    () = link.frames.writable() => Event::Writable,
                 },
                 LinkState::Up(link) => Event::Frame(link.answers.next().await),
                 LinkState::Opening(opening) => Event::Opened(opening.await),
                 LinkState::Down { .. } => std::future::pending().await,
             }
         };
-        let scout = async {
-            match &mut self.doubt.scout {
-                Some(scout) => Event::Verdict(scout.await),
+        let leader_query = async {
+            match &mut self.leader_check.query {
+                Some(query) => Event::ReportedLeader(query.await),
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             event = link => event,
-            event = scout => event,
+            event = leader_query => event,
             count = self.requests.recv_many(&mut self.taken, TAKEN_MAX), if takes => match count {
                 0 => Event::CallersGone,
-                _ => Event::Asked,
+                _ => Event::Requests,
             },
-            1.. = self.give_backs.recv_many(&mut self.given_back, TAKEN_MAX) => Event::GivenBack,
+            1.. = self.give_backs.recv_many(&mut self.given_back, TAKEN_MAX) => Event::GiveBacks,
             () = timer => Event::Timer,
         }
     }
@@ -243,13 +244,13 @@ impl Connection {
         let now = Moment::now();
         let mut taken = std::mem::take(&mut self.taken);
         for request in taken.drain(..) {
-            self.take(request, now);
+            self.accept(request, now);
         }
         self.taken = taken;
     }
 
-    fn take_give_backs(&mut self) {
-        // Some at a time, as with requests: others have their turn, and the link has room for what is asked.
+    fn drain_give_backs(&mut self) {
+        // In batches, as with requests, so that neither starves the other.
         while self.given_back.len() < TAKEN_MAX
             && let Ok(number) = self.give_backs.try_recv()
         {
@@ -277,23 +278,23 @@ impl Connection {
         matches!(self.link, LinkState::Up(_))
     }
 
-    pub(super) fn tell(&self, event: KeeperEvent) {
-        // Nobody may be listening.
+    pub(super) fn emit(&self, event: KeeperEvent) {
+        // An error means that there are no subscribers.
         let _ = self.events.send(event);
     }
 
-    /// Puts an operation into the next frame.
-    pub(super) fn push(&mut self, wire: u64, asked: Asked) {
-        if let Asked::PutValue(put) = &asked {
+    /// Queues an operation for the next frame.
+    pub(super) fn push(&mut self, wire: u64, operation: OperationKind) {
+        if let OperationKind::PutValue(put) = &operation {
             self.outgoing_value_bytes += put.value.len();
         }
-        self.outgoing.push(Operation { id: wire, kind: Some(asked) });
+        self.outgoing.push(Operation { id: wire, kind: Some(operation) });
     }
 
-    /// Gives the link all that has gathered, as one frame, if it can take one.
+    /// Sends the queued operations as one frame, if the link can accept one.
     fn flush(&mut self) {
         match &self.link {
-            LinkState::Up(link) if !self.outgoing.is_empty() && link.frames.has_room() => {}
+            LinkState::Up(link) if !self.outgoing.is_empty() && link.frames.is_writable() => {}
             _ => return,
         }
         let count = self.frame_length();
@@ -309,7 +310,7 @@ impl Connection {
         }
     }
 
-    /// How many of the operations that have gathered fit into one frame.
+    /// The number of queued operations that fit into one frame.
     fn frame_length(&self) -> usize {
         let count = self.outgoing.len().min(FRAME_OPERATIONS_MAX);
         if self.outgoing_value_bytes <= FRAME_VALUE_BYTES_MAX {
@@ -317,7 +318,7 @@ impl Connection {
         }
         let mut bytes = 0;
         for (index, operation) in self.outgoing[..count].iter().enumerate() {
-            if let Some(Asked::PutValue(put)) = &operation.kind {
+            if let Some(OperationKind::PutValue(put)) = &operation.kind {
                 bytes += put.value.len();
             }
             if bytes > FRAME_VALUE_BYTES_MAX {
@@ -339,14 +340,14 @@ impl Connection {
         due
     }
 
-    /// The link is gone: what was on it is sent again on the next one, or answered `Unknown`.
-    pub(super) fn drop_link(&mut self, refused: &Refused, now: Moment) {
+    /// Drops the link: the operations in flight are resent on the next one, or answered `Unknown`.
+    pub(super) fn drop_link(&mut self, error: &LinkError, now: Moment) {
         if !self.is_up() {
             return;
         }
-        tracing::debug!(why = %refused.why, "the connection is gone");
-        self.tell(KeeperEvent::Disconnected { why: refused.why.clone() });
-        // What was never handed to the link did not happen.
+        tracing::debug!(why = %error.why, "lost the connection");
+        self.emit(KeeperEvent::Disconnected { why: error.why.clone() });
+        // Operations that were never passed to the link did not happen.
         for operation in std::mem::take(&mut self.outgoing) {
             let number = self.aliases.get(&operation.id).copied().unwrap_or(operation.id);
             if let Some(entry) = self.work.get_mut(&number) {
@@ -358,19 +359,19 @@ impl Connection {
         self.sessions.detach();
         self.unanswered_since = None;
         self.node = None;
-        self.moved = None;
-        self.doubt = Doubt::none(now);
-        self.forget_link();
-        self.on_refused(refused, now);
+        self.pending_redirect = None;
+        self.leader_check = LeaderCheck::new(now);
+        self.requeue_in_flight();
+        self.on_link_error(error, now);
     }
 
-    /// There is no link: when to try which node next.
-    fn on_refused(&mut self, refused: &Refused, now: Moment) {
+    /// Schedules the next connection attempt after a failure.
+    fn on_link_error(&mut self, error: &LinkError, now: Moment) {
         self.failures += 1;
-        self.leader = refused.leader.clone();
+        self.leader = error.leader.clone();
         self.redirects = if self.leader.is_some() { self.redirects + 1 } else { 0 };
         let pause = match &self.leader {
-            // To the leader at once; but two nodes that point at each other must not keep us spinning.
+            // Follow a redirect at once, but back off if two nodes redirect to each other.
             Some(_) if self.redirects <= 2 => Duration::ZERO,
             _ => self.at_most_half_a_renewal(backoff::pause_in_fail_over(self.failures)),
         };
@@ -380,7 +381,7 @@ impl Connection {
         self.link = LinkState::Down { until: now.plus(pause) };
     }
 
-    /// A cell that is back gives every session its full time once: whoever rests for longer comes too late.
+    /// Bounds a pause: a recovered cell grants every session one full time to live, and the next renewal must arrive within it.
     fn at_most_half_a_renewal(&self, pause: Duration) -> Duration {
         match self.sessions.renewal_interval() {
             Some(interval) => pause.min((interval / 2).max(backoff::FIRST)),
@@ -388,20 +389,20 @@ impl Connection {
         }
     }
 
-    /// Tries the next node. With sessions to renew there is no time to wait long for one that does not answer.
+    /// Connects to the next node. With sessions to renew, the attempt is limited by the renewal interval.
     pub(super) fn open_link(&mut self) {
         let opening = self.transport.open(self.next_host, self.leader.take());
         self.link = LinkState::Opening(match self.sessions.renewal_interval() {
-            Some(interval) => within(interval.max(PATIENCE_MIN), opening),
+            Some(interval) => with_timeout(interval.max(RENEWAL_TIMEOUT_MIN), opening),
             None => opening,
         });
     }
 
-    /// There is a link: speak for our sessions first, then send all that waits.
+    /// Uses a new link: attaches the sessions first, then sends all pending work.
     fn on_link(&mut self, link: Link, now: Moment) {
-        self.tell(KeeperEvent::Connected { address: link.address.clone() });
+        self.emit(KeeperEvent::Connected { address: link.address.clone() });
         self.link = LinkState::Up(link);
-        self.doubt = Doubt::none(now);
+        self.leader_check = LeaderCheck::new(now);
         let sessions: Vec<_> = self.sessions.all().cloned().collect();
         for session in sessions {
             let number = self.next_number();
@@ -421,11 +422,11 @@ impl Connection {
     }
 }
 
-fn within(limit: Duration, opening: Opening) -> Opening {
+fn with_timeout(limit: Duration, opening: Opening) -> Opening {
     Box::pin(async move {
         match tokio::time::timeout(limit, opening).await {
             Ok(result) => result,
-            Err(_) => Err(Refused::because(smol_str::format_smolstr!("no answer within {limit:?}"))),
+            Err(_) => Err(LinkError::new(smol_str::format_smolstr!("no answer within {limit:?}"))),
         }
     })
 }

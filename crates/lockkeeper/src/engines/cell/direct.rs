@@ -1,4 +1,4 @@
-//! The link straight on TCP: the frames of the stream behind their length, without HTTP/2 around them.
+//! The link on plain TCP or TLS: length-prefixed frames, without HTTP/2.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,32 +18,32 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::transport::{Answers, Frames, Link, Refused};
+use super::transport::{Answers, Frames, Link, LinkError};
 
-/// A page of 1,000 locks with long queues is the largest answer.
+/// The size limit of an answer; the largest is a page of 1,000 locks with long queues.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// What is read at once.
+/// The size of a read.
 const READ_BYTES: usize = 16 * 1024;
 
-/// The id of the operation that says who we are; the client's own begin at 1 and rise.
-const INTRODUCTION: u64 = u64::MAX;
+/// The ID of the authentication; IDs of other operations count up from 1.
+const AUTHENTICATION_ID: u64 = u64::MAX;
 
-/// When and how often a silent connection is probed.
-const SILENT_AFTER: Duration = Duration::from_secs(10);
-const PROBE_EVERY: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
+/// TCP keepalive: idle time before the first probe, interval and number of probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects, and makes sure that a node of ours is at the other end.
-pub(super) async fn open(host: SmolStr, credentials: &Credentials) -> Result<Link, Refused> {
-    let failed = |error: io::Error| Refused::because(format_smolstr!("{host}: {error}"));
+/// Connects, checks that the peer is a Lockkeeper node, and authenticates.
+pub(super) async fn open(host: SmolStr, credentials: &Credentials) -> Result<Link, LinkError> {
+    let failed = |error: io::Error| LinkError::new(format_smolstr!("{host}: {error}"));
     let token = credentials.access_token().map_err(failed)?;
-    let mut stream = credentials.connect(&host, None, probe_when_silent).await.map_err(failed)?;
+    let mut stream = credentials.connect(&host, None, enable_keepalive).await.map_err(failed)?;
     stream.write_all(GREETING).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
     let mut greeting = [0; GREETING.len()];
     stream.read_exact(&mut greeting).await.map_err(failed)?;
     if &greeting != GREETING {
-        return Err(Refused::because(format_smolstr!("{host} is something else than a lockkeeper node")));
+        return Err(LinkError::new(format_smolstr!("{host} is not a lockkeeper node")));
     }
     let (reader, writer) = match stream {
         Stream::Tcp(stream) => {
@@ -58,25 +58,25 @@ pub(super) async fn open(host: SmolStr, credentials: &Credentials) -> Result<Lin
     let mut writer = Writer { writer, unsent: BytesMut::new(), unflushed: false };
     let mut reader = Reader { reader, buffer: BytesMut::with_capacity(READ_BYTES), first: None };
     match token {
-        Some(token) => introduce(&mut writer, &mut reader, token).await?,
-        // A node ends connections that send no frame at all; ours may have nothing to say for long.
+        Some(token) => authenticate(&mut writer, &mut reader, token).await?,
+        // A node closes connections that send no frame at all, and this one may be idle for long.
         None => writer.send(&ClientFrame::default()),
     }
     Ok(Link { address: host, frames: Frames::Direct(writer), answers: Answers::Direct(reader) })
 }
 
-/// Says who we are, and waits until the node has taken note.
-async fn introduce(writer: &mut Writer, reader: &mut Reader, token: String) -> Result<(), Refused> {
+/// Authenticates with an access token and waits for the answer.
+async fn authenticate(writer: &mut Writer, reader: &mut Reader, token: String) -> Result<(), LinkError> {
     let kind = Some(operation::Kind::Authenticate(v1::AuthenticateRequest { token }));
-    writer.send(&ClientFrame { operations: vec![v1::Operation { id: INTRODUCTION, kind }] });
+    writer.send(&ClientFrame { operations: vec![v1::Operation { id: AUTHENTICATION_ID, kind }] });
     let mut first = ServerFrame::default();
     loop {
         let frame = tokio::select! {
             frame = reader.next() => frame?,
-            () = writer.catch_up(), if writer.is_behind() => continue,
+            () = writer.flush_unsent(), if writer.has_unsent() => continue,
         };
         first.events.extend(frame.events);
-        let Some(answer) = frame.answers.into_iter().find(|answer| answer.id == INTRODUCTION) else {
+        let Some(answer) = frame.answers.into_iter().find(|answer| answer.id == AUTHENTICATION_ID) else {
             continue;
         };
         return match answer.kind {
@@ -85,7 +85,7 @@ async fn introduce(writer: &mut Writer, reader: &mut Reader, token: String) -> R
                 let leader = (!error.leader.is_empty()).then(|| SmolStr::from(error.leader.as_str()));
                 let fatal = (error.code == Code::Unauthenticated.as_str())
                     .then(|| crate::error::Error::Unauthenticated(why.clone()));
-                Err(Refused { why, leader, fatal })
+                Err(LinkError { why, leader, fatal })
             }
             _ => {
                 reader.first = Some(first);
@@ -95,20 +95,20 @@ async fn introduce(writer: &mut Writer, reader: &mut Reader, token: String) -> R
     }
 }
 
-/// A node that has gone without a word is noticed by the system, also when nothing is asked of it.
-fn probe_when_silent(stream: &TcpStream) -> io::Result<()> {
+/// Enables TCP keepalive, which detects a dead node on an idle connection.
+fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENT_AFTER)?;
-    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
     Ok(())
 }
 
-/// The outgoing half. What the socket does not take at once is kept, and no further frame is taken.
+/// The outgoing half. Buffers what the socket does not accept at once; until that is sent, it accepts no further frame.
 pub(crate) struct Writer {
     writer: Outgoing,
     unsent: BytesMut,
-    /// What was taken may lie in a buffer of the stream, as with TLS.
+    /// The stream may hold data in a buffer of its own, as with TLS.
     unflushed: bool,
 }
 
@@ -118,23 +118,22 @@ enum Outgoing {
 }
 
 impl Writer {
-    /// Whether part of a frame still has to go out.
-    pub(super) fn is_behind(&self) -> bool {
+    /// Whether part of a frame is still unsent.
+    pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty() || self.unflushed
     }
 
-    /// Sends a frame, as far as the socket takes it. Only when not behind.
+    /// Sends a frame, as far as the socket accepts it. Call it only without unsent data.
     pub(super) fn send(&mut self, frame: &ClientFrame) {
         frame::encode(frame, &mut self.unsent);
-        // A broken connection is noticed at its other end, with the reason. What is left goes out in `catch_up`, which
-        // is polled with a waker that counts.
+        // A broken connection is noticed by the reader, with the reason. `flush_unsent` sends the rest, with a real waker.
         let _ = self.poll_push(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Waits until the socket takes more, and sends what is left. Cancel-safe: what was sent is forgotten.
-    pub(super) async fn catch_up(&mut self) {
+    /// Sends the rest as the socket accepts it. Cancel-safe: sent data leaves the buffer.
+    pub(super) async fn flush_unsent(&mut self) {
         if poll_fn(|context| self.poll_push(context)).await.is_err() {
-            // The other half has noticed, or will: there is nothing more to do here.
+            // The reader reports the error.
             std::future::pending().await
         }
     }
@@ -167,7 +166,7 @@ impl Writer {
 pub(crate) struct Reader {
     reader: Incoming,
     buffer: BytesMut,
-    /// What came together with the answer to our introduction.
+    /// The frame that contained the answer to the authentication.
     first: Option<ServerFrame>,
 }
 
@@ -177,8 +176,8 @@ enum Incoming {
 }
 
 impl Reader {
-    /// The next frame. Cancel-safe: what was read stays in the buffer.
-    pub(super) async fn next(&mut self) -> Result<ServerFrame, Refused> {
+    /// Reads the next frame. Cancel-safe: partial data stays in the buffer.
+    pub(super) async fn next(&mut self) -> Result<ServerFrame, LinkError> {
         if let Some(first) = self.first.take() {
             return Ok(first);
         }
@@ -186,7 +185,7 @@ impl Reader {
             match frame::decode(&mut self.buffer, ANSWER_BYTES_MAX) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => {}
-                Err(error) => return Err(Refused::because(format_smolstr!("{error}"))),
+                Err(error) => return Err(LinkError::new(format_smolstr!("{error}"))),
             }
             self.buffer.reserve(READ_BYTES);
             let read = match &mut self.reader {
@@ -194,9 +193,9 @@ impl Reader {
                 Incoming::Other(reader) => reader.read_buf(&mut self.buffer).await,
             };
             match read {
-                Ok(0) => return Err(Refused::because("the node has ended the stream")),
+                Ok(0) => return Err(LinkError::new("the node closed the stream")),
                 Ok(_) => {}
-                Err(error) => return Err(Refused::because(format_smolstr!("{error}"))),
+                Err(error) => return Err(LinkError::new(format_smolstr!("{error}"))),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Who waits for whom, from the wire to the library's own type.
+//! Converts the wait graph from the wire to the library's type.
 
 use lockkeeper_api::graph::{GraphArrow, WaitGraph};
 

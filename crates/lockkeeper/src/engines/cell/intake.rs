@@ -1,9 +1,9 @@
-//! What callers want, and how it gets onto the link.
+//! Accepts requests from callers and sends their operations.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::operation::Kind as OperationKind;
 use lockkeeper_core::mutation::{self, Mutation};
 use tokio::sync::oneshot;
 
@@ -14,19 +14,19 @@ use crate::clock::Moment;
 use crate::error::{Error, Loss};
 
 impl Connection {
-    /// Takes a caller's request in hand.
-    pub(super) fn take(&mut self, request: Request, now: Moment) {
+    /// Accepts a caller's request.
+    pub(super) fn accept(&mut self, request: Request, now: Moment) {
         let is_closing = self.closing.is_some();
         match request {
             Request::Close { reply } => self.close(Some(reply), now),
             Request::Acquire { reply, .. } if is_closing => drop(reply.send(Err(Error::Closed))),
             Request::Call { reply, .. } if is_closing => drop(reply.send(Err(Error::Closed))),
-            Request::Acquire { number, ask, asked_at, reply } => {
-                // The caller has gone already, and its give-back may have come before this: nothing was sent.
+            Request::Acquire { number, request, requested_at, reply } => {
+                // The caller is gone, and its give-back may have overtaken this: nothing was sent.
                 if reply.is_closed() {
                     return;
                 }
-                let acquiring = Acquiring { ask, asked_at, session: None, reply };
+                let acquiring = Acquiring { request, requested_at, session: None, reply };
                 let give_up = acquiring.give_up(self.options.request_timeout, false);
                 self.submit(number, Entry::new(number, give_up, Work::Acquire(acquiring)), now);
             }
@@ -39,11 +39,11 @@ impl Connection {
                 }
                 None => drop(reply.send(Err(Error::NotHeld { lock: Default::default() }))),
             },
-            Request::Call { number, asked, repeatable, reply } => {
+            Request::Call { number, operation, repeatable, reply } => {
                 let give_up = now.plus(self.options.request_timeout);
                 self.submit(
                     number,
-                    Entry::new(number, give_up, Work::Call { asked, repeatable, reply }),
+                    Entry::new(number, give_up, Work::Call { operation, repeatable, reply }),
                     now,
                 );
             }
@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// The caller of an acquire, or the guard that it got, has gone.
+    /// Handles a dropped acquire or guard: cancels the acquire, or releases its grant.
     pub(super) fn give_back(&mut self, number: u64, now: Moment) {
         if let Some(held) = self.held.remove(&number) {
             let number = self.next_number();
@@ -65,7 +65,7 @@ impl Connection {
         self.cancel(number, &acquiring, now);
     }
 
-    /// Leaves the queue, or gives back what was granted meanwhile; nothing if it was never sent.
+    /// Leaves the queue, or releases what was granted meanwhile; nothing if the acquire was never sent.
     pub(super) fn cancel(&mut self, number: u64, acquiring: &Acquiring, now: Moment) {
         let Some(session) = acquiring.session.clone() else { return };
         if mutation::is_on(Mutation::ForgetCancel) {
@@ -76,7 +76,7 @@ impl Connection {
         self.submit(number, Entry::new(number, Moment::NEVER, Work::Cancel { session, request }), now);
     }
 
-    /// Keeps the work in hand, and puts it on the link if that can be.
+    /// Adds pending work, and sends its operation if possible.
     pub(super) fn submit(&mut self, number: u64, mut entry: Entry, now: Moment) {
         entry.not_before = entry.not_before.filter(|until| now < *until);
         if let Some(until) = entry.not_before {
@@ -85,23 +85,23 @@ impl Connection {
         if !entry.sent
             && entry.not_before.is_none()
             && self.is_up()
-            && let Some(asked) = self.asked(number, &mut entry.work, now)
+            && let Some(operation) = self.operation(number, &mut entry.work, now)
         {
             entry.sent = true;
             if !matches!(entry.work, Work::KeepAlive { .. }) {
-                self.doubt.expect(now, self.work.is_empty());
+                self.leader_check.on_sent(now, self.work.is_empty());
             }
-            // What nobody waits for must not stay without an answer for ever either.
+            // Work without a caller must not remain unanswered forever either.
             if entry.give_up == Moment::NEVER && !matches!(entry.work, Work::Acquire(_)) {
                 entry.give_up = now.plus(self.options.request_timeout);
             }
-            self.push(entry.wire, asked);
+            self.push(entry.wire, operation);
         }
         self.give_up_at = self.give_up_at.min(entry.give_up);
         self.work.insert(number, entry);
     }
 
-    /// Puts all on the link that is not there yet and can be, in the order in which it was asked for.
+    /// Sends all unsent work that can be sent, in the order of the requests.
     pub(super) fn submit_all(&mut self, now: Moment) {
         if !self.is_up() {
             return;
@@ -116,18 +116,18 @@ impl Connection {
         }
     }
 
-    /// The operation for some work; `None` while this link does not speak for its session.
-    fn asked(&mut self, number: u64, work: &mut Work, now: Moment) -> Option<Asked> {
+    /// The operation for pending work; `None` while its session is not attached to this link.
+    fn operation(&mut self, number: u64, work: &mut Work, now: Moment) -> Option<OperationKind> {
         match work {
             Work::Acquire(acquiring) => {
-                let ttl = acquiring.ask.ttl;
+                let ttl = acquiring.request.ttl;
                 let slot = self.sessions.slot(ttl);
                 slot.idle_since = None;
                 match &slot.stage {
                     Stage::Ready(session) => {
-                        let asked = acquiring.asked(number, session, now);
+                        let operation = acquiring.operation(number, session, now);
                         acquiring.session = Some(Arc::clone(session));
-                        Some(asked)
+                        Some(operation)
                     }
                     Stage::None => {
                         slot.stage = Stage::Opening;
@@ -139,7 +139,7 @@ impl Connection {
             }
             Work::Release(Releasing { held, .. }) if !self.sessions.is_ready(&held.session) => None,
             Work::Cancel { session, .. } if !self.sessions.is_ready(session) => None,
-            work => Some(work.asked(&self.options.owner, now)),
+            work => Some(work.operation(&self.options.owner, now)),
         }
     }
 
@@ -149,13 +149,13 @@ impl Connection {
     }
 
     pub(super) fn close_session(&mut self, session: Arc<Session>, why: Loss, now: Moment) {
-        // The holders learn of it before the cell does, and so before anyone else can hold what they held.
+        // The holders learn of it before the cell does, hence before another client can acquire their locks.
         session.deadline.lose(why);
         let number = self.next_number();
         self.submit(number, Entry::new(number, Moment::NEVER, Work::CloseSession { session }), now);
     }
 
-    /// Ends everything. The sessions' end frees what they hold, so nothing else has to be sent.
+    /// Closes the keeper. Closing the sessions releases what they hold, so nothing else has to be sent.
     pub(super) fn close(&mut self, reply: Option<oneshot::Sender<()>>, now: Moment) {
         if self.closing.is_none() {
             self.closing =
@@ -164,8 +164,8 @@ impl Connection {
                 match entry.work {
                     Work::Acquire(acquiring) => drop(acquiring.reply.send(Err(Error::Closed))),
                     Work::Call { reply, .. } => drop(reply.send(Err(Error::Closed))),
-                    // On its way, and answered before the end of its session. The same for a session that is being
-                    // opened: it has to be closed as well.
+                    // In flight, and answered before the close of its session. A session that is being opened has to be
+                    // closed too.
                     Work::Release(_) | Work::Open { .. } if entry.sent => {
                         drop(self.work.insert(number, entry))
                     }

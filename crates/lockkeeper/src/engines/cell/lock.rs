@@ -1,4 +1,4 @@
-//! Acquire and release, on the caller's side.
+//! Acquire and release, from the caller's side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,30 @@ use crate::grant::Grant;
 use crate::guard::GuardState;
 
 impl Cell {
-    pub(super) async fn acquire_lock(&self, ask: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
-        let asked_at = Moment::now();
-        let limit = self.limit(ask.wait);
+    pub(super) async fn acquire_lock(&self, request: Arc<AcquireRequest>) -> Result<Arc<Grant>, Error> {
+        let requested_at = Moment::now();
+        let limit = self.limit(request.wait);
         loop {
             let number = self.next_number();
             let (mut waiting, reply) = Waiting::new(self, number);
-            self.send(Request::Acquire { number, ask: Arc::clone(&ask), asked_at, reply }, limit).await?;
+            self.send(Request::Acquire { number, request: Arc::clone(&request), requested_at, reply }, limit)
+                .await?;
             let grant = waiting.answer().await?;
-            // A grant on a lease that has run out meanwhile is no grant: wait until it is renewed, or ask again.
-            if grant.state() == Ok(GuardState::Held) || self.renewed(&grant, asked_at, limit).await? {
+            // The lease of the grant may have expired meanwhile: wait until it is renewed, or acquire again.
+            if grant.state() == Ok(GuardState::Held) || self.renewed(&grant, requested_at, limit).await? {
                 waiting.done();
                 return Ok(grant);
             }
         }
     }
 
-    /// Whether a grant in jeopardy is held again; false if it is lost.
-    async fn renewed(&self, grant: &Grant, asked_at: Moment, limit: Option<Duration>) -> Result<bool, Error> {
+    /// Waits until a grant in jeopardy is held again (true) or lost (false).
+    async fn renewed(
+        &self,
+        grant: &Grant,
+        requested_at: Moment,
+        limit: Option<Duration>,
+    ) -> Result<bool, Error> {
         let renewed = async {
             match grant.state() {
                 Ok(GuardState::Jeopardy) => {
@@ -45,7 +51,7 @@ impl Cell {
         match limit {
             None => Ok(renewed.await),
             Some(limit) => {
-                let left = asked_at.plus(limit).since(Moment::now());
+                let left = requested_at.plus(limit).since(Moment::now());
                 tokio::time::timeout(left, renewed).await.map_err(|_| {
                     Error::unavailable(
                         "the lock was granted, but the session could not be renewed in time: try again",
@@ -55,7 +61,7 @@ impl Cell {
         }
     }
 
-    /// How long an acquire may take when the cell cannot be reached.
+    /// How long an acquire may take while the cell is unreachable.
     fn limit(&self, wait: Wait) -> Option<Duration> {
         match wait {
             Wait::No => Some(self.request_timeout),
@@ -77,7 +83,7 @@ impl Cell {
             }
         };
         match (result, grant.state()) {
-            // Whoever lost the session did not only lose this lock.
+            // The session is lost, not only this lock.
             (Err(Error::NotHeld { .. }), Err(Loss::SessionExpired)) => Err(Error::SessionLost),
             (Err(Error::NotHeld { .. }), Err(Loss::Closed)) => Err(Error::Closed),
             (result, _) => result,

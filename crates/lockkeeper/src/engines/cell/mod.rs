@@ -1,44 +1,45 @@
-//! Locks in a cell: the client of one, three or five nodes of `lockkeeper serve`.
+//! Locks in a cell: the client of 1, 3 or 5 nodes of `lockkeeper serve`.
 //!
 //! # The recipe
 //!
-//! The lock table is replicated by Raft; what is answered is on the disks of a majority. A keeper has one session for each
-//! time to live, renewed at a third of it on the one connection to the leader, and never written to the log. An acquire is a
-//! command with a request id: however often it is sent, after a lost answer or a fail-over, it is one place in the queue and
-//! one grant, and the answer is remembered until it is acknowledged. Waiting is standing in the queue of the table: first
-//! come, first served, over all clients, and whoever is next is told, without asking again. A release names the token.
+//! The lock table is replicated by Raft; an answered command is on the disks of a majority. A keeper has one session for each
+//! time to live, renewed at a third of it on one connection to the leader; renewals are not written to the log. An acquire is
+//! an idempotent command with a request ID: however often it is sent, after a lost answer or a fail-over, it gets one place
+//! in the queue and one grant, and the answer is remembered until it is acknowledged. Waiters are in the FIFO queue of the
+//! lock table, over all clients, and the next one is notified without polling. A release names the token.
 //!
 //! ```text
 //! callers --requests--> connection (one task) --frames--> node
 //!         <--replies---                       <--frames--
-//!    guard dropped, future dropped: give-backs, which never wait
+//!    guard dropped, future dropped: give-backs, which never block
 //! ```
 //!
 //! # The token
 //!
-//! One counter for the whole lock table, raised by each grant, in the replicated state and in snapshots. It rises over
-//! restarts, fail-overs and changes of members; a restore from a backup goes on above all of them.
+//! One counter for the whole lock table, incremented by each grant, in the replicated state and in snapshots. It keeps
+//! increasing across restarts, fail-overs and membership changes; a restore from a backup continues above all earlier tokens.
 //!
 //! # Whose clock decides
 //!
-//! Cell time: the leader stamps entries with its monotonic clock, counted on from where the one before it had come to. It never
-//! goes back, nobody reads a calendar, and while there is no leader it stands still, so an outage costs no holder its lease.
-//! The guard goes by its own clock, from when the renewal was sent, less 1 % and 2 ms: it ends first.
+//! Cell time: the leader stamps entries with a monotonic time that continues from its predecessor's. It never goes back, no
+//! wall clock is involved, and it does not advance without a leader, so no lease expires in the cell during an outage. The
+//! guard uses its own clock, counted from when the renewal was sent, less 1 % + 2 ms: it ends first.
 //!
 //! # What it does NOT promise
 //!
-//! That a holder which was paused for longer than its lease notices before it writes. Its guard says so at the first question
-//! after the pause, `run` takes no further step, but a write that is already on its way arrives. Hand
+//! That a holder paused for longer than its lease notices the loss before it writes. Its guard reports the loss at the first
+//! check after the pause and `run` takes no further step, but a write in flight still arrives. Pass
 //! [`Guard::token`](crate::Guard::token) to the resource, and let the resource refuse a stale one.
 //!
 //! ```text
-//! A      acquires (token 7) | writes with 7 ... paused, or the packet is late ........ | arrives: refused by the gate
+//! A      acquires (token 7) | writes with 7 ... paused, or the packet is delayed ..... | arrives: refused by the gate
 //! cell                      |   session of A expires, its locks are free               |
 //! B                         |             acquires (token 8), writes                   |
 //! ```
 //!
-//! - Without a majority of its nodes it grants nothing and renews nothing: guards end at their deadlines.
-//! - A guard can be lost although its session lives on in the cell: its own clock cannot know that cell time stood still.
+//! - Without a majority of its nodes, a cell grants and renews nothing: guards end at their deadlines.
+//! - A guard can be lost although its session still exists in the cell: its own clock cannot know that cell time did not
+//!   advance.
 
 mod answer;
 mod connection;
@@ -46,11 +47,11 @@ mod connection;
 mod direct;
 mod history;
 mod intake;
+mod leader_check;
 mod lock;
 #[cfg(feature = "cell")]
 mod network;
 mod route;
-mod scout;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -66,14 +67,14 @@ use std::time::Duration;
 
 use lockkeeper_api::history::LockHistory;
 use lockkeeper_api::v1;
-use lockkeeper_api::v1::answer::Kind as Answered;
-use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::answer::Kind as AnswerKind;
+use lockkeeper_api::v1::operation::Kind as OperationKind;
 use lockkeeper_core::Token;
 use smol_str::format_smolstr;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use self::connection::Connection;
-use self::transport::{Link, Refused, Transport};
+use self::transport::{Link, LinkError, Transport};
 use self::work::Request;
 use crate::backoff;
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
@@ -89,7 +90,7 @@ use crate::options::Options;
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
-/// A cell has all of the semantics.
+/// A cell supports all lock semantics.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "cell",
     scheme: "lockkeeper://",
@@ -98,7 +99,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     token_source: "one counter in the replicated lock table",
     clock: ClockAuthority::Quorum,
     fairness: Fairness::Fifo,
-    loss: LossDetection::Told,
+    loss: LossDetection::Pushed,
     shared: true,
     counted: true,
     several: true,
@@ -113,14 +114,14 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
 };
 
-/// How many requests wait for the connection to take them; then callers wait.
+/// Capacity of the request channel; when it is full, callers wait.
 const REQUESTS_MAX: usize = 1_024;
 
 /// The engine: a handle on the connection.
 pub(crate) struct Cell {
     capabilities: &'static Capabilities,
     requests: mpsc::Sender<Request>,
-    /// Bounded by what exists: each guard and each waiting future sends one number at most.
+    /// Bounded: each guard and each waiting future sends at most one number.
     give_backs: mpsc::UnboundedSender<u64>,
     numbers: Arc<AtomicU64>,
     events: broadcast::WeakSender<crate::events::Event>,
@@ -143,15 +144,15 @@ pub(crate) async fn connect(hosts: Vec<String>, options: &Options) -> Result<Cel
     Ok(cell)
 }
 
-/// Opens the first link, and leaves the rest to the connection's task.
+/// Opens the first link, then starts the connection's task.
 pub(crate) async fn start(
     capabilities: &'static Capabilities,
     transport: Arc<dyn Transport>,
     options: &Options,
 ) -> Result<Cell, Error> {
     let link = first_link(&*transport, options).await?;
-    let (requests, asked) = mpsc::channel(REQUESTS_MAX);
-    let (give_backs, given_back) = mpsc::unbounded_channel();
+    let (requests, incoming_requests) = mpsc::channel(REQUESTS_MAX);
+    let (give_backs, incoming_give_backs) = mpsc::unbounded_channel();
     let numbers = Arc::new(AtomicU64::new(1));
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let cell = Cell {
@@ -164,34 +165,42 @@ pub(crate) async fn start(
         #[cfg(feature = "admin")]
         nodes: None,
     };
-    let connection = Connection::new(transport, link, options.clone(), asked, given_back, numbers, events);
+    let connection = Connection::new(
+        transport,
+        link,
+        options.clone(),
+        incoming_requests,
+        incoming_give_backs,
+        numbers,
+        events,
+    );
     tokio::spawn(connection.run());
     Ok(cell)
 }
 
-/// Tries one node after the other until one answers or the time is over.
+/// Tries one node after the other until one answers or the timeout expires.
 async fn first_link(transport: &dyn Transport, options: &Options) -> Result<Link, Error> {
     let until = Moment::now().plus(options.connect_timeout);
     let mut leader = None;
     let mut attempt = 0;
     loop {
         let left = until.since(Moment::now());
-        let refused = match tokio::time::timeout(left, transport.open(attempt, leader.take())).await {
+        let failure = match tokio::time::timeout(left, transport.open(attempt, leader.take())).await {
             Ok(Ok(link)) => return Ok(link),
-            Ok(Err(refused)) => refused,
-            Err(_) => Refused::because(format_smolstr!("no answer within {:?}", options.connect_timeout)),
+            Ok(Err(failure)) => failure,
+            Err(_) => LinkError::new(format_smolstr!("no answer within {:?}", options.connect_timeout)),
         };
-        if let Some(error) = refused.fatal {
+        if let Some(error) = failure.fatal {
             return Err(error);
         }
-        leader = refused.leader;
+        leader = failure.leader;
         attempt += 1;
         let pause = backoff::pause_in_fail_over(attempt);
         if Moment::now().plus(pause) >= until {
             return Err(Error::unavailable(format!(
                 "no cell answers at {} ({}): start one with `lockkeeper serve`, or name another with --engine",
                 transport.addresses(),
-                refused.why
+                failure.why
             )));
         }
         tokio::time::sleep(pause).await;
@@ -203,7 +212,7 @@ impl Cell {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Hands a request to the connection; waits while it has too many.
+    /// Sends a request to the connection; waits while its channel is full.
     async fn send(&self, request: Request, limit: Option<Duration>) -> Result<(), Error> {
         let request = match self.requests.try_send(request) {
             Ok(()) => return Ok(()),
@@ -215,19 +224,19 @@ impl Cell {
             None => sending.await,
             Some(limit) => tokio::time::timeout(limit, sending).await.map_err(|_| {
                 Error::unavailable(
-                    "too many requests wait for the connection: slow down, or look at the network",
+                    "too many requests are queued for the connection: slow down, or check the network",
                 )
             })?,
         };
         sent.map_err(|_| Error::Closed)
     }
 
-    /// One question, one answer.
-    async fn call(&self, asked: Asked, repeatable: bool) -> Result<Answered, Error> {
+    /// Sends an operation and waits for its answer.
+    async fn call(&self, operation: OperationKind, repeatable: bool) -> Result<AnswerKind, Error> {
         let (reply, answer) = oneshot::channel();
         let number = self.next_number();
         self.send(
-            Request::Call { number, asked: Box::new(asked), repeatable, reply },
+            Request::Call { number, operation: Box::new(operation), repeatable, reply },
             Some(self.request_timeout),
         )
         .await?;
@@ -235,12 +244,12 @@ impl Cell {
     }
 }
 
-/// Picks the answer that fits the question.
+/// Extracts the expected kind of answer.
 macro_rules! pick {
     ($answer:expr, $kind:ident) => {
         match $answer {
-            Answered::$kind(answer) => Ok(answer),
-            _ => Err(answer::strange()),
+            AnswerKind::$kind(answer) => Ok(answer),
+            _ => Err(answer::unexpected_answer()),
         }
     };
 }
@@ -260,8 +269,8 @@ impl Engine for Cell {
         self.nodes.as_ref()
     }
 
-    fn acquire(&self, ask: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>> {
-        Box::pin(self.acquire_lock(ask))
+    fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>> {
+        Box::pin(self.acquire_lock(request))
     }
 
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()> {
@@ -276,7 +285,7 @@ impl Engine for Cell {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            // Closing what is closed is no error.
+            // Closing a closed keeper is not an error.
             if self.send(Request::Close { reply }, Some(self.request_timeout)).await.is_ok() {
                 let _ = answer.await;
             }
@@ -287,7 +296,7 @@ impl Engine for Cell {
     fn events(&self) -> Events {
         let receiver = match self.events.upgrade() {
             Some(events) => events.subscribe(),
-            // The connection has ended: a channel without a sender says so.
+            // The connection has ended: a channel without a sender tells the reader.
             None => broadcast::channel(1).1,
         };
         Events::new(receiver)
@@ -303,19 +312,19 @@ impl Engine for Cell {
 
     fn who<'a>(&'a self, lock: &'a str) -> Answer<'a, LockState> {
         Box::pin(async move {
-            let asked = Asked::GetLock(v1::GetLockRequest { lock: lock.to_owned() });
-            pick!(self.call(asked, true).await?, Lock).map(Into::into)
+            let operation = OperationKind::GetLock(v1::GetLockRequest { lock: lock.to_owned() });
+            pick!(self.call(operation, true).await?, Lock).map(Into::into)
         })
     }
 
     fn locks<'a>(&'a self, prefix: &'a str, limit: u32, after: &'a str) -> Answer<'a, LockPage> {
         Box::pin(async move {
-            let asked = Asked::ListLocks(v1::ListLocksRequest {
+            let operation = OperationKind::ListLocks(v1::ListLocksRequest {
                 prefix: prefix.to_owned(),
                 limit,
                 after: after.to_owned(),
             });
-            pick!(self.call(asked, true).await?, Locks).map(Into::into)
+            pick!(self.call(operation, true).await?, Locks).map(Into::into)
         })
     }
 
@@ -329,18 +338,18 @@ impl Engine for Cell {
 
     fn force_release<'a>(&'a self, lock: &'a str, reason: &'a str) -> Answer<'a, ForcedRelease> {
         Box::pin(async move {
-            let asked = Asked::ForceRelease(v1::ForceReleaseRequest {
+            let operation = OperationKind::ForceRelease(v1::ForceReleaseRequest {
                 lock: lock.to_owned(),
                 reason: reason.to_owned(),
             });
-            pick!(self.call(asked, false).await?, ForceRelease)
+            pick!(self.call(operation, false).await?, ForceRelease)
                 .map(|answer| ForcedRelease { holders: answer.released, last_token: answer.last_token })
         })
     }
 
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async move {
-            pick!(self.call(Asked::Status(v1::StatusRequest {}), true).await?, Status).map(Into::into)
+            pick!(self.call(OperationKind::Status(v1::StatusRequest {}), true).await?, Status).map(Into::into)
         })
     }
 
@@ -350,41 +359,41 @@ impl Engine for Cell {
 
     fn history<'a>(&'a self, lock: &'a str, limit: u32) -> Answer<'a, Vec<LockEvent>> {
         Box::pin(async move {
-            let asked = Asked::GetHistory(v1::GetHistoryRequest { lock: lock.to_owned(), limit });
-            pick!(self.call(asked, true).await?, History).map(|found| LockHistory::from(found).events)
+            let operation = OperationKind::GetHistory(v1::GetHistoryRequest { lock: lock.to_owned(), limit });
+            pick!(self.call(operation, true).await?, History).map(|found| LockHistory::from(found).events)
         })
     }
 
     fn audit(&self, limit: u32) -> Answer<'_, Audit> {
         Box::pin(async move {
-            let asked = Asked::GetAudit(v1::GetAuditRequest { limit });
-            pick!(self.call(asked, true).await?, Audit).map(Into::into)
+            let operation = OperationKind::GetAudit(v1::GetAuditRequest { limit });
+            pick!(self.call(operation, true).await?, Audit).map(Into::into)
         })
     }
 
     fn top(&self, limit: u32) -> Answer<'_, Top> {
         Box::pin(async move {
-            let asked = Asked::GetTop(v1::GetTopRequest { limit });
-            pick!(self.call(asked, true).await?, Top).map(Into::into)
+            let operation = OperationKind::GetTop(v1::GetTopRequest { limit });
+            pick!(self.call(operation, true).await?, Top).map(Into::into)
         })
     }
 
     fn blocked<'a>(&'a self, lock: &'a str) -> Answer<'a, Vec<Blocked>> {
         Box::pin(async move {
-            let asked = Asked::GetWaitGraph(v1::GetWaitGraphRequest { lock: lock.to_owned() });
-            pick!(self.call(asked, true).await?, WaitGraph).map(|graph| history::blocked(graph.into()))
+            let operation = OperationKind::GetWaitGraph(v1::GetWaitGraphRequest { lock: lock.to_owned() });
+            pick!(self.call(operation, true).await?, WaitGraph).map(|graph| history::blocked(graph.into()))
         })
     }
 
     fn leader<'a>(&'a self, election: &'a str, known: Option<u64>) -> Answer<'a, Option<Leader>> {
         Box::pin(async move {
-            let asked = Asked::ObserveElection(v1::ObserveElectionRequest {
+            let operation = OperationKind::ObserveElection(v1::ObserveElectionRequest {
                 election: election.to_owned(),
                 known_epoch: known,
-                // The answer comes before we give the question up.
+                // The answer arrives before the request timeout.
                 wait_ms: (self.request_timeout / 2).as_millis() as u64,
             });
-            pick!(self.call(asked, true).await?, Election).map(|seen| seen.leader.map(Leader::from))
+            pick!(self.call(operation, true).await?, Election).map(|state| state.leader.map(Leader::from))
         })
     }
 
@@ -396,13 +405,13 @@ impl Engine for Cell {
         to: &'a str,
     ) -> Answer<'a, ()> {
         Box::pin(async move {
-            let asked = Asked::HandOver(v1::HandOverRequest {
+            let operation = OperationKind::HandOver(v1::HandOverRequest {
                 session: session.to_owned(),
                 election: election.to_owned(),
                 epoch: epoch.0,
                 to: to.to_owned(),
             });
-            pick!(self.call(asked, false).await?, Done).map(|_| ())
+            pick!(self.call(operation, false).await?, Done).map(|_| ())
         })
     }
 
@@ -414,13 +423,13 @@ impl Engine for Cell {
         burst: u64,
     ) -> Answer<'a, Taken> {
         Box::pin(async move {
-            let asked = Asked::TakeRate(v1::TakeRateRequest {
+            let operation = OperationKind::TakeRate(v1::TakeRateRequest {
                 limiter: limiter.to_owned(),
                 permits,
                 rate_per_s,
                 burst,
             });
-            pick!(self.call(asked, true).await?, TakeRate).map(|taken| match taken.allowed {
+            pick!(self.call(operation, true).await?, TakeRate).map(|taken| match taken.allowed {
                 true => Ok(()),
                 false => Err(Duration::from_millis(taken.retry_after_ms)),
             })
@@ -429,8 +438,8 @@ impl Engine for Cell {
 
     fn get_value<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Value>> {
         Box::pin(async move {
-            let asked = Asked::GetValue(v1::GetValueRequest { key: key.to_owned() });
-            pick!(self.call(asked, true).await?, Value).map(answer::value)
+            let operation = OperationKind::GetValue(v1::GetValueRequest { key: key.to_owned() });
+            pick!(self.call(operation, true).await?, Value).map(answer::value)
         })
     }
 
@@ -442,10 +451,14 @@ impl Engine for Cell {
         if_version: Option<u64>,
     ) -> Answer<'a, u64> {
         Box::pin(async move {
-            let fence = fence.map(token::on_the_wire);
-            let asked =
-                Asked::PutValue(v1::PutValueRequest { key: key.to_owned(), value, fence, if_version });
-            pick!(self.call(asked, false).await?, PutValue).map(|answer| answer.version)
+            let fence = fence.map(token::to_wire);
+            let operation = OperationKind::PutValue(v1::PutValueRequest {
+                key: key.to_owned(),
+                value,
+                fence,
+                if_version,
+            });
+            pick!(self.call(operation, false).await?, PutValue).map(|answer| answer.version)
         })
     }
 
@@ -456,9 +469,10 @@ impl Engine for Cell {
         if_version: Option<u64>,
     ) -> Answer<'a, ()> {
         Box::pin(async move {
-            let fence = fence.map(token::on_the_wire);
-            let asked = Asked::DeleteValue(v1::DeleteValueRequest { key: key.to_owned(), fence, if_version });
-            pick!(self.call(asked, false).await?, Done).map(|_| ())
+            let fence = fence.map(token::to_wire);
+            let operation =
+                OperationKind::DeleteValue(v1::DeleteValueRequest { key: key.to_owned(), fence, if_version });
+            pick!(self.call(operation, false).await?, Done).map(|_| ())
         })
     }
 }

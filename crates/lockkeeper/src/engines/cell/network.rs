@@ -1,4 +1,4 @@
-//! Nodes on the network: which one to go to, and how long to try.
+//! The transport to nodes on the network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use lockkeeper_net::credentials::Credentials;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::direct;
-use super::transport::{Opening, Refused, Transport};
+use super::transport::{LinkError, Opening, Transport};
 
-/// How long one of several nodes may take to open a connection.
+/// The connect timeout if there are several nodes.
 const CONNECT_WITH_CHOICE: Duration = Duration::from_millis(700);
 
-/// Nodes on the network.
+/// The nodes on the network.
 pub(super) struct Network {
     hosts: Vec<String>,
-    /// Which host goes first: drawn once, so that clients spread over the nodes.
+    /// The host to try first, chosen at random, so that clients spread over the nodes.
     first: usize,
     connect_timeout: Duration,
     credentials: Arc<Credentials>,
@@ -34,7 +34,7 @@ impl Transport for Network {
             Some(leader) => leader,
             None => SmolStr::new(&self.hosts[(self.first + attempt) % self.hosts.len()]),
         };
-        // A node that was stopped takes the connection and says nothing: the others should not wait for it.
+        // A stopped node accepts the connection but never answers: try the others soon.
         let limit = match self.has_choice() {
             true => self.connect_timeout.min(CONNECT_WITH_CHOICE),
             false => self.connect_timeout,
@@ -43,7 +43,7 @@ impl Transport for Network {
         Box::pin(async move {
             match tokio::time::timeout(limit, direct::open(host.clone(), &credentials)).await {
                 Ok(result) => result,
-                Err(_) => Err(Refused::because(format_smolstr!("{host} did not answer within {limit:?}"))),
+                Err(_) => Err(LinkError::new(format_smolstr!("{host} did not answer within {limit:?}"))),
             }
         })
     }

@@ -1,4 +1,4 @@
-//! What the node says, and whom it concerns.
+//! Handles the answers and events of the node.
 
 use std::collections::hash_map;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkeeper_api::v1;
-use lockkeeper_api::v1::answer::Kind as Answered;
-use lockkeeper_api::v1::event::Kind as Happened;
+use lockkeeper_api::v1::answer::Kind as AnswerKind;
+use lockkeeper_api::v1::event::Kind as EventKind;
 use lockkeeper_core::mutation::{self, Mutation};
 use smol_str::SmolStr;
 
-use super::answer::{Fate, fate, strange};
+use super::answer::{ErrorAction, classify, unexpected_answer};
 use super::connection::Connection;
 use super::session::{Session, Stage};
 use super::token;
-use super::transport::Refused;
+use super::transport::LinkError;
 use super::work::{Acquiring, Entry, Held, Work};
 use crate::backoff;
 use crate::clock::Moment;
@@ -29,36 +29,36 @@ impl Connection {
         for answer in frame.answers {
             self.on_answer(answer, now);
         }
-        // After the answers: a grant that is lost at once must be known first.
+        // After the answers: a grant must be known before its loss.
         for event in frame.events {
             match event.kind {
-                Some(Happened::SessionEnded(ended)) => {
+                Some(EventKind::SessionEnded(ended)) => {
                     if let Some(session) = self.sessions.by_id(&ended.session).and_then(|slot| slot.session())
                     {
                         let session = Arc::clone(session);
                         self.lose_session(&session, now);
                     }
                 }
-                Some(Happened::GrantLost(lost)) => self.lose_grant(&lost),
-                Some(Happened::Welcome(welcome)) => self.node = Some(welcome.node_id),
+                Some(EventKind::GrantLost(lost)) => self.lose_grant(&lost),
+                Some(EventKind::Welcome(welcome)) => self.node = Some(welcome.node_id),
                 None => {}
             }
         }
-        // What must not be sent twice is waited for: without its answer it would be in doubt.
-        if self.moved.is_some()
-            && !self.owes_what_cannot_be_repeated()
-            && let Some(leader) = self.moved.take()
+        // Wait for the answers to unrepeatable operations: without them their outcome would be unknown.
+        if self.pending_redirect.is_some()
+            && !self.has_unrepeatable_in_flight()
+            && let Some(leader) = self.pending_redirect.take()
         {
             let why = match &leader {
                 Some(leader) => smol_str::format_smolstr!("the leader is at {leader}"),
                 None => SmolStr::new_static("the node does not lead the cell"),
             };
-            self.drop_link(&Refused { leader, ..Refused::because(why) }, now);
+            self.drop_link(&LinkError { leader, ..LinkError::new(why) }, now);
         }
     }
 
-    /// Whether something is on this link that would be in doubt without it.
-    fn owes_what_cannot_be_repeated(&self) -> bool {
+    /// Whether an operation is in flight whose outcome would be unknown if the link were dropped.
+    fn has_unrepeatable_in_flight(&self) -> bool {
         self.work.values().any(|entry| entry.sent && !entry.work.is_repeatable())
     }
 
@@ -67,70 +67,70 @@ impl Connection {
         let number = if self.aliases.is_empty() { wire } else { self.aliases.remove(&wire).unwrap_or(wire) };
         let entry = match self.work.entry(number) {
             hash_map::Entry::Occupied(entry) if entry.get().wire == wire => entry.remove(),
-            // Given up meanwhile, or asked again under another id.
+            // Cancelled meanwhile, or resent under another ID.
             _ => return,
         };
         match answer.kind {
-            Some(Answered::Error(error)) => self.on_error(number, entry, error, now),
+            Some(AnswerKind::Error(error)) => self.on_error(number, entry, error, now),
             Some(kind) => {
                 self.failures = 0;
                 self.redirects = 0;
                 self.on_success(number, entry, kind, now);
             }
-            None => finish(entry.work, strange()),
+            None => finish(entry.work, unexpected_answer()),
         }
     }
 
-    fn on_success(&mut self, number: u64, entry: Entry, kind: Answered, now: Moment) {
+    fn on_success(&mut self, number: u64, entry: Entry, kind: AnswerKind, now: Moment) {
         match (entry.work, kind) {
-            (Work::Acquire(acquiring), Answered::Grant(grant)) => self.on_grant(number, acquiring, grant),
-            (Work::Release(releasing), Answered::Done(_)) => {
+            (Work::Acquire(acquiring), AnswerKind::Grant(grant)) => self.on_grant(number, acquiring, grant),
+            (Work::Release(releasing), AnswerKind::Done(_)) => {
                 if let Some(reply) = releasing.reply {
                     let _ = reply.send(Ok(()));
                 }
             }
             (Work::Call { reply, .. }, kind) => drop(reply.send(Ok(kind))),
-            (Work::KeepAlive { sessions, sent_at }, Answered::KeepAlive(answer)) => {
+            (Work::KeepAlive { sessions, sent_at }, AnswerKind::KeepAlive(answer)) => {
                 let late = mutation::is_on(Mutation::DeadlineFromAnswer);
                 self.on_renewed(&sessions, &answer.ttl_ms, if late { now } else { sent_at }, now);
             }
-            (Work::Open { ttl, sent_at }, Answered::OpenSession(opened)) => {
+            (Work::Open { ttl, sent_at }, AnswerKind::OpenSession(opened)) => {
                 self.on_opened(ttl, sent_at, opened, now);
             }
-            (Work::Attach { session }, Answered::Attach(attached)) => {
+            (Work::Attach { session }, AnswerKind::Attach(attached)) => {
                 self.on_attached(&session, &attached, now)
             }
             (Work::Cancel { .. } | Work::CloseSession { .. }, _) => {}
-            (work, _) => finish(work, strange()),
+            (work, _) => finish(work, unexpected_answer()),
         }
     }
 
     fn on_grant(&mut self, number: u64, acquiring: Acquiring, grant: v1::Grant) {
-        // Invariant: it was sent in the name of a session, and is answered only as long as that lives.
+        // Invariant: it was sent for a session, and is answered only while that session exists.
         let Some(session) = acquiring.session.clone() else { return };
         let grant = token::granted(number, &acquiring, &session, grant);
         let request = acquiring.request_id(number);
         self.held.insert(number, Held { grant: Arc::clone(&grant), session, request });
-        // If the caller has gone, its give-back is on its way and finds the grant here.
+        // If the caller is gone, its give-back will find the grant here.
         let _ = acquiring.reply.send(Ok(grant));
     }
 
     fn on_error(&mut self, number: u64, mut entry: Entry, error: v1::Error, now: Moment) {
-        match fate(error, &entry.work.lock_name()) {
-            Fate::Elsewhere(leader) => {
+        match classify(error, &entry.work.lock_name()) {
+            ErrorAction::Redirect(leader) => {
                 entry.sent = false;
-                self.moved.get_or_insert(leader);
+                self.pending_redirect.get_or_insert(leader);
                 self.work.insert(number, entry);
             }
-            Fate::After(pause, error) => self.after(number, entry, pause, error, now),
-            Fate::Later(error) => self.again(number, entry, false, error, now),
-            Fate::Unknown(error) => self.again(number, entry, true, error, now),
-            Fate::SessionLost => {
+            ErrorAction::RetryAfter(pause, error) => self.retry_after(number, entry, pause, error, now),
+            ErrorAction::Retry(error) => self.retry(number, entry, false, error, now),
+            ErrorAction::Unknown(error) => self.retry(number, entry, true, error, now),
+            ErrorAction::SessionLost => {
                 if let Some(session) = entry.work.session().cloned() {
                     self.lose_session(&session, now);
                 }
                 match entry.work {
-                    // It never held anything: ask again in a new session.
+                    // It never held anything: acquire again in a new session.
                     Work::Acquire(mut acquiring) if self.closing.is_none() => {
                         acquiring.session = None;
                         let entry = Entry::new(number, entry.give_up, Work::Acquire(acquiring));
@@ -139,25 +139,25 @@ impl Connection {
                     work => finish(work, Error::SessionLost),
                 }
             }
-            // A node that is at its bounds must still hear of these, or what they give back stays taken.
-            Fate::Final(error @ Error::Limit(_))
+            // These release something: retry them even if the node is at its limits.
+            ErrorAction::Final(error @ Error::Limit(_))
                 if matches!(
                     entry.work,
                     Work::Release(_) | Work::Cancel { .. } | Work::CloseSession { .. }
                 ) =>
             {
-                self.again(number, entry, false, error, now);
+                self.retry(number, entry, false, error, now);
             }
-            Fate::Final(error) => self.on_final(number, entry, error, now),
+            ErrorAction::Final(error) => self.on_final(number, entry, error, now),
         }
     }
 
-    /// The node has more to do than it can carry. Whoever has the time comes back when it said so.
-    fn after(&mut self, number: u64, mut entry: Entry, pause: Duration, error: Error, now: Moment) {
+    /// Retries after the pause that an overloaded node asked for, if the request has that much time.
+    fn retry_after(&mut self, number: u64, mut entry: Entry, pause: Duration, error: Error, now: Moment) {
         let until = now.plus(pause);
         let gives_up = match &entry.work {
             Work::Acquire(acquiring) => acquiring.give_up(self.options.request_timeout, false),
-            // What these give back stays taken if the node does not hear of it.
+            // These release something, so they never give up.
             Work::Release(_) | Work::Cancel { .. } | Work::CloseSession { .. } => Moment::NEVER,
             _ => entry.give_up,
         };
@@ -170,10 +170,10 @@ impl Connection {
         self.submit(number, entry, now);
     }
 
-    /// It can be tried again in a moment, if it did not happen or if doing it twice does no harm.
-    fn again(&mut self, number: u64, mut entry: Entry, may_have_happened: bool, error: Error, now: Moment) {
+    /// Retries soon, if the operation did not happen or is repeatable.
+    fn retry(&mut self, number: u64, mut entry: Entry, may_have_happened: bool, error: Error, now: Moment) {
         match entry.work {
-            // The next renewal is the repetition. It comes soon: there is a lease to be kept.
+            // The next renewal replaces this one. Send it soon, before the lease expires.
             Work::KeepAlive { sessions, .. } => {
                 if !sessions.is_empty() {
                     self.failures += 1;
@@ -198,27 +198,27 @@ impl Connection {
 
     fn on_final(&mut self, number: u64, entry: Entry, error: Error, now: Moment) {
         match (entry.work, error) {
-            // The first of the two releases did it.
+            // The earlier release has succeeded.
             (Work::Release(releasing), Error::NotHeld { .. }) if entry.resent => {
                 if let Some(reply) = releasing.reply {
                     let _ = reply.send(Ok(()));
                 }
             }
-            // It was granted, its answer was lost, and an operator took part of it away: the rest goes back too.
+            // It was granted, its answer was lost, and an operator released part of it by force: release the rest too.
             (Work::Acquire(acquiring), error @ Error::NotHeld { .. }) => {
                 self.cancel(number, &acquiring, now);
                 let _ = acquiring.reply.send(Err(error));
             }
-            // What was left of the wait when it was asked again was too short to be a wait.
+            // The wait expired before the retry.
             (Work::Acquire(acquiring), Error::Contended { lock })
-                if matches!(acquiring.ask.wait, Wait::For(_)) =>
+                if matches!(acquiring.request.wait, Wait::For(_)) =>
             {
                 let _ = acquiring.reply.send(Err(Error::Timeout { lock }));
             }
             (Work::Open { ttl, .. }, error) => {
-                // All who wait for this session get its error.
+                // All acquires that wait for this session fail with its error.
                 self.sessions.slots.retain(|slot| slot.ttl != ttl);
-                let concerned = |entry: &Entry| matches!(&entry.work, Work::Acquire(acquiring) if acquiring.ask.ttl == ttl);
+                let concerned = |entry: &Entry| matches!(&entry.work, Work::Acquire(acquiring) if acquiring.request.ttl == ttl);
                 let numbers: Vec<u64> = self
                     .work
                     .iter()
@@ -231,21 +231,21 @@ impl Connection {
                     }
                 }
             }
-            // No node will renew them again: whoever holds something hears why at once.
+            // No node will renew these sessions again: report the loss to their holders at once.
             (Work::KeepAlive { sessions, .. }, error @ Error::Unauthenticated(_)) => {
-                tracing::warn!(%error, "the cell refused to renew the session");
+                tracing::warn!(%error, "lost the sessions: the cell refused to renew them");
                 for session in &sessions {
                     self.end_session(session, Loss::Refused, now);
                 }
             }
             (Work::Attach { session }, error @ Error::Unauthenticated(_)) => {
-                tracing::warn!(%error, "the cell refused the session after a reconnect");
+                tracing::warn!(%error, "lost the session: the cell refused to attach it");
                 self.end_session(&session, Loss::Refused, now);
             }
-            // The link does not speak for the session, and never will: another one may.
+            // The session cannot be attached to this link; another one may work.
             (Work::Attach { .. }, error) => {
-                tracing::warn!(%error, "a session could not be taken over");
-                self.drop_link(&Refused::because(error.to_string()), now);
+                tracing::warn!(%error, "failed to attach a session: reconnecting");
+                self.drop_link(&LinkError::new(error.to_string()), now);
             }
             (work, error) => finish(work, error),
         }
@@ -262,7 +262,7 @@ impl Connection {
             if let Some(slot) = self.sessions.by_id(&session.id)
                 && std::mem::take(&mut slot.in_jeopardy)
             {
-                self.tell(KeeperEvent::Recovered { session: SmolStr::new(&session.id) });
+                self.emit(KeeperEvent::Recovered { session: SmolStr::new(&session.id) });
             }
         }
     }
@@ -289,7 +289,7 @@ impl Connection {
         self.submit_all(now);
     }
 
-    /// This link speaks for the session now. Grants that it no longer has were taken away while we were gone.
+    /// Handles the attachment of a session. Grants that it no longer has were taken away while there was no link.
     fn on_attached(&mut self, session: &Arc<Session>, attached: &v1::AttachResponse, now: Moment) {
         let Some(slot) = self.sessions.by_id(&session.id) else { return };
         slot.stage = Stage::Ready(Arc::clone(session));
@@ -307,16 +307,16 @@ impl Connection {
             if held.grant.lose(Loss::TakenAway) {
                 gone.push((held.grant.name().clone(), token));
             }
-            // What is left of several locks is still ours to give back.
+            // The remaining ones of several locks still have to be released.
             left > 0
         });
         for (lock, token) in gone {
-            self.tell(KeeperEvent::GrantLost { lock, token, why: "gone".into() });
+            self.emit(KeeperEvent::GrantLost { lock, token, why: "taken away".into() });
         }
         self.submit_all(now);
     }
 
-    /// The session is lost: its guards with it, and its waiters ask again in a new one.
+    /// Ends a lost session: its guards are lost too, and its waiters acquire again in a new one.
     pub(super) fn lose_session(&mut self, session: &Arc<Session>, now: Moment) {
         self.end_session(session, Loss::SessionExpired, now);
     }
@@ -326,7 +326,7 @@ impl Connection {
         let Some(slot) = self.sessions.by_id(&session.id) else { return };
         slot.stage = Stage::None;
         slot.in_jeopardy = false;
-        self.tell(KeeperEvent::SessionLost { session: SmolStr::new(&session.id) });
+        self.emit(KeeperEvent::SessionLost { session: SmolStr::new(&session.id) });
         self.held.retain(|_, held| !Arc::ptr_eq(&held.session, session));
         let mut ended = Vec::new();
         for (&number, entry) in &mut self.work {
@@ -338,7 +338,7 @@ impl Connection {
                     acquiring.session = None;
                     entry.resent = false;
                     if std::mem::take(&mut entry.sent) {
-                        // This link may still answer the old request: it must not be taken for the new one.
+                        // This link may still answer the old request, which must not be mistaken for the new one.
                         entry.wire = self.numbers.fetch_add(1, Ordering::Relaxed);
                         self.aliases.insert(entry.wire, number);
                     }
@@ -354,7 +354,7 @@ impl Connection {
         self.submit_all(now);
     }
 
-    /// One grant was taken away by force.
+    /// Ends a grant that was released by force or wounded.
     fn lose_grant(&mut self, lost: &v1::GrantLost) {
         let found = self.held.iter().find(|(_, held)| {
             held.grant.token.unwrap_or_default().0 == lost.token && held.session.id == lost.session
@@ -362,11 +362,11 @@ impl Connection {
         let Some((&number, held)) = found else { return };
         let why = if lost.why == "wounded" { Loss::Wounded } else { Loss::TakenAway };
         let _ = held.grant.lose(why);
-        // The other locks of several are still ours to give back.
+        // The remaining ones of several locks still have to be released.
         if held.grant.locks.as_slice().len() == 1 {
             self.held.remove(&number);
         }
-        self.tell(KeeperEvent::GrantLost {
+        self.emit(KeeperEvent::GrantLost {
             lock: SmolStr::new(&lost.lock),
             token: lost.token,
             why: SmolStr::new(&lost.why),
@@ -374,7 +374,7 @@ impl Connection {
     }
 }
 
-/// Tells whoever waits for it, if somebody does.
+/// Reports an error to the caller, if there is one.
 pub(super) fn finish(work: Work, error: Error) {
     match work {
         Work::Acquire(acquiring) => drop(acquiring.reply.send(Err(error))),

@@ -1,4 +1,4 @@
-//! The sessions of a keeper: one for each time to live that is in use, opened when first needed.
+//! The sessions of a keeper: one for each time to live in use, opened on first use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::deadline::Deadline;
 
-/// A session with no guard and no waiter is closed after this long.
+/// A session without guards and waiters is closed after this time.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// An open session.
@@ -17,26 +17,26 @@ pub(super) struct Session {
     pub(super) deadline: Arc<Deadline>,
 }
 
-/// The place of a session: there is one for each time to live.
+/// The slot of a session. There is one for each time to live.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) ttl: Duration,
     pub(super) stage: Stage,
     pub(super) idle_since: Option<Moment>,
-    /// Its jeopardy was reported.
+    /// Whether its jeopardy was reported.
     pub(super) in_jeopardy: bool,
 }
 
-/// How far a slot's session is.
+/// State of a slot's session.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// There is none.
     None,
-    /// It was asked for.
+    /// It was requested.
     Opening,
-    /// It exists, but this link does not speak for it yet: nothing may be asked in its name.
+    /// It exists, but is not attached to this link yet: no operation may use it.
     Detached(Arc<Session>),
-    /// It exists, and this link speaks for it.
+    /// It exists and is attached to this link.
     Ready(Arc<Session>),
 }
 
@@ -49,7 +49,7 @@ impl Slot {
     }
 }
 
-/// All sessions of a keeper. There are few, so they are looked up one by one.
+/// All sessions of a keeper. There are few, so a list is enough.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     pub(super) slots: Vec<Slot>,
@@ -65,12 +65,12 @@ impl Sessions {
         &mut self.slots[index]
     }
 
-    /// The slot whose session has this id.
+    /// The slot whose session has this ID.
     pub(super) fn by_id(&mut self, id: &str) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|slot| slot.session().is_some_and(|session| session.id == id))
     }
 
-    /// This link speaks for the session.
+    /// Whether the session is attached to this link.
     pub(super) fn is_ready(&self, session: &Arc<Session>) -> bool {
         self.slots
             .iter()
@@ -81,18 +81,18 @@ impl Sessions {
         self.slots.iter().filter_map(Slot::session)
     }
 
-    /// The link is gone.
+    /// Detaches all sessions from a lost link.
     pub(super) fn detach(&mut self) {
         for slot in &mut self.slots {
             slot.stage = match std::mem::replace(&mut slot.stage, Stage::None) {
                 Stage::Ready(session) => Stage::Detached(session),
-                // The request to open it is sent again with all others.
+                // The request to open it is resent with all others.
                 stage => stage,
             };
         }
     }
 
-    /// How often they are renewed: at a third of the shortest time to live.
+    /// The interval of renewals: a third of the shortest time to live.
     pub(super) fn renewal_interval(&self) -> Option<Duration> {
         self.all().map(|session| session.ttl / 3).min()
     }

@@ -1,4 +1,4 @@
-//! How frames get to a node and back. The client is the same over a network and inside one process.
+//! The transport of frames to a node and back. The client is the same over a network and within one process.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,20 +7,20 @@ use lockkeeper_api::v1::{ClientFrame, ServerFrame};
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
-/// A link that is being opened.
-pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Link, Refused>> + Send>>;
+/// Future of a link that is being opened.
+pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
 
 /// Opens links to nodes.
 pub(crate) trait Transport: Send + Sync + 'static {
-    /// Opens a link to the given leader, or else to one of the nodes: a higher attempt means another node.
+    /// Opens a link to the given leader, or else to a node chosen by `attempt`.
     fn open(&self, attempt: usize, leader: Option<SmolStr>) -> Opening;
 
-    /// Whether there is more than one node to go to.
+    /// Whether there is more than one node.
     fn has_choice(&self) -> bool {
         false
     }
 
-    /// Where the nodes are, for people.
+    /// The addresses of the nodes, for messages.
     fn addresses(&self) -> String;
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) answers: Answers,
 }
 
-/// The frames that go out. Takes one at a time: while it has no room, operations gather for the next one.
+/// The outgoing frames. Accepts one at a time: until it is writable again, operations are queued for the next one.
 pub(crate) enum Frames {
     /// To a node in this process; the channel holds one frame.
     #[cfg_attr(not(any(test, feature = "embedded")), allow(dead_code))]
@@ -42,16 +42,16 @@ pub(crate) enum Frames {
 }
 
 impl Frames {
-    /// Whether a frame can be sent now.
-    pub(crate) fn has_room(&self) -> bool {
+    /// Whether it can accept a frame now.
+    pub(crate) fn is_writable(&self) -> bool {
         match self {
             Frames::Local(sender) => sender.capacity() > 0,
             #[cfg(feature = "cell")]
-            Frames::Direct(writer) => !writer.is_behind(),
+            Frames::Direct(writer) => !writer.has_unsent(),
         }
     }
 
-    /// Sends a frame. Only with room; a closed link is noticed at its other end, with the reason.
+    /// Sends a frame. Call it only if writable; a closed link is reported by the incoming half, with the reason.
     pub(crate) fn send(&mut self, frame: ClientFrame) {
         match self {
             Frames::Local(sender) => drop(sender.try_send(frame)),
@@ -60,26 +60,26 @@ impl Frames {
         }
     }
 
-    /// Whether something has to be done for what was sent, even if nothing more is to be sent.
-    pub(crate) fn is_behind(&self) -> bool {
+    /// Whether part of a sent frame still has to be written.
+    pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Frames::Local(_) => false,
             #[cfg(feature = "cell")]
-            Frames::Direct(writer) => writer.is_behind(),
+            Frames::Direct(writer) => writer.has_unsent(),
         }
     }
 
-    /// Waits for room. Cancel-safe.
-    pub(crate) async fn room(&mut self) {
+    /// Waits until it is writable. Cancel-safe.
+    pub(crate) async fn writable(&mut self) {
         match self {
             Frames::Local(sender) => drop(sender.reserve().await),
             #[cfg(feature = "cell")]
-            Frames::Direct(writer) => writer.catch_up().await,
+            Frames::Direct(writer) => writer.flush_unsent().await,
         }
     }
 }
 
-/// The frames that come back.
+/// The incoming frames.
 pub(crate) enum Answers {
     /// From a node in this process.
     #[cfg_attr(not(any(test, feature = "embedded")), allow(dead_code))]
@@ -90,11 +90,11 @@ pub(crate) enum Answers {
 }
 
 impl Answers {
-    /// The next frame, or why there is none. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<ServerFrame, Refused> {
+    /// Waits for the next frame, or the reason for the end. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<ServerFrame, LinkError> {
         match self {
             Answers::Local(receiver) => {
-                receiver.recv().await.ok_or_else(|| Refused::because("the node has ended the stream"))
+                receiver.recv().await.ok_or_else(|| LinkError::new("the node closed the stream"))
             }
             #[cfg(feature = "cell")]
             Answers::Direct(reader) => reader.next().await,
@@ -102,18 +102,18 @@ impl Answers {
     }
 }
 
-/// Why there is no link.
+/// Reason why a link was lost or could not be opened.
 #[derive(Debug, Clone)]
-pub(crate) struct Refused {
+pub(crate) struct LinkError {
     pub(crate) why: SmolStr,
-    /// The node does not lead, and this one does.
+    /// The address of the leader, if the node redirects to it.
     pub(crate) leader: Option<SmolStr>,
-    /// Another attempt will not help: the client is not allowed in.
+    /// An error that a retry will not fix: the client is not authenticated.
     pub(crate) fatal: Option<crate::error::Error>,
 }
 
-impl Refused {
-    pub(crate) fn because(why: impl Into<SmolStr>) -> Refused {
-        Refused { why: why.into(), leader: None, fatal: None }
+impl LinkError {
+    pub(crate) fn new(why: impl Into<SmolStr>) -> LinkError {
+        LinkError { why: why.into(), leader: None, fatal: None }
     }
 }

@@ -1,4 +1,4 @@
-//! What the clock demands: renewals, waits that are over, answers that never came, sessions that nobody uses.
+//! Timer-driven work: renewals, expired waits, missing answers, idle sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,24 @@ use smol_str::SmolStr;
 use super::connection::{Connection, LinkState};
 use super::route::finish;
 use super::session::{IDLE_MAX, Stage};
-use super::transport::Refused;
+use super::transport::LinkError;
 use super::work::{Entry, Work};
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::events::Event as KeeperEvent;
 
-/// A link is not given up for slow renewals earlier than this.
-pub(super) const PATIENCE_MIN: Duration = Duration::from_millis(500);
+/// The shortest time after which a link is dropped because of unanswered renewals.
+pub(super) const RENEWAL_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
 impl Connection {
     /// The next moment at which something is due.
     pub(super) fn next_due(&self) -> Moment {
-        let mut due =
-            self.give_up_at.min(self.renew_at).min(self.retry_at).min(self.idle_at).min(self.doubt_due());
+        let mut due = self
+            .give_up_at
+            .min(self.renew_at)
+            .min(self.retry_at)
+            .min(self.idle_at)
+            .min(self.leader_check_due());
         if let LinkState::Down { until } = self.link {
             due = due.min(until);
         }
@@ -52,8 +56,8 @@ impl Connection {
         if now >= self.idle_at {
             self.close_idle(now);
         }
-        if now >= self.doubt_due() {
-            self.look_for_life(now);
+        if now >= self.leader_check_due() {
+            self.check_leader(now);
         }
         if matches!(self.link, LinkState::Down { until } if now >= until) {
             self.open_link();
@@ -71,8 +75,8 @@ impl Connection {
             return;
         }
         match self.unanswered_since {
-            Some(since) if now.since(since) >= interval.max(PATIENCE_MIN) => {
-                self.drop_link(&Refused::because("renewals are not answered"), now);
+            Some(since) if now.since(since) >= interval.max(RENEWAL_TIMEOUT_MIN) => {
+                self.drop_link(&LinkError::new("no answer to renewals"), now);
                 return;
             }
             Some(_) => {}
@@ -97,11 +101,11 @@ impl Connection {
             }
         }
         for report in reports {
-            self.tell(report);
+            self.emit(report);
         }
     }
 
-    /// Ends what has been in hand for too long.
+    /// Ends pending work whose time is over.
     fn give_up(&mut self, now: Moment) {
         let is_up = self.is_up();
         let timeout = self.options.request_timeout;
@@ -122,24 +126,24 @@ impl Connection {
         for number in due {
             if let Some(entry) = self.work.remove(&number) {
                 is_silent |= entry.sent;
-                self.end(number, entry, now);
+                self.time_out(number, entry, now);
             }
         }
         if is_silent {
-            self.drop_link(&Refused::because(smol_str::format_smolstr!("no answer within {timeout:?}")), now);
+            self.drop_link(&LinkError::new(smol_str::format_smolstr!("no answer within {timeout:?}")), now);
         }
     }
 
-    /// Ends one of them: its caller gets an error, and what must be done in any case is done later.
-    fn end(&mut self, number: u64, mut entry: Entry, now: Moment) {
+    /// Ends pending work whose time is over: its caller gets an error, and what must still be done is retried later.
+    fn time_out(&mut self, number: u64, mut entry: Entry, now: Moment) {
         let why = match (&self.link, &entry.refused) {
             (LinkState::Up(_), Some(why)) => why.to_string(),
             (LinkState::Up(link), None) => format!("{} did not answer in time", link.address),
-            _ => format!("there is no connection to {}", self.transport.addresses()),
+            _ => format!("no connection to {}", self.transport.addresses()),
         };
         match entry.work {
             Work::Acquire(acquiring) => {
-                // Nothing of it must stay behind, even if it was granted meanwhile.
+                // Cancel it in the cell, because it may have been granted meanwhile.
                 self.cancel(number, &acquiring, now);
                 let _ = acquiring
                     .reply
@@ -147,7 +151,9 @@ impl Connection {
             }
             Work::Release(ref mut releasing) => {
                 if let Some(reply) = releasing.reply.take() {
-                    let text = format!("{why}: the lock may or may not be free yet; the release is repeated");
+                    let text = format!(
+                        "{why}: the lock may still be held; the release is retried in the background"
+                    );
                     let _ = reply.send(Err(Error::Unknown(text.into())));
                 }
                 entry.give_up = Moment::NEVER;
@@ -157,7 +163,9 @@ impl Connection {
                 let error = if repeatable || !(entry.sent || entry.resent) {
                     Error::unavailable(format!("{why}: try again"))
                 } else {
-                    Error::Unknown(format!("{why}: it may have happened; look before you repeat it").into())
+                    Error::Unknown(
+                        format!("{why}: the operation may have happened; check before you repeat it").into(),
+                    )
                 };
                 let _ = reply.send(Err(error));
             }
@@ -169,8 +177,8 @@ impl Connection {
         }
     }
 
-    /// The link is gone: what was on it waits for the next one, but for what must not happen twice.
-    pub(super) fn forget_link(&mut self) {
+    /// Requeues the operations of a lost link for the next one; those that are not repeatable end as `Unknown`.
+    pub(super) fn requeue_in_flight(&mut self) {
         let timeout = self.options.request_timeout;
         let mut ended = Vec::new();
         for (&number, entry) in &mut self.work {
@@ -192,13 +200,13 @@ impl Connection {
         }
         for number in ended {
             if let Some(entry) = self.work.remove(&number) {
-                let text = "the connection was lost before the answer: it may have happened; look before you repeat it";
+                let text = "the connection was lost before the answer: the operation may have happened; check before you repeat it";
                 finish(entry.work, Error::Unknown(text.into()));
             }
         }
     }
 
-    /// Closes sessions that nobody has used for a while.
+    /// Closes sessions that were idle for a while.
     fn close_idle(&mut self, now: Moment) {
         self.idle_at = if self.sessions.slots.is_empty() { Moment::NEVER } else { now.plus(IDLE_MAX / 4) };
         let mut idle = Vec::new();
@@ -206,7 +214,7 @@ impl Connection {
             let Stage::Ready(session) = &slot.stage else { continue };
             let is_used = self.held.values().any(|held| Arc::ptr_eq(&held.session, session))
                 || self.work.values().any(|entry| match &entry.work {
-                    Work::Acquire(acquiring) => acquiring.ask.ttl == slot.ttl,
+                    Work::Acquire(acquiring) => acquiring.request.ttl == slot.ttl,
                     work => work.session().is_some_and(|named| Arc::ptr_eq(named, session)),
                 });
             match (is_used, slot.idle_since) {

@@ -1,4 +1,4 @@
-//! A wait that leaves nothing behind when it is dropped.
+//! A wait that cleans up when it is dropped.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::Cell;
 use crate::error::Error;
 use crate::grant::Grant;
 
-/// A request that the connection has in hand. Dropped before [`done`](Waiting::done), it leaves the queue, or gives back
-/// what was granted.
+/// An acquire that is pending in the connection. Dropped before [`done`](Waiting::done), it leaves the queue or releases
+/// its grant.
 pub(super) struct Waiting<'a> {
     cell: &'a Cell,
     number: u64,
@@ -26,7 +26,7 @@ impl<'a> Waiting<'a> {
         (Waiting { cell, number, reply: Some(reply), armed: true }, sender)
     }
 
-    /// The answer. It still has to be given back if this is dropped.
+    /// Waits for the answer. A grant is still released if this is dropped.
     pub(super) async fn answer(&mut self) -> Result<Arc<Grant>, Error> {
         let answer = match &mut self.reply {
             Some(reply) => reply.await.unwrap_or(Err(Error::Closed)),
@@ -36,7 +36,7 @@ impl<'a> Waiting<'a> {
         answer
     }
 
-    /// The caller takes over: a guard gives it back from now on.
+    /// Disarms the wait: the guard releases the grant from now on.
     pub(super) fn done(mut self) {
         self.armed = false;
     }
@@ -45,8 +45,8 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.armed {
-            // First the receiver, then the message: an acquire that the connection takes up after the message then has
-            // nobody to answer to, and is not sent.
+            // Drop the receiver first: if the connection accepts the acquire after the give-back, it sees the closed channel
+            // and does not send the acquire.
             self.reply = None;
             let _ = self.cell.give_backs.send(self.number);
         }

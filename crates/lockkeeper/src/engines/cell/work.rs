@@ -1,11 +1,11 @@
-//! What callers ask of the connection, and what the connection has in hand.
+//! Requests to the connection, and its pending work.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_api::v1::answer::Kind as Answered;
-use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::answer::Kind as AnswerKind;
+use lockkeeper_api::v1::operation::Kind as OperationKind;
 use lockkeeper_api::v1::{
     AcquireAllRequest, AttachRequest, CancelRequest, CloseSessionRequest, KeepAliveAll, OpenSessionRequest,
     ReleaseRequest,
@@ -21,24 +21,24 @@ use crate::error::Error;
 use crate::grant::Grant;
 use crate::mode::Mode;
 
-/// What a caller asks of the connection. The number is drawn by the caller, and is the operation's id on the wire.
+/// A request to the connection. The caller chooses the number, which is the operation's ID on the wire.
 pub(super) enum Request {
     Acquire {
         number: u64,
-        ask: Arc<AcquireRequest>,
-        asked_at: Moment,
+        request: Arc<AcquireRequest>,
+        requested_at: Moment,
         reply: oneshot::Sender<Result<Arc<Grant>, Error>>,
     },
-    /// `number` is that of the acquire.
+    /// `number` is the number of the acquire.
     Release {
         number: u64,
         reply: oneshot::Sender<Result<(), Error>>,
     },
     Call {
         number: u64,
-        asked: Box<Asked>,
+        operation: Box<OperationKind>,
         repeatable: bool,
-        reply: oneshot::Sender<Result<Answered, Error>>,
+        reply: oneshot::Sender<Result<AnswerKind, Error>>,
     },
     SessionIds {
         reply: oneshot::Sender<Vec<String>>,
@@ -48,19 +48,19 @@ pub(super) enum Request {
     },
 }
 
-/// Something in hand, until it is answered.
+/// Pending work, until it is answered.
 pub(super) struct Entry {
-    /// Its id on the wire. It is the entry's number, unless the same link still owes an answer for that.
+    /// The ID on the wire. It is the entry's number, unless the link may still answer an older request with that ID.
     pub(super) wire: u64,
-    /// It was put on the present link.
+    /// It was sent on the current link.
     pub(super) sent: bool,
-    /// It was put on an earlier link, and there was no answer: it may have happened.
+    /// It was sent on an earlier link without an answer: it may have happened.
     pub(super) resent: bool,
-    /// When to look whether it has been in hand for too long.
+    /// When to check whether its time is over.
     pub(super) give_up: Moment,
-    /// Why the node could not do it when it was last asked.
+    /// The reason of the last `unavailable` answer.
     pub(super) refused: Option<SmolStr>,
-    /// The node has asked not to be asked again before this.
+    /// The node asked for no retry before this moment.
     pub(super) not_before: Option<Moment>,
     pub(super) work: Work,
 }
@@ -75,15 +75,15 @@ impl Entry {
 pub(super) enum Work {
     Acquire(Acquiring),
     Release(Releasing),
-    /// Leave the queue, or give back what was granted.
+    /// Leaves the queue, or releases what was granted.
     Cancel {
         session: Arc<Session>,
         request: SmolStr,
     },
     Call {
-        asked: Box<Asked>,
+        operation: Box<OperationKind>,
         repeatable: bool,
-        reply: oneshot::Sender<Result<Answered, Error>>,
+        reply: oneshot::Sender<Result<AnswerKind, Error>>,
     },
     Open {
         ttl: Duration,
@@ -103,9 +103,9 @@ pub(super) enum Work {
 
 /// A lock that is being acquired.
 pub(super) struct Acquiring {
-    pub(super) ask: Arc<AcquireRequest>,
-    pub(super) asked_at: Moment,
-    /// The session in whose name it was sent, if it ever was.
+    pub(super) request: Arc<AcquireRequest>,
+    pub(super) requested_at: Moment,
+    /// The session for which it was sent, if it was.
     pub(super) session: Option<Arc<Session>>,
     pub(super) reply: oneshot::Sender<Result<Arc<Grant>, Error>>,
 }
@@ -117,7 +117,7 @@ pub(super) struct Releasing {
     pub(super) reply: Option<oneshot::Sender<Result<(), Error>>>,
 }
 
-/// A grant that we hold.
+/// A held grant.
 #[derive(Clone)]
 pub(super) struct Held {
     pub(super) grant: Arc<Grant>,
@@ -126,52 +126,52 @@ pub(super) struct Held {
 }
 
 impl Acquiring {
-    /// When it has been in hand for too long: while we are connected, the cell ends the wait by itself, and we allow for
-    /// its answer to be late; while we are not, the wait ends here.
+    /// When its time is over. While connected, the cell ends the wait, and its answer may be late; otherwise the wait ends
+    /// here.
     pub(super) fn give_up(&self, request_timeout: Duration, connected: bool) -> Moment {
-        match (self.ask.wait, connected) {
+        match (self.request.wait, connected) {
             (Wait::Forever, _) => Moment::NEVER,
-            (Wait::No, _) => self.asked_at.plus(request_timeout),
-            (Wait::For(limit), true) => self.asked_at.plus(limit.saturating_add(request_timeout)),
-            (Wait::For(limit), false) => self.asked_at.plus(limit.max(request_timeout)),
+            (Wait::No, _) => self.requested_at.plus(request_timeout),
+            (Wait::For(limit), true) => self.requested_at.plus(limit.saturating_add(request_timeout)),
+            (Wait::For(limit), false) => self.requested_at.plus(limit.max(request_timeout)),
         }
     }
 
     pub(super) fn request_id(&self, number: u64) -> SmolStr {
-        self.ask.request_id.clone().unwrap_or_else(|| request_id(number))
+        self.request.request_id.clone().unwrap_or_else(|| request_id(number))
     }
 
-    pub(super) fn asked(&self, number: u64, session: &Session, now: Moment) -> Asked {
-        // The limit counts from the first call, also when the request is repeated.
-        let (wait_ms, wait_forever) = match self.ask.wait {
+    pub(super) fn operation(&self, number: u64, session: &Session, now: Moment) -> OperationKind {
+        // The limit counts from the first call, even for a retry.
+        let (wait_ms, wait_forever) = match self.request.wait {
             Wait::No => (0, false),
-            Wait::For(limit) => (as_ms(self.asked_at.plus(limit).since(now)).max(1), false),
+            Wait::For(limit) => (as_ms(self.requested_at.plus(limit).since(now)).max(1), false),
             Wait::Forever => (0, true),
         };
         let session = session.id.clone();
         let request = self.request_id(number).into();
-        let lock_delay_ms = as_ms(self.ask.lock_delay);
-        let (scope, policy) = match &self.ask.scope {
+        let lock_delay_ms = as_ms(self.request.lock_delay);
+        let (scope, policy) = match &self.request.scope {
             Some(scope) => (scope.name.to_string(), scope.policy.as_str().to_owned()),
             None => Default::default(),
         };
-        match &self.ask.locks {
-            Locks::One(lock) => Asked::Acquire(lockkeeper_api::v1::AcquireRequest {
+        match &self.request.locks {
+            Locks::One(lock) => OperationKind::Acquire(lockkeeper_api::v1::AcquireRequest {
                 session,
                 lock: lock.as_str().to_owned(),
-                mode: (self.ask.mode == Mode::Shared).then_some(lockkeeper_api::v1::Mode::Shared as i32),
-                permits: self.ask.permits,
-                capacity: self.ask.capacity,
+                mode: (self.request.mode == Mode::Shared).then_some(lockkeeper_api::v1::Mode::Shared as i32),
+                permits: self.request.permits,
+                capacity: self.request.capacity,
                 wait_ms,
                 wait_forever,
                 request,
                 lock_delay_ms,
                 scope,
                 policy,
-                value: self.ask.value.as_ref().map(ToString::to_string).unwrap_or_default(),
+                value: self.request.value.as_ref().map(ToString::to_string).unwrap_or_default(),
                 brief: true,
             }),
-            Locks::Many(locks) => Asked::AcquireAll(AcquireAllRequest {
+            Locks::Many(locks) => OperationKind::AcquireAll(AcquireAllRequest {
                 session,
                 locks: locks.iter().map(|lock| lock.as_str().to_owned()).collect(),
                 wait_ms,
@@ -187,7 +187,7 @@ impl Acquiring {
 }
 
 impl Work {
-    /// Sending it twice is the same as sending it once.
+    /// Whether sending it twice has the same effect as sending it once.
     pub(super) fn is_repeatable(&self) -> bool {
         match self {
             Work::Call { repeatable, .. } => *repeatable,
@@ -195,7 +195,7 @@ impl Work {
         }
     }
 
-    /// The session that it names.
+    /// The session of the work.
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Work::Acquire(acquiring) => acquiring.session.as_ref(),
@@ -207,54 +207,57 @@ impl Work {
         }
     }
 
-    /// The lock that it is about, for texts.
+    /// The name of the lock, for messages.
     pub(super) fn lock_name(&self) -> SmolStr {
         match self {
-            Work::Acquire(acquiring) => acquiring.ask.locks.as_slice()[0].clone(),
+            Work::Acquire(acquiring) => acquiring.request.locks.as_slice()[0].clone(),
             Work::Release(releasing) => releasing.held.grant.name().clone(),
             _ => SmolStr::default(),
         }
     }
 
-    /// The operation, for all kinds that need no more than what they carry.
-    pub(super) fn asked(&mut self, owner: &str, now: Moment) -> Asked {
+    /// The operation, for all kinds except an acquire.
+    pub(super) fn operation(&mut self, owner: &str, now: Moment) -> OperationKind {
         match self {
-            // Invariant: an acquire is sent with `Acquiring::asked`, once its session is ready.
+            // Invariant: an acquire is sent with `Acquiring::operation`, once its session is ready.
             Work::Acquire(_) => unreachable!("an acquire needs a session"),
             Work::Release(releasing) => {
                 let Held { grant, session, request } = &releasing.held;
                 match &grant.locks {
-                    Locks::One(lock) => Asked::Release(ReleaseRequest {
+                    Locks::One(lock) => OperationKind::Release(ReleaseRequest {
                         session: session.id.clone(),
                         lock: lock.as_str().to_owned(),
                         token: grant.token.unwrap_or_default().0,
                         forget: true,
                     }),
-                    // Gives all of them back in one step.
-                    Locks::Many(_) => Asked::Cancel(CancelRequest {
+                    // Releases all of them at once.
+                    Locks::Many(_) => OperationKind::Cancel(CancelRequest {
                         session: session.id.clone(),
                         request: request.as_str().to_owned(),
                     }),
                 }
             }
-            Work::Cancel { session, request } => Asked::Cancel(CancelRequest {
+            Work::Cancel { session, request } => OperationKind::Cancel(CancelRequest {
                 session: session.id.clone(),
                 request: request.as_str().to_owned(),
             }),
-            Work::Call { asked, .. } => Asked::clone(asked),
+            Work::Call { operation, .. } => OperationKind::clone(operation),
             Work::Open { ttl, sent_at } => {
                 *sent_at = now;
-                Asked::OpenSession(OpenSessionRequest { ttl_ms: as_ms(*ttl), owner: owner.to_owned() })
+                OperationKind::OpenSession(OpenSessionRequest {
+                    ttl_ms: as_ms(*ttl),
+                    owner: owner.to_owned(),
+                })
             }
-            Work::Attach { session } => Asked::Attach(AttachRequest { session: session.id.clone() }),
+            Work::Attach { session } => OperationKind::Attach(AttachRequest { session: session.id.clone() }),
             Work::KeepAlive { sessions, sent_at } => {
                 *sent_at = now;
-                Asked::KeepAlive(KeepAliveAll {
+                OperationKind::KeepAlive(KeepAliveAll {
                     sessions: sessions.iter().map(|session| session.id.clone()).collect(),
                 })
             }
             Work::CloseSession { session } => {
-                Asked::CloseSession(CloseSessionRequest { session: session.id.clone() })
+                OperationKind::CloseSession(CloseSessionRequest { session: session.id.clone() })
             }
         }
     }
@@ -264,7 +267,7 @@ pub(super) fn as_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// A request's number in base 36: short enough to be kept inline everywhere.
+/// The request ID of a number: base 36, short enough to be stored inline.
 pub(super) fn request_id(mut number: u64) -> SmolStr {
     let mut text = [0u8; 13];
     let mut start = text.len();
@@ -279,7 +282,7 @@ pub(super) fn request_id(mut number: u64) -> SmolStr {
     SmolStr::new(std::str::from_utf8(&text[start..]).unwrap_or_default())
 }
 
-/// Numbers are drawn in order and need no more than to be spread.
+/// Hasher for sequential numbers, which only need to be spread.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
 
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_rounded_up() {
+    fn durations_are_rounded_up_to_milliseconds() {
         assert_eq!(as_ms(Duration::from_micros(1)), 1);
         assert_eq!(as_ms(Duration::from_millis(7)), 7);
     }

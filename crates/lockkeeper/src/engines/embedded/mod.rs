@@ -1,26 +1,26 @@
-//! The lock table inside this process: a cell of one node on a thread of its own, without a network.
+//! A lock table inside this process: a cell of one node on its own thread, without a network.
 //!
 //! # The recipe
 //!
-//! That of a cell: the client is the same, and so are the lock table, its log and its snapshots. All keepers of this process
-//! that name the same URL share one table, so they exclude each other; its thread ends with the last of them. `embedded:` is
-//! in memory and gone with that; `embedded:/path` is kept in a folder, and an answer is given when it is on disk.
+//! That of a cell: same client, lock table, log and snapshots. All keepers of this process with the same URL share one table,
+//! so they exclude each other; its thread ends with the last of them. `embedded:` is in memory and lost with its thread;
+//! `embedded:/path` is stored in a folder, and a command is answered when it is on disk.
 //!
 //! # The token
 //!
-//! One counter for the whole lock table, raised by each grant. In a folder it rises over restarts; in memory it begins again
-//! with a new table, and so does everything that it could be compared with in this process.
+//! One counter for the whole lock table, incremented by each grant. In a folder it keeps increasing across restarts; in memory
+//! it restarts with a new table, like all data in this process that it could be compared with.
 //!
 //! # Whose clock decides
 //!
-//! The monotonic clock of this process, which also counts while the machine sleeps. The guard's own deadline is counted on
-//! the same clock and ends first. While the process does not run, the time of a table in a folder stands still.
+//! The monotonic clock of this process, which includes suspends of the machine. The guard's own deadline uses the same clock
+//! and ends first. While the process does not run, the time of a table in a folder does not advance.
 //!
 //! # What it does NOT promise
 //!
-//! Anything to other processes: one of them at a time can use a folder, and another is refused. And what a paused process
-//! does when it wakes: here table and holder are paused together, so a write that was on its way is not overtaken inside; but
-//! a task that is kept from running for longer than its lease is like a paused holder anywhere.
+//! Exclusion between processes: only one process at a time can open a folder. And protection from a stalled task: a pause of
+//! the process stops table and holder together, but a task that does not run for longer than its lease is like a paused
+//! holder of any engine, and its late write must be refused by the gate.
 //!
 //! ```text
 //! task A   acquires (token 7) | blocks its thread for longer than the time to live ... | writes with 7: refused by the gate
@@ -37,12 +37,12 @@ use smol_str::SmolStr;
 
 use self::node::NodeThread;
 use crate::capabilities::{Capabilities, ClockAuthority};
-use crate::engines::cell::transport::{Answers, Frames, Link, Opening, Refused, Transport};
+use crate::engines::cell::transport::{Answers, Frames, Link, LinkError, Opening, Transport};
 use crate::engines::cell::{self, Cell};
 use crate::error::Error;
 use crate::options::Options;
 
-/// Those of a cell, for one process.
+/// The capabilities of a cell, with the clock of this process.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "embedded",
     scheme: "embedded:",
@@ -50,13 +50,13 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ..cell::CAPABILITIES
 };
 
-/// Connects to the lock table of this process; starts it if there is none.
+/// Connects to the lock table of this process; starts it if necessary.
 pub(crate) async fn open(path: Option<PathBuf>, options: &Options) -> Result<Cell, Error> {
     let node = node::shared(path, options.connect_timeout).await?;
     cell::start(&CAPABILITIES, Arc::new(Local { node }), options).await
 }
 
-/// A node in this process. It lives as long as a connection to it.
+/// The transport to a node in this process, which runs as long as there are connections to it.
 struct Local {
     node: Arc<NodeThread>,
 }
@@ -65,7 +65,7 @@ impl Transport for Local {
     fn open(&self, _attempt: usize, _leader: Option<SmolStr>) -> Opening {
         let node = Arc::clone(&self.node);
         Box::pin(async move {
-            let (frames, answers) = node.open_stream().await.map_err(Refused::because)?;
+            let (frames, answers) = node.open_stream().await.map_err(LinkError::new)?;
             Ok(Link {
                 address: "embedded".into(),
                 frames: Frames::Local(frames),

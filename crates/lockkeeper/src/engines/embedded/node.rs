@@ -1,4 +1,4 @@
-//! The node's thread, and who shares it.
+//! The node's thread, shared by all keepers of a folder.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
 use crate::error::Error;
 
-/// A stream of frames to the node.
+/// A bidirectional stream of frames to the node.
 pub(super) type Stream = (mpsc::Sender<ClientFrame>, mpsc::Receiver<ServerFrame>);
 
-/// A running node. It is stopped when this is dropped.
+/// A running node. Dropping it stops the node.
 pub(super) struct NodeThread {
     opens: mpsc::Sender<oneshot::Sender<Stream>>,
-    /// True once the thread has let go of the folder.
+    /// True once the thread has released the folder.
     ended: watch::Receiver<bool>,
 }
 
-/// A node that others may still use, or that is about to end.
+/// A node that is in use or about to end.
 struct Known {
     node: Weak<NodeThread>,
     ended: watch::Receiver<bool>,
@@ -30,9 +30,9 @@ struct Known {
 /// The nodes of this process, by folder.
 static NODES: Mutex<Option<HashMap<Option<PathBuf>, Known>>> = Mutex::const_new(None);
 
-/// The node for a folder, or the one in memory: shared if there is one, else started.
+/// Returns the running node of a folder (or the one in memory), or starts it.
 pub(super) async fn shared(path: Option<PathBuf>, limit: Duration) -> Result<Arc<NodeThread>, Error> {
-    let path = path.as_deref().map(same_for_all).transpose()?;
+    let path = path.as_deref().map(canonical).transpose()?;
     let mut nodes = NODES.lock().await;
     let nodes = nodes.get_or_insert_default();
     nodes.retain(|_, known| known.node.strong_count() > 0 || !*known.ended.borrow());
@@ -42,7 +42,7 @@ pub(super) async fn shared(path: Option<PathBuf>, limit: Duration) -> Result<Arc
         {
             return Ok(node);
         }
-        // One that is about to end must let go of the folder first.
+        // A node that is about to end must release the folder first.
         let mut ended = known.ended.clone();
         let waited = tokio::time::timeout(limit, ended.wait_for(|ended| *ended)).await;
         if waited.is_err() {
@@ -51,25 +51,25 @@ pub(super) async fn shared(path: Option<PathBuf>, limit: Duration) -> Result<Arc
     }
     let (node, started) = NodeThread::start(path.clone())?;
     let node = Arc::new(node);
-    // Known before it has started: if nobody waits for it any more, it still has the folder until it has ended.
+    // Registered before it has started: even if this call is dropped, the node keeps the folder until it ends.
     nodes.insert(path, Known { node: Arc::downgrade(&node), ended: node.ended.clone() });
     match started.await {
         Ok(Ok(())) => Ok(node),
         Ok(Err(text)) => Err(Error::unavailable(text)),
         Err(_) => {
-            Err(Error::Fatal("the thread of the lock table has ended: look at its message above".into()))
+            Err(Error::Fatal("the thread of the lock table has panicked: see its message above".into()))
         }
     }
 }
 
-/// Whether a node has started, or why not.
+/// Receives the result of the start of a node.
 type Started = oneshot::Receiver<Result<(), String>>;
 
-/// The same folder has one name, however it was written.
-fn same_for_all(path: &Path) -> Result<PathBuf, Error> {
+/// The canonical path of a folder, which is created if necessary.
+fn canonical(path: &Path) -> Result<PathBuf, Error> {
     std::fs::create_dir_all(path).and_then(|()| std::fs::canonicalize(path)).map_err(|error| {
         Error::unavailable(format!(
-            "the folder {} cannot be used: {error}; name one that can be written to",
+            "failed to open the folder {}: {error}; name a writable folder",
             path.display()
         ))
     })
@@ -86,7 +86,9 @@ impl NodeThread {
                 run(path, requests, started);
                 end.send_replace(true);
             })
-            .map_err(|error| Error::unavailable(format!("no thread can be started: {error}")))?;
+            .map_err(|error| {
+                Error::unavailable(format!("failed to start the thread of the lock table: {error}"))
+            })?;
         Ok((NodeThread { opens, ended }, start))
     }
 
@@ -99,7 +101,7 @@ impl NodeThread {
     }
 }
 
-/// The thread: runs the node until nobody uses it any more.
+/// The body of the thread: runs the node until its last user is gone.
 fn run(
     path: Option<PathBuf>,
     mut requests: mpsc::Receiver<oneshot::Sender<Stream>>,
@@ -108,7 +110,7 @@ fn run(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _ = started.send(Err(format!("no runtime for the lock table: {error}")));
+            let _ = started.send(Err(format!("failed to create the runtime of the lock table: {error}")));
             return;
         }
     };
@@ -121,7 +123,7 @@ fn run(
                 return;
             }
         };
-        // If nobody waits for it any more, the queue of requests is closed, and the loop ends at once.
+        // If the caller is gone, the channel of requests is closed and the loop ends at once.
         let _ = started.send(Ok(()));
         loop {
             tokio::select! {

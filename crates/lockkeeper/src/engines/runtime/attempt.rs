@@ -1,4 +1,4 @@
-//! One acquire on its way through the runtime: its caller, its time limits, and the confirmation of its grant.
+//! An acquire in progress: its caller, its time limits, and the confirmation of its grant.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::deadline::Deadline;
 use crate::engines::{AcquireRequest, Wait};
 use crate::error::Error;
 
-/// An acquire under way.
+/// An acquire in progress.
 pub(crate) struct Attempt {
     pub(super) request: Arc<AcquireRequest>,
     pub(super) key: Option<RequestKey>,
-    /// `None` if the caller polls the acquire itself and drops it when it is no longer wanted.
+    /// `None` if the acquire runs in its caller's future, which the caller drops to cancel it.
     pub(super) outcome: Option<watch::Sender<Outcome>>,
-    /// When the wait that the caller allows is over.
+    /// The end of the caller's wait.
     pub(super) wait_ends: Moment,
-    /// When a server that does not answer is given up.
+    /// When to give up on a server that does not answer.
     pub(super) gives_up: Moment,
 }
 
@@ -40,7 +40,7 @@ impl Attempt {
         Attempt { request, key, outcome, wait_ends, gives_up }
     }
 
-    /// Resolves when nobody waits for the result any more.
+    /// Resolves when the last caller has dropped the result.
     pub(super) async fn abandoned(&self) {
         match &self.outcome {
             Some(outcome) => outcome.closed().await,
@@ -62,7 +62,7 @@ impl Attempt {
         until(self.wait_ends).await;
     }
 
-    /// The error if the lock could not be had in time.
+    /// The error if the lock was not granted in time.
     pub(super) fn not_granted(&self) -> Error {
         let lock = self.request.locks.as_slice()[0].clone();
         match self.request.wait {
@@ -81,14 +81,15 @@ async fn until(moment: Moment) {
 /// How a lock was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obtained {
-    /// With the answer to a request that was not kept waiting.
+    /// With the answer to a request that did not wait.
     AtOnce,
     /// After a wait on the server.
     AfterWait,
 }
 
-/// Whether a grant can be handed out. After a wait its lease may be long dead (etcd-io/etcd#11456), and its deadline
-/// counts from a request that was sent before the wait: the lease has to be renewed first. `renew` says whether it was.
+/// Whether a grant can be returned to the caller. After a wait its lease may have expired (etcd-io/etcd#11456), and its
+/// deadline counts from a request that was sent before the wait: the lease has to be renewed first. `renew` returns whether it
+/// was.
 pub(super) async fn confirmed(
     obtained: Obtained,
     deadline: &Deadline,
@@ -105,18 +106,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_grant_after_a_wait_is_renewed_before_it_is_handed_out() {
+    async fn grant_after_a_wait_is_renewed_before_it_is_returned() {
         let deadline = Deadline::new(Moment::now(), Duration::from_secs(60));
         assert!(confirmed(Obtained::AtOnce, &deadline, std::future::ready(false)).await);
         assert!(confirmed(Obtained::AfterWait, &deadline, std::future::ready(true)).await);
         assert!(
             !confirmed(Obtained::AfterWait, &deadline, std::future::ready(false)).await,
-            "the lease is dead"
+            "the lease has expired"
         );
     }
 
     #[tokio::test]
-    async fn a_grant_that_is_heard_of_too_late_is_renewed_too() {
+    async fn grant_with_a_late_answer_is_renewed_too() {
         let long_ago = Moment(Moment::now().0 - 10_000_000_000);
         let deadline = Deadline::new(long_ago, Duration::from_secs(1));
         assert!(!confirmed(Obtained::AtOnce, &deadline, std::future::ready(false)).await);

@@ -1,4 +1,4 @@
-//! Work that nobody awaits: releases of dropped guards, rollbacks of dropped acquires.
+//! Background tasks: releases of dropped guards, rollbacks of dropped acquires.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::locked;
 
-/// Tasks on the runtime where the keeper was connected, so that a guard can be dropped on any thread, also on one
-/// without a runtime. Bounded by what exists: one task for each guard or acquire.
+/// Tasks on the runtime where the keeper was connected, so that a guard can be dropped on any thread, even without a runtime.
+/// Bounded: at most one task for each guard or acquire.
 pub(crate) struct BackgroundTasks {
     handle: Handle,
     tasks: Mutex<JoinSet<()>>,
@@ -32,7 +32,7 @@ impl BackgroundTasks {
         tasks.spawn_on(work, &self.handle);
     }
 
-    /// How many tasks are running.
+    /// The number of running tasks.
     #[cfg(feature = "redlock")]
     pub(crate) fn running(&self) -> usize {
         let mut tasks = locked(&self.tasks);
@@ -40,7 +40,7 @@ impl BackgroundTasks {
         tasks.len()
     }
 
-    /// Resolves when all tasks that were started before have ended. Dropping the future aborts them.
+    /// Resolves when all tasks started before have ended. Dropping the future aborts them.
     pub(crate) async fn finish(&self) {
         let mut tasks = std::mem::take(&mut *locked(&self.tasks));
         while tasks.join_next().await.is_some() {}
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_can_be_started_on_a_thread_without_a_runtime() {
+    fn tasks_can_be_spawned_on_a_thread_without_a_runtime() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tasks = BackgroundTasks::new(runtime.handle().clone());
         let (done, is_done) = tokio::sync::oneshot::channel();

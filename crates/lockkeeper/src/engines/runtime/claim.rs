@@ -1,5 +1,5 @@
-//! Entries of queues that all clients can see: what an entry claims of its lock, and how the queue looks to people. Who
-//! is admitted is decided by the rule of the lock table, [`lockkeeper_core::admission`].
+//! Entries of shared queues: the claim of an entry, and the view of a queue. Admission follows the rule of the lock table,
+//! [`lockkeeper_core::admission`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::engines::AcquireRequest;
 use crate::mode::Mode;
 use crate::view::{Holder, LockPage, LockState, Waiter};
 
-/// What an entry claims: written into its name, so that a list of names is enough to decide.
+/// The claim of an entry, encoded in its name, so that a list of names is enough to decide admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) mode: Mode,
@@ -23,13 +23,13 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) const EXCLUSIVE: Claim = Claim { mode: Mode::Exclusive, demand: Demand::EXCLUSIVE };
 
-    /// The claim of a request, which was validated before.
+    /// The claim of a validated request.
     pub(crate) fn of(request: &AcquireRequest) -> Claim {
         let demand = validate::demand(request).unwrap_or(Demand::EXCLUSIVE);
         Claim { mode: request.mode, demand }
     }
 
-    /// It needs all earlier entries to be gone.
+    /// Whether it is admitted only without earlier entries.
     pub(crate) fn is_exclusive(self) -> bool {
         self.demand.is_whole()
     }
@@ -38,7 +38,7 @@ impl Claim {
         self.demand.is_counted()
     }
 
-    /// Whether an entry holds the lock behind these.
+    /// Whether an entry behind these earlier ones holds the lock.
     pub(crate) fn is_admitted_behind(
         self,
         earlier: impl IntoIterator<Item = Claim>,
@@ -91,7 +91,7 @@ impl FromStr for Claim {
     }
 }
 
-/// An entry of a queue, as everybody can see it.
+/// An entry of a queue, as stored on the server.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueEntry {
     pub(crate) session: String,
@@ -101,12 +101,12 @@ pub(crate) struct QueueEntry {
     pub(crate) since: Duration,
 }
 
-/// A lock as people see it, from its entries in order.
+/// The view of a lock, from its entries in order.
 pub(crate) fn lock_state(lock: &str, queue: &[QueueEntry]) -> LockState {
     let (holders, waiters) = queue.split_at(admission::holders(queue.iter().map(|entry| entry.claim.demand)));
     LockState {
         lock: lock.to_owned(),
-        capacity: queue.first().map_or(1, |first| admission::shown(first.claim.demand.capacity)),
+        capacity: queue.first().map_or(1, |first| admission::displayed(first.claim.demand.capacity)),
         last_token: holders.iter().map(|entry| entry.token).max().unwrap_or(0),
         holders: holders.iter().map(holder).collect(),
         queue: (1..).zip(waiters).map(|(position, entry)| waiter(position, entry)).collect(),
@@ -138,7 +138,7 @@ fn waiter(position: u32, entry: &QueueEntry) -> Waiter {
     }
 }
 
-/// Builds one page of the locks that are in use.
+/// Builds one page of the locks in use.
 pub(crate) struct PageBuilder {
     names: std::vec::IntoIter<String>,
     limit: usize,
@@ -163,7 +163,7 @@ impl PageBuilder {
         Some(name)
     }
 
-    /// Adds a lock, unless nobody holds it or waits for it.
+    /// Adds a lock, unless its queue is empty.
     pub(crate) fn add(&mut self, name: &str, queue: &[QueueEntry]) {
         if !queue.is_empty() {
             self.page.locks.push(lock_state(name, queue));
@@ -183,7 +183,7 @@ mod tests {
     const TWO_OF_THREE: Claim = Claim { mode: Mode::Exclusive, demand: Demand { units: 2, capacity: 3 } };
 
     #[test]
-    fn a_claim_is_read_back_from_the_name_of_an_entry() {
+    fn claim_round_trips_through_the_name_of_an_entry() {
         for claim in [Claim::EXCLUSIVE, SHARED, TWO_OF_THREE] {
             assert_eq!(claim.to_string().parse(), Ok(claim), "{claim}");
         }
@@ -193,13 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn another_capacity_is_refused() {
+    fn different_capacity_is_refused() {
         let refused = SHARED.is_admitted_behind([TWO_OF_THREE]).unwrap_err();
         assert!(matches!(refused, Failure::Refused(error) if error.code() == "invalid"));
     }
 
     #[test]
-    fn a_queue_shows_holders_first_and_then_waiters() {
+    fn queue_is_split_into_holders_and_waiters() {
         let entry = |claim, token| QueueEntry {
             session: "s".to_owned(),
             owner: "o".to_owned(),

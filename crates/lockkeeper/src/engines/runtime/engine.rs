@@ -1,4 +1,4 @@
-//! The operations of an engine, the same for every recipe.
+//! The engine operations, common to all recipes.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::grant::Grant;
 use crate::limiter::Taken;
 use crate::view::{ForcedRelease, LockPage, LockState, TokenCheck};
 
-/// How grants are kept: each by a lease of its own, or in a session.
+/// Kind of a recipe: each grant has its own lease, or grants share a session.
 pub(crate) trait Kind: GiveBack + Sized + 'static {
     type Server: Server;
 
-    /// An acquire can be dropped at any await: then it runs in its caller's future, which saves a task.
+    /// Whether an acquire can be dropped at any await. If so, it runs in its caller's future, which saves a task.
     const DROPPABLE: bool;
 
     fn runtime(&self) -> &Runtime;
@@ -35,11 +35,11 @@ pub(crate) trait Kind: GiveBack + Sized + 'static {
 
     fn session_ids(&self) -> Vec<String>;
 
-    /// Ends everything that is held, and waits until that is done. The keeper is marked as closed.
+    /// Releases everything that is held, and waits until that is done. Called once, after the keeper is marked as closed.
     fn shut_down(self: Arc<Self>) -> impl Future<Output = ()> + Send;
 }
 
-/// An engine on a server: a handle on what its tasks share.
+/// An engine on another vendor's server: a handle on the state that its tasks share.
 pub(crate) struct ServerEngine<K: Kind> {
     kind: Arc<K>,
 }
@@ -62,12 +62,12 @@ impl<K: Kind> ServerEngine<K> {
             None => PendingAcquire::new(owner()),
             Some(key) => match runtime.requests.look_up(owner, key, &request) {
                 Lookup::New(pending, outcome) => (pending, outcome),
-                Lookup::UnderWay(pending) => return pending.result().await,
+                Lookup::Pending(pending) => return pending.result().await,
                 Lookup::Answered(answer) => return answer,
             },
         };
         let attempt = self.attempt(request, key, Some(outcome));
-        runtime.background.handle().spawn(run_apart(Arc::clone(&self.kind), attempt));
+        runtime.background.handle().spawn(run_detached(Arc::clone(&self.kind), attempt));
         pending.result().await
     }
 
@@ -80,7 +80,7 @@ impl<K: Kind> ServerEngine<K> {
         Attempt::new(request, key, outcome, self.kind.runtime().options.request_timeout)
     }
 
-    /// A call that only reads, with a time limit.
+    /// Runs a read with the request timeout.
     async fn read<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Error> {
         if self.kind.runtime().is_closed() {
             return Err(Error::Closed);
@@ -101,14 +101,14 @@ impl<K: Kind> ServerEngine<K> {
         let forced = tokio::time::timeout(limit, server.force_release(lock)).await;
         match forced.unwrap_or_else(|_| Err(Failure::no_answer_within(limit))) {
             Err(Failure::Unreachable(why)) => Err(Error::Unknown(
-                format!("the answer was lost ({why}): look who holds the lock before you repeat it").into(),
+                format!("the answer was lost ({why}): check who holds the lock before you repeat it").into(),
             )),
             forced => forced.map_err(|failure| failure.into_error(&server.address())),
         }
     }
 }
 
-/// Runs an acquire until it has a result or the keeper is closed, which ends whatever is under way.
+/// Runs an acquire until it has a result or the keeper is closed, which ends all pending acquires.
 async fn run<K: Kind>(kind: &Arc<K>, attempt: &Attempt) -> Result<Arc<Grant>, Error> {
     let result = tokio::select! {
         biased;
@@ -116,7 +116,7 @@ async fn run<K: Kind>(kind: &Arc<K>, attempt: &Attempt) -> Result<Arc<Grant>, Er
         result = kind.acquire(attempt) => result,
     };
     match result {
-        // Closed meanwhile: whoever closed it may not have seen this grant.
+        // Closed meanwhile: the close may have missed this grant.
         Ok(grant) if kind.runtime().is_closed() => {
             Arc::clone(kind).give_back(grant.number);
             Err(Error::Closed)
@@ -125,8 +125,8 @@ async fn run<K: Kind>(kind: &Arc<K>, attempt: &Attempt) -> Result<Arc<Grant>, Er
     }
 }
 
-/// Runs an acquire on a task of its own, for all who wait for it.
-async fn run_apart<K: Kind>(kind: Arc<K>, mut attempt: Attempt) {
+/// Runs an acquire on its own task, for all callers that wait for it.
+async fn run_detached<K: Kind>(kind: Arc<K>, mut attempt: Attempt) {
     let result = run(&kind, &attempt).await;
     if let (Err(_), Some(key)) = (&result, &attempt.key) {
         kind.runtime().requests.forget(key);
@@ -172,7 +172,7 @@ impl<K: Kind> Engine for ServerEngine<K> {
             let runtime = self.kind.runtime();
             if runtime.close() {
                 let closing = runtime.background.handle().spawn(Arc::clone(&self.kind).shut_down());
-                // What is not done by then goes on in the background.
+                // After the timeout the shutdown continues in the background.
                 let _ = tokio::time::timeout(runtime.options.request_timeout, closing).await;
             }
             Ok(())

@@ -1,5 +1,5 @@
-//! Queues within a keeper, in front of the server's: of all tasks that wait for a lock, the one at the head asks the
-//! server. A release wakes one of them, and nobody overtakes.
+//! Queues within a keeper, in front of the server's: of all tasks that wait for a lock, only the head contacts the server. A
+//! release wakes one task, and the order is FIFO.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::locked;
 
-/// The queues of all locks that a task of this keeper waits for.
+/// The queues of all locks that tasks of this keeper wait for.
 #[derive(Default)]
 pub(crate) struct LocalQueues {
     queues: Mutex<HashMap<SmolStr, Queue>>,
@@ -17,7 +17,7 @@ pub(crate) struct LocalQueues {
 
 #[derive(Default)]
 struct Queue {
-    /// Tokio's mutex is fair: it is granted in the order of the calls.
+    /// Tokio's mutex is FIFO.
     head: Arc<tokio::sync::Mutex<()>>,
     waiting: usize,
 }
@@ -30,7 +30,7 @@ pub(crate) struct QueuePlace<'a> {
 }
 
 impl LocalQueues {
-    /// How many tasks wait for the lock, the one at the head included.
+    /// The number of tasks that wait for the lock, including the head.
     #[cfg_attr(not(any(feature = "_leases", feature = "consul")), allow(dead_code))]
     pub(crate) fn waiting(&self, lock: &str) -> usize {
         locked(&self.queues).get(lock).map_or(0, |queue| queue.waiting)
@@ -46,7 +46,7 @@ impl LocalQueues {
 }
 
 impl QueuePlace<'_> {
-    /// Resolves at the head of the queue. Whoever holds the answer stays there.
+    /// Resolves at the head of the queue. The task stays at the head while it holds the guard.
     pub(crate) async fn head(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.head).lock_owned().await
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_queue_is_fifo_and_forgotten_when_it_is_empty() {
+    async fn queue_is_fifo_and_removed_when_empty() {
         let queues = LocalQueues::default();
         let lock = SmolStr::new("a");
         let (first, second, third) = (queues.join(&lock), queues.join(&lock), queues.join(&lock));

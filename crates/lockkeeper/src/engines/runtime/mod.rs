@@ -1,17 +1,17 @@
-//! The runtime that all engines on other vendors' servers share. A recipe says what its server does; everything that
-//! callers see is here, once: validation, request ids, the queue in front of the server, dropped futures, the
-//! confirmation after a wait, deadlines, jeopardy, events, background releases and closing.
+//! The runtime shared by all engines on other vendors' servers. A recipe implements what is specific to its server. The rest is
+//! here: validation, request IDs, the local queue, dropped futures, the confirmation after a wait, deadlines, jeopardy,
+//! events, background releases and closing.
 //!
 //! There are two kinds of recipes:
 //!
-//! | kind | a grant lives | recipes |
+//! | kind | lifetime of a grant | recipes |
 //! |---|---|---|
-//! | [`leases`] | by a lease of its own, renewed on its own | Redis, Redlock, PostgreSQL |
-//! | [`sessions`] | in a session that it shares with other grants | etcd, ZooKeeper, Consul |
+//! | [`leases`] | its own lease, renewed separately | Redis, Redlock, PostgreSQL |
+//! | [`sessions`] | a session shared with other grants | etcd, ZooKeeper, Consul |
 //!
 //! ```text
 //! Keeper --> ServerEngine (engine.rs: the operations of an engine, the same for both kinds)
-//!               |-- Runtime: request ids, local queue, background tasks, events, closed or not
+//!               |-- Runtime: request IDs, local queue, background tasks, events, closed or not
 //!               `-- Leases<R> or Sessions<R>: grants and their renewal
 //!                      `-- R: Server + Recipe (what this server does)
 //! ```
@@ -55,18 +55,18 @@ use crate::options::Options;
 pub(crate) struct Runtime {
     options: Options,
     requests: Requests,
-    /// Acquires of this keeper reach the server in the order in which they were made.
+    /// Keeps the order of the keeper's acquires.
     queues: LocalQueues,
     background: BackgroundTasks,
     numbers: AtomicU64,
     connected: AtomicBool,
-    /// `None` once closed: readers then see the end.
+    /// `None` once closed, which ends the subscriptions.
     events: Mutex<Option<broadcast::Sender<Event>>>,
     closed: watch::Sender<bool>,
 }
 
 impl Runtime {
-    /// Must be called on the tokio runtime on which the keeper connects: background work runs there.
+    /// Must be called on the tokio runtime on which the keeper connects: background tasks run there.
     fn new(options: &Options) -> Runtime {
         Runtime {
             options: options.clone(),
@@ -86,7 +86,7 @@ impl Runtime {
 
     fn emit(&self, event: Event) {
         if let Some(events) = &*locked(&self.events) {
-            // An error means that nobody listens.
+            // An error means that there are no subscribers.
             let _ = events.send(event);
         }
     }
@@ -129,17 +129,17 @@ impl Runtime {
     /// Resolves when the keeper is closed.
     async fn until_closed(&self) {
         let mut closed = self.closed.subscribe();
-        // The sender lives in `self`: it cannot be gone.
+        // The sender is in `self`, so it cannot be dropped.
         let _ = closed.wait_for(|closed| *closed).await;
     }
 }
 
-/// Locks a mutex whose poison does not matter: everything under it is changed in one step.
+/// Locks a mutex and ignores poison: every change under these mutexes is a single step.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `BYTES` random bytes as hexadecimal digits: unique, and nobody can guess them.
+/// `BYTES` random bytes in hexadecimal: unique and unguessable.
 pub(crate) fn random_hex<const BYTES: usize>() -> Result<String, Error> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut bytes = [0u8; BYTES];

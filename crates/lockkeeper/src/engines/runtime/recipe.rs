@@ -1,4 +1,4 @@
-//! What every recipe says about its server, whichever kind it is of.
+//! The server of a recipe, for both kinds of recipes.
 
 use std::fmt;
 use std::future::Future;
@@ -12,18 +12,18 @@ use crate::error::Error;
 use crate::limiter::Taken;
 use crate::view::{ForcedRelease, LockPage, LockState, TokenCheck};
 
-/// A server, or several, on which locks are kept. What a server cannot do is refused by default.
+/// One or several servers that store locks. Operations are unsupported by default.
 pub(crate) trait Server: Send + Sync + 'static {
     fn capabilities(&self) -> &'static Capabilities;
 
-    /// The name and the place of the server in error messages, such as `Redis at 10.0.0.1:6379`.
+    /// The name and address of the server for messages, such as `Redis at 10.0.0.1:6379`.
     fn address(&self) -> String;
 
-    /// Looks for weak spots in the server's configuration.
+    /// Finds weak spots in the server's configuration.
     fn examine(&self) -> impl Future<Output = Result<Vec<Finding>, Failure>> + Send;
 
     fn who(&self, _lock: &str) -> impl Future<Output = Result<LockState, Failure>> + Send {
-        self.unsupported("say who holds a lock")
+        self.unsupported("report the holders of a lock")
     }
 
     fn locks(
@@ -65,7 +65,7 @@ pub(crate) trait Server: Send + Sync + 'static {
         self.unsupported("limit a rate")
     }
 
-    /// Closes what is still open. The keeper is closed and holds nothing.
+    /// Closes the connections. Called when the keeper is closed and holds nothing.
     fn close(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -80,20 +80,20 @@ pub(crate) trait Server: Send + Sync + 'static {
 /// Why a call of a recipe failed.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// The session has ended: the server says so.
+    /// The server reports that the session has ended.
     #[cfg_attr(not(feature = "_sessions"), allow(dead_code))]
     Gone,
-    /// There was no answer, or none that decides: it may have happened. Try again.
+    /// No answer, or an inconclusive one: it may have happened. A retry may succeed.
     Unreachable(NoAnswer),
-    /// It did not happen, and trying again will not help.
+    /// It did not happen, and a retry will not help.
     Refused(Error),
 }
 
-/// Why there was no answer.
+/// Reason why there was no answer.
 #[derive(Debug, Clone)]
 pub(crate) struct NoAnswer {
     why: SmolStr,
-    /// Already a whole message, with the server's address and the next step.
+    /// `why` is a complete message, with the server's address and the next step.
     is_message: bool,
 }
 
@@ -106,7 +106,7 @@ impl Failure {
         Failure::unreachable(format!("no answer within {limit:?}"))
     }
 
-    /// The failure of a call that only reads, as callers see it.
+    /// Converts the failure of a call that cannot have changed anything into the error for the caller.
     pub(super) fn into_error(self, address: &str) -> Error {
         match self {
             Failure::Refused(error) => error,
@@ -119,7 +119,7 @@ impl Failure {
     }
 }
 
-/// For recipes that word their own messages.
+/// For recipes with complete messages of their own.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {

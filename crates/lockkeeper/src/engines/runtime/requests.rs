@@ -1,4 +1,4 @@
-//! Acquires that are under way, and the ids under which they can be repeated (S5).
+//! Pending acquires, and the request IDs that make retries idempotent (S5).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,26 +15,26 @@ use crate::engines::AcquireRequest;
 use crate::error::Error;
 use crate::grant::Grant;
 
-/// How many released requests are remembered.
+/// The number of released requests that are remembered.
 const RELEASED_MAX: usize = 256;
 
-/// The result of an acquire; `None` while it is under way.
+/// The result of an acquire; `None` while it is pending.
 pub(crate) type Outcome = Option<Result<Arc<Grant>, Error>>;
-/// The same id with another time to live belongs to another session, and is another request.
+/// Identifies a request: the same ID with another time to live belongs to another session, hence is another request.
 pub(crate) type RequestKey = (Duration, SmolStr);
 
-/// Takes back grants that nobody waits for.
+/// Releases grants whose callers are gone.
 pub(crate) trait GiveBack: Send + Sync {
-    /// Releases in the background. A second call does nothing.
+    /// Releases a grant in the background. A second call has no effect.
     fn give_back(self: Arc<Self>, number: u64);
 }
 
-/// An acquire under way, shared by all who wait for it. When the last of them is gone, it is cancelled, or given back
-/// if it was granted.
+/// A pending acquire, shared by all callers that wait for it. When the last of them is gone, it is cancelled, or released if
+/// it was granted.
 pub(super) struct PendingAcquire {
     owner: Arc<dyn GiveBack>,
     outcome: watch::Receiver<Outcome>,
-    /// Somebody has received the grant.
+    /// A caller has received the grant.
     delivered: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ impl Drop for PendingAcquire {
     }
 }
 
-/// The requests that have an id of their callers' choice.
+/// The requests with an ID chosen by the caller.
 #[derive(Default)]
 pub(super) struct Requests {
     memory: Mutex<Memory>,
@@ -80,7 +80,7 @@ pub(super) struct Requests {
 #[derive(Default)]
 struct Memory {
     known: HashMap<RequestKey, Known>,
-    /// Those that were released, oldest first.
+    /// The released requests, oldest first.
     released: VecDeque<RequestKey>,
 }
 
@@ -90,17 +90,17 @@ struct Known {
 }
 
 enum State {
-    UnderWay(Weak<PendingAcquire>),
+    Pending(Weak<PendingAcquire>),
     Granted(Arc<Grant>),
-    /// Released, in the session with this deadline.
+    /// Released; the ID stays in use while the session with this deadline exists.
     #[cfg_attr(not(feature = "_sessions"), allow(dead_code))]
     Released(Arc<Deadline>),
 }
 
-/// What to do with a request that has an id.
+/// Result of looking up a request ID.
 pub(super) enum Lookup {
     New(Arc<PendingAcquire>, watch::Sender<Outcome>),
-    UnderWay(Arc<PendingAcquire>),
+    Pending(Arc<PendingAcquire>),
     Answered(Result<Arc<Grant>, Error>),
 }
 
@@ -116,19 +116,19 @@ impl Requests {
             && let Some(found) = entry.lookup()
         {
             let locks = entry.locks.clone();
-            // What was found may give a grant back when it is dropped, which needs the memory.
+            // Unlock first: dropping `found` may release a grant, which locks the memory again.
             drop(memory);
             if locks.as_slice() == request.locks.as_slice() {
                 return found;
             }
             return Lookup::Answered(Err(Error::invalid(format!(
-                "the request id \"{}\" was used for \"{}\": use each for one acquire only",
+                "the request ID \"{}\" was already used for \"{}\": use each ID for one acquire only",
                 key.1,
                 locks.as_slice()[0]
             ))));
         }
         let (pending, outcome) = PendingAcquire::new(owner());
-        let state = State::UnderWay(Arc::downgrade(&pending));
+        let state = State::Pending(Arc::downgrade(&pending));
         memory.known.insert(key.clone(), Known { locks: request.locks.clone(), state });
         Lookup::New(pending, outcome)
     }
@@ -138,12 +138,12 @@ impl Requests {
         locked(&self.memory).known.insert(key.clone(), known);
     }
 
-    /// The acquire failed, or its lease has ended: the next request with this id is a new one.
+    /// Forgets a request whose acquire failed or whose lease has ended: the next one with this ID is a new request.
     pub(super) fn forget(&self, key: &RequestKey) {
         locked(&self.memory).known.remove(key);
     }
 
-    /// The grant was released, and its session lives on: the id stays used until the session ends.
+    /// Records a release: the ID stays in use until the session ends.
     #[cfg(feature = "_sessions")]
     pub(super) fn released(&self, key: &RequestKey, grant: &Grant) {
         let Memory { known, released } = &mut *locked(&self.memory);
@@ -160,11 +160,11 @@ impl Requests {
 }
 
 impl Known {
-    /// The answer to a repeated request; `None` if it is a new one by now.
+    /// The answer to a retried request; `None` if the ID is free again.
     fn lookup(&self) -> Option<Lookup> {
         match &self.state {
-            State::UnderWay(pending) => {
-                pending.upgrade().filter(|pending| !pending.has_failed()).map(Lookup::UnderWay)
+            State::Pending(pending) => {
+                pending.upgrade().filter(|pending| !pending.has_failed()).map(Lookup::Pending)
             }
             State::Granted(grant) if grant.deadline.at().is_ok() => {
                 Some(Lookup::Answered(Ok(Arc::clone(grant))))

@@ -1,5 +1,5 @@
-//! Validation of a request before a server is asked, the same for all engines on other vendors' servers: a cell does
-//! this on its own side.
+//! Validation of a request before the call to the server, for all engines on other vendors' servers. A cell validates on its
+//! own side.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::engines::AcquireRequest;
 use crate::error::Error;
 use crate::mode::Mode;
 
-/// Refuses what the engine cannot do.
+/// Refuses what the engine does not support.
 pub(super) fn check(request: &AcquireRequest, can: &Capabilities) -> Result<(), Error> {
     let locks = request.locks.as_slice();
     for lock in locks {
@@ -25,7 +25,7 @@ pub(super) fn check(request: &AcquireRequest, can: &Capabilities) -> Result<(), 
     let cannot = |what: &str, instead: &str| {
         Err(Error::unsupported(format!("the engine {} cannot {what}: {instead}", can.engine)))
     };
-    const ELSEWHERE: &str = "see the table of engines for those that can";
+    const ELSEWHERE: &str = "see the table in docs/engines.md for engines that can";
     if request.mode == Mode::Shared && !can.shared {
         return cannot("share a lock", ELSEWHERE);
     }
@@ -33,10 +33,13 @@ pub(super) fn check(request: &AcquireRequest, can: &Capabilities) -> Result<(), 
         return cannot("count permits", ELSEWHERE);
     }
     if locks.len() > 1 && !can.several {
-        return cannot("take several locks at once", "take one after the other, always in the same order");
+        return cannot(
+            "acquire several locks at once",
+            "acquire one after the other, always in the same order",
+        );
     }
     if request.scope.is_some() {
-        return cannot("prevent deadlocks", "take several locks in one order, or with a limit for each wait");
+        return cannot("prevent deadlocks", "acquire several locks in a fixed order, or limit each wait");
     }
     if request.value.is_some() && !can.elections {
         return cannot("hold an election", ELSEWHERE);
@@ -52,7 +55,7 @@ pub(super) fn check(request: &AcquireRequest, can: &Capabilities) -> Result<(), 
 fn check_ttl(ttl: Duration, can: &Capabilities) -> Result<(), Error> {
     if ttl < can.ttl_min || ttl > can.ttl_max {
         return Err(Error::invalid(format!(
-            "a time to live of {ttl:?} is not possible with the engine {}: it must be between {:?} and {:?}",
+            "the engine {} does not support a time to live of {ttl:?}: choose one between {:?} and {:?}",
             can.engine, can.ttl_min, can.ttl_max
         )));
     }
@@ -63,20 +66,22 @@ fn check_permits(request: &AcquireRequest) -> Result<(), Error> {
     let demand = demand(request)?;
     if let Some(capacity) = request.capacity.filter(|capacity| *capacity > limits::CAPACITY_MAX) {
         return Err(Error::invalid(format!(
-            "a capacity of {capacity} is not possible: name at most {}",
+            "the capacity {capacity} is too large: choose at most {}",
             limits::CAPACITY_MAX
         )));
     }
     if request.mode == Mode::Shared && demand.is_counted() {
-        return Err(Error::invalid("a lock is either shared or counted: leave one of them out"));
+        return Err(Error::invalid("a lock is either shared or counted: remove one of them"));
     }
     if request.locks.as_slice().len() > 1 && (request.mode == Mode::Shared || demand.is_counted()) {
-        return Err(Error::invalid("several locks at once are held exclusively: neither shared nor counted"));
+        return Err(Error::invalid(
+            "several locks at once are exclusive: request them neither shared nor counted",
+        ));
     }
     Ok(())
 }
 
-/// What a request takes of a lock that is free. A counted lock without permits means one of them.
+/// The demand of a request. A counted lock without permits means one permit.
 pub(super) fn demand(request: &AcquireRequest) -> Result<Demand, Error> {
     let counted = request.capacity.is_some_and(|capacity| capacity > 1);
     let permits = request.permits.or(counted.then_some(1));

@@ -16,7 +16,7 @@ pub(super) fn refusal(error: &Error) -> Response<Full<Bytes>> {
     with_status(error, StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE))
 }
 
-/// HTTP has words of its own for some.
+/// A refusal with a status that may differ from the one of the error's code.
 pub(super) fn with_status(error: &Error, status: StatusCode) -> Response<Full<Bytes>> {
     let unavailable = status == StatusCode::SERVICE_UNAVAILABLE;
     let code = if unavailable { None } else { error.contract_code() }.unwrap_or(Code::Unavailable);

@@ -1,4 +1,4 @@
-//! The body of a request that is under way: it can be cut off, and keeps the request under way until it has ended.
+//! The body of a request in flight: it can be aborted, and it keeps the request in flight until it ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::BoxError;
-use super::turnstile::{Cut, Permit};
+use super::in_flight::{BodyAbort, Permit};
 
 pin_project! {
-    /// The body that the inner service gets. It fails if a newer token comes while it is still being sent.
+    /// Request body as the inner service sees it. It fails if a request with a newer token arrives while it is being sent.
     #[derive(Debug)]
     pub struct FencedBody<B> {
         #[pin]
@@ -20,23 +20,23 @@ pin_project! {
     }
 }
 
-/// Why a body failed: a request with a newer token has come, and this one is too late.
+/// Error of a body that was cut off because a request with a newer token has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a request with a newer token has come: this one is cut off; stop, somebody else is at work")]
+#[error("the body was cut off by a request with a newer token: stop, another holder is at work")]
 pub struct CutOff;
 
 #[derive(Debug)]
 struct Fence {
-    cut: Arc<Cut>,
+    abort: Arc<BodyAbort>,
     _permits: Arc<Vec<Permit>>,
 }
 
 impl<B> FencedBody<B> {
-    pub(super) fn new(body: B, cut: Arc<Cut>, permits: Arc<Vec<Permit>>) -> FencedBody<B> {
-        FencedBody { body, fence: Some(Fence { cut, _permits: permits }) }
+    pub(super) fn new(body: B, abort: Arc<BodyAbort>, permits: Arc<Vec<Permit>>) -> FencedBody<B> {
+        FencedBody { body, fence: Some(Fence { abort, _permits: permits }) }
     }
 
-    /// Of a request that comes under no lock.
+    /// The body of a request without a fence.
     pub(super) fn unfenced(body: B) -> FencedBody<B> {
         FencedBody { body, fence: None }
     }
@@ -54,7 +54,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.project();
-        if this.fence.as_ref().is_some_and(|fence| fence.cut.is_cut(context.waker())) {
+        if this.fence.as_ref().is_some_and(|fence| fence.abort.is_aborted(context.waker())) {
             *this.fence = None;
             return Poll::Ready(Some(Err(Box::new(CutOff))));
         }

@@ -1,4 +1,4 @@
-//! `Lockkeeper-Fence: lock=orders/4472;token=42`
+//! The header `Lockkeeper-Fence: lock=orders/4472;token=42`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lockkeeper_core::limits::NAME_BYTES_MAX;
@@ -6,42 +6,42 @@ use lockkeeper_core::{Sequencer, Token, percent};
 
 use crate::error::Error;
 
-/// The header that says under which lock a request comes. It may be there several times, once for each lock.
+/// Name of the header with the lock and token of a request. It may occur several times, once for each lock.
 pub const HEADER: HeaderName = HeaderName::from_static("lockkeeper-fence");
 
-/// Locks that one request may name.
+/// The most locks that one request may name.
 const FENCES_MAX: usize = 16;
 
-/// The locks and tokens of a request that the layer has let in; the handler finds them among the request's extensions.
+/// Locks and tokens of an admitted request. Handlers find them in the request's extensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fences {
-    // Invariant: sorted by lock, each lock once. All who take several take them in this order.
+    // Invariant: sorted by lock, each lock once. Requests enter several locks in this order.
     list: Vec<(String, Token)>,
 }
 
 impl Fences {
-    /// All of them, by the name of the lock.
+    /// Iterates over all locks and tokens, sorted by lock.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Token)> {
         self.list.iter().map(|(lock, token)| (lock.as_str(), *token))
     }
 
-    /// The token of a lock, if the request came under it.
+    /// Returns the token for a lock, if the request has one.
     pub fn token(&self, lock: &str) -> Option<Token> {
         self.iter().find(|(known, _)| *known == lock).map(|(_, token)| token)
     }
 
-    /// What a request says; `None` if it says nothing.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Option<Fences>, Error> {
+    /// Parses the headers of a request; `None` if it has no fence.
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Option<Fences>, Error> {
         let mut list = Vec::new();
         for value in headers.get_all(HEADER) {
             let text = value.to_str().map_err(|_| malformed("it is not plain ASCII"))?;
-            // Those on the way may make one line of several. Names have no blanks: they are percent-encoded.
+            // Proxies may join several header lines into one. Names contain no spaces: they are percent-encoded.
             for part in text.split(", ") {
                 list.push(parse(part.trim())?);
             }
         }
         if list.len() > FENCES_MAX {
-            return Err(malformed("it is there too many times"));
+            return Err(malformed("it names too many locks"));
         }
         list.sort();
         if list.windows(2).any(|pair| pair[0].0 == pair[1].0) {
@@ -51,7 +51,7 @@ impl Fences {
     }
 }
 
-/// The value of the header for a lock and its token.
+/// Returns the header value for a lock and its token.
 ///
 /// ```
 /// use lockkeeper::{Token, gates::http::header_value};
@@ -61,11 +61,11 @@ impl Fences {
 /// ```
 pub fn header_value(lock: &str, token: Token) -> HeaderValue {
     let text = format!("lock={};token={token}", encode(lock));
-    // What was encoded is plain ASCII.
+    // The encoded text is plain ASCII.
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// A name without anything that means something else in a header or a line.
+/// Percent-encodes a name, so that it has no delimiters of the header or of the token file.
 pub(super) fn encode(name: &str) -> String {
     percent::encode(name, |_, byte| !b"%;,\"".contains(&byte))
 }
@@ -83,11 +83,11 @@ fn parse(text: &str) -> Result<(String, Token), Error> {
         .and_then(|rest| rest.rsplit_once(';'))
         .and_then(|(lock, token)| Some((lock, token.trim().strip_prefix("token=")?)))
         .ok_or_else(|| malformed("it has no lock and token"))?;
-    // Several that were joined in another way must not pass for one lock with a long name.
+    // Fences joined in another way must not be read as one lock with a long name.
     if lock.contains([';', ',', ' ']) {
         return Err(malformed("the lock's name has characters that must be percent-encoded"));
     }
-    let lock = decode(lock).ok_or_else(|| malformed("the lock is not percent-encoded as it should be"))?;
+    let lock = decode(lock).ok_or_else(|| malformed("the lock is not correctly percent-encoded"))?;
     if !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(malformed("the token is not a number"));
     }
@@ -104,7 +104,7 @@ fn within_bounds(lock: String, token: Token) -> Result<(String, Token), Error> {
 
 fn malformed(why: &str) -> Error {
     Error::invalid(format!(
-        "the header Lockkeeper-Fence makes no sense ({why}): write lock=NAME;token=NUMBER, or the sequencer of the grant"
+        "the header Lockkeeper-Fence is malformed ({why}): send lock=NAME;token=NUMBER, or the sequencer of the grant"
     ))
 }
 
@@ -117,11 +117,11 @@ mod tests {
         for value in values {
             headers.append(HEADER, HeaderValue::from_str(value).unwrap());
         }
-        Fences::of(&headers)
+        Fences::from_headers(&headers)
     }
 
     #[test]
-    fn both_forms_are_understood() {
+    fn both_forms_are_parsed() {
         for text in ["lock=orders/4472;token=42", "lock=orders/4472; token=42", "lk1:42:x:orders/4472"] {
             let fences = of(&[text]).unwrap().unwrap();
             assert_eq!(fences.iter().collect::<Vec<_>>(), [("orders/4472", Token(42))]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_comes_through() {
+    fn every_name_round_trips() {
         for name in ["a", "a;token=9", "ü x", "50%", "a,b", "\"", "\n"] {
             let value = header_value(name, Token(7));
             let fences = of(&[value.to_str().unwrap()]).unwrap().unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn malformed_headers_are_rejected() {
         let long = format!("lock={};token=1", "x".repeat(600));
         for text in [
             "",

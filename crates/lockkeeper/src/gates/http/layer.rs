@@ -1,4 +1,4 @@
-//! The layer and its service.
+//! The tower layer and its service.
 
 use std::fmt;
 use std::future::Future;
@@ -16,17 +16,19 @@ use tower_service::Service;
 use super::answer;
 use super::body::FencedBody;
 use super::header::Fences;
+use super::in_flight::{BodyAbort, InFlight, Permit};
 use super::tokens::Tokens;
-use super::turnstile::{Cut, Permit, Turnstile};
 use crate::error::Error;
 
-/// How long a request waits for older ones to end, unless told otherwise.
-const OLDER_END_WITHIN: Duration = Duration::from_secs(10);
+/// How long a request waits for older ones by default.
+const WAIT_FOR_OLDER_DEFAULT: Duration = Duration::from_secs(10);
 
-/// The body of an answer: that of the service, or a refusal.
+/// Response body: that of the inner service, or a refusal.
 pub type ResponseBody<B> = Either<B, Full<Bytes>>;
 
-/// The layer. All services made from it, and from its clones, share one memory of tokens.
+/// Tower layer that refuses requests with a stale token.
+///
+/// All services created from the layer and its clones share the tokens and the order of requests.
 #[derive(Clone)]
 pub struct FenceLayer {
     gate: Arc<Settings>,
@@ -35,42 +37,44 @@ pub struct FenceLayer {
 #[derive(Clone)]
 struct Settings {
     tokens: Arc<dyn Tokens>,
-    turnstile: Arc<Turnstile>,
+    in_flight: Arc<InFlight>,
     allow_unfenced: bool,
     only_lock: Option<String>,
-    older_end_within: Duration,
+    wait_for_older: Duration,
 }
 
 impl FenceLayer {
-    /// A layer that keeps the highest tokens there. Requests that could change something (any but GET, HEAD, OPTIONS and
-    /// TRACE) must come under a lock; others may.
+    /// Creates a layer that stores the highest tokens in `tokens`.
+    ///
+    /// Requests with unsafe methods (all but GET, HEAD, OPTIONS and TRACE) must carry a lock and a token; others may.
     pub fn new(tokens: impl Tokens) -> FenceLayer {
         let gate = Settings {
             tokens: Arc::new(tokens),
-            turnstile: Arc::default(),
+            in_flight: Arc::default(),
             allow_unfenced: false,
             only_lock: None,
-            older_end_within: OLDER_END_WITHIN,
+            wait_for_older: WAIT_FOR_OLDER_DEFAULT,
         };
         FenceLayer { gate: Arc::new(gate) }
     }
 
-    /// Lets requests pass that come under no lock: for the time in which not all clients send the header yet. A holder
-    /// that forgets the header is not stopped.
+    /// Accepts requests without the header, for a migration in which not all clients send it yet.
+    ///
+    /// A stale holder that omits the header is not stopped.
     pub fn allow_unfenced(mut self) -> FenceLayer {
         Arc::make_mut(&mut self.gate).allow_unfenced = true;
         self
     }
 
-    /// Refuses requests that could change something under any lock but this one.
+    /// Refuses requests with unsafe methods under any lock but this one.
     pub fn only_lock(mut self, lock: impl Into<String>) -> FenceLayer {
         Arc::make_mut(&mut self.gate).only_lock = Some(lock.into());
         self
     }
 
-    /// How long a request waits for older ones to end before it is answered 503. Default: 10 seconds.
-    pub fn older_end_within(mut self, limit: Duration) -> FenceLayer {
-        Arc::make_mut(&mut self.gate).older_end_within = limit;
+    /// Sets how long a request waits for those with older tokens to end before it is answered 503. Default: 10 seconds.
+    pub fn wait_for_older(mut self, limit: Duration) -> FenceLayer {
+        Arc::make_mut(&mut self.gate).wait_for_older = limit;
         self
     }
 }
@@ -92,7 +96,7 @@ impl<S> Layer<S> for FenceLayer {
     }
 }
 
-/// A service behind the layer.
+/// Service wrapped by a [`FenceLayer`].
 #[derive(Clone)]
 pub struct FenceService<S> {
     inner: S,
@@ -105,7 +109,7 @@ impl<S: fmt::Debug> fmt::Debug for FenceService<S> {
     }
 }
 
-/// Why a request goes no further.
+/// The response to a refused request.
 struct Refused(Box<Response<Full<Bytes>>>);
 
 impl From<Error> for Refused {
@@ -115,9 +119,9 @@ impl From<Error> for Refused {
 }
 
 impl Settings {
-    /// What a request says, if that will do.
+    /// The fences of a request, or the refusal.
     fn fences<B>(&self, request: &Request<B>) -> Result<Option<Fences>, Refused> {
-        let fences = Fences::of(request.headers())?;
+        let fences = Fences::from_headers(request.headers())?;
         if request.method().is_safe() {
             return Ok(fences);
         }
@@ -125,7 +129,7 @@ impl Settings {
             (None, _) if self.allow_unfenced => {}
             (None, _) => {
                 let why = Error::invalid(
-                    "this resource is written under a lock only: send the header Lockkeeper-Fence: lock=NAME;token=NUMBER with \
+                    "writes to this resource require a lock: send the header Lockkeeper-Fence: lock=NAME;token=NUMBER with \
                      the lock that guards it and the token of your grant",
                 );
                 return Err(Refused(Box::new(answer::with_status(&why, StatusCode::PRECONDITION_REQUIRED))));
@@ -141,15 +145,15 @@ impl Settings {
         Ok(fences)
     }
 
-    /// Lets a request in: it is under way until all permits are dropped.
-    async fn admit(&self, fences: &Fences, cut: &Arc<Cut>) -> Result<Vec<Permit>, Refused> {
+    /// Admits a request: it is in flight until all permits are dropped.
+    async fn admit(&self, fences: &Fences, abort: &Arc<BodyAbort>) -> Result<Vec<Permit>, Refused> {
         let mut permits = Vec::new();
-        // In the order of the locks' names, so that two requests never wait for each other.
+        // Sorted by lock, so that two requests never wait for each other.
         for (lock, token) in fences.iter() {
-            // The order of these three is the proof: see the module's front page.
-            let permit = self.turnstile.enter(lock, token, cut);
+            // The order of these three steps matters: see the module documentation.
+            let permit = self.in_flight.enter(lock, token, abort);
             self.tokens.raise(lock, token).await?;
-            permit.alone(self.older_end_within).await?;
+            permit.wait_for_older(self.wait_for_older).await?;
             permits.push(permit);
         }
         Ok(permits)
@@ -173,7 +177,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was asked whether it is ready does the work; its clone is for the next request.
+        // Call the instance that `poll_ready` was called on, and keep its clone for the next request.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
@@ -200,22 +204,22 @@ where
     let Some(fences) = gate.fences(&request)? else {
         return Ok(inner.call(request.map(FencedBody::unfenced)).await);
     };
-    let cut = Arc::new(Cut::default());
-    let permits = Arc::new(gate.admit(&fences, &cut).await?);
-    let fence = (Arc::clone(&cut), Arc::clone(&permits));
+    let abort = Arc::new(BodyAbort::default());
+    let permits = Arc::new(gate.admit(&fences, &abort).await?);
+    let fence = (Arc::clone(&abort), Arc::clone(&permits));
     let mut request = request.map(|body| FencedBody::new(body, fence.0, fence.1));
     request.extensions_mut().insert(fences);
     let work = inner.call(request);
-    // If the client goes away, the handler goes on: half a write that nobody counts as under way would be a hole.
+    // The handler continues if the client disconnects: otherwise a partial write would no longer count as in flight.
     let work = tokio::spawn(async move {
         let response = work.await;
         drop(permits);
         response
     });
     match work.await {
-        // It failed because its body did: the client is told why.
-        Ok(Ok(response)) if !response.status().is_success() && cut.felt().is_some() => {
-            Err(Error::StaleToken { last_token: cut.felt().unwrap_or_default() }.into())
+        // It failed because its body was aborted: report the stale token.
+        Ok(Ok(response)) if !response.status().is_success() && abort.observed().is_some() => {
+            Err(Error::StaleToken { last_token: abort.observed().unwrap_or_default() }.into())
         }
         Ok(response) => Ok(response),
         Err(error) => match error.try_into_panic() {

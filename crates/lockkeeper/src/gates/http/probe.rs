@@ -1,4 +1,4 @@
-//! The proof, from outside.
+//! The probe of an HTTP service, from outside.
 
 use http::{Method, Request, Response, StatusCode, Uri};
 use lockkeeper_core::Token;
@@ -9,14 +9,14 @@ use super::header::{HEADER, header_value};
 use crate::error::Error;
 use crate::gates::{not_enforced, probe_name};
 
-/// Proves that what answers at this address refuses a stale token and lets a newer one in. It sends GET requests under a
-/// lock that nobody else uses, so choose an address that may be read.
+/// Proves that the service at this URI accepts a newer token and refuses a stale one.
 ///
-/// The service is an HTTP client (such as that of hyper-util), or the service behind the layer itself.
+/// It sends GET requests under a unique lock name, so choose a URI that is safe to read. `service` is an HTTP client (such as
+/// that of hyper-util) or the service behind the layer itself.
 ///
 /// # Errors
 ///
-/// [`Error::Fatal`] if it does not hold, [`Error::Unavailable`] if there is no answer.
+/// [`Error::Fatal`] if the proof fails, [`Error::Unavailable`] if there is no answer.
 ///
 /// # Cancel safety
 ///
@@ -34,16 +34,16 @@ where
         *request.uri_mut() = uri.clone();
         request.headers_mut().insert(HEADER, header_value(&lock, Token(token)));
         let silent = |error: S::Error| {
-            Error::unavailable(format!("no answer at {uri} ({error}): look whether it runs"))
+            Error::unavailable(format!("no answer from {uri} ({error}): check that the service is running"))
         };
         std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(silent)?;
         let status = service.call(request).await.map_err(silent)?.status();
         match (passes, status == StatusCode::PRECONDITION_FAILED) {
             (true, false) | (false, true) => {}
-            (false, false) => return Err(not_enforced(&format!("what answers at {uri}"))),
+            (false, false) => return Err(not_enforced(&format!("the service at {uri}"))),
             (true, true) => {
                 return Err(Error::Fatal(format_smolstr!(
-                    "what answers at {uri} refuses a newer token (412): look whether the address may be read without conditions"
+                    "the service at {uri} refused a newer token (412): probe a URI that answers GET without preconditions"
                 )));
             }
         }

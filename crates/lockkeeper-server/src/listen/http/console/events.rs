@@ -1,7 +1,7 @@
-//! The live side of the console: one view as server-sent events, each of them the whole view, sent when it changes.
+//! Live views of the console as server-sent events. Each event is the whole view, sent when it changes.
 //!
-//! It shows what this node has applied, also on a follower, and says so. All durations are counted up to `as_of_ms`,
-//! so that a view in which nothing happens does not change; the page adds the time since.
+//! A view shows what this node has applied, also on a follower, and says so. All durations are measured up to `as_of_ms`, so
+//! that a view without changes stays the same; the page adds the time since.
 
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
@@ -18,42 +18,42 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::super::caller_api::CallerApi;
 use super::super::error::{self, Error};
-use super::super::on_behalf::OnBehalf;
 use super::super::query::Query;
 use crate::api::Api;
-use crate::budget::{ByteBudget, ConnectionBudget};
-use crate::console_seats::ConsoleSeat;
 use crate::failure::Failure;
+use crate::limits::budget::{ByteBudget, ConnectionBudget};
+use crate::limits::console_seats::ConsoleSeat;
 use crate::observe::disk::Disk;
 
-/// A page that found no seat looks again after this.
+/// When a page that found no seat should retry.
 const PAGE_RETRY_MS: u64 = 5_000;
-/// Between two looks at whether something has changed.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A view is made anew at least this often: how far the members are is in no entry of the log.
-const ANEW_EVERY: Duration = Duration::from_secs(1);
-/// Also if nothing has changed, the page hears from the node this often.
-const SPEAK_EVERY: Duration = Duration::from_secs(2);
-/// How often the disk is looked at.
-const DISK_EVERY: Duration = Duration::from_secs(5);
+/// How often to check for changes.
+const POLL_EVERY: Duration = Duration::from_millis(250);
+/// A view is rebuilt at least this often: the progress of members is not in the log.
+const REBUILD_EVERY: Duration = Duration::from_secs(1);
+/// An unchanged view is sent again this often, to show that the node is alive.
+const RESEND_EVERY: Duration = Duration::from_secs(2);
+/// How often the disk usage is read.
+const DISK_POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// What the page wants to see.
+/// The view that a page subscribes to.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct Asked {
+pub(in super::super) struct ViewQuery {
     /// cell, locks, lock, graph, sessions, top, elections or audit.
     view: String,
     /// The lock, for the view lock.
     #[serde(default)]
     name: String,
-    /// How the names begin, for the view locks.
+    /// A prefix of the names, for the view locks.
     #[serde(default)]
     prefix: String,
-    /// Where the page begins, for the views locks, sessions and elections.
+    /// The entry before the page, for the views locks, sessions and elections.
     #[serde(default)]
     after: String,
-    /// A part of the owner, for the view sessions.
+    /// A substring of the owner, for the view sessions.
     #[serde(default)]
     owner: String,
 }
@@ -70,7 +70,7 @@ enum View {
     Audit,
 }
 
-impl Asked {
+impl ViewQuery {
     fn view(self) -> Result<View, Failure> {
         Ok(match self.view.as_str() {
             "cell" => View::Cell,
@@ -86,7 +86,7 @@ impl Asked {
             "audit" => View::Audit,
             other => {
                 return Err(Failure::Invalid(format!(
-                    "there is no view \"{other}\": choose cell, locks, lock, graph, sessions, top, elections or audit"
+                    "unknown view \"{other}\": choose cell, locks, lock, graph, sessions, top, elections or audit"
                 )));
             }
         })
@@ -94,17 +94,19 @@ impl Asked {
 }
 
 pub(in super::super) async fn events(
-    OnBehalf(api): OnBehalf,
+    CallerApi(api): CallerApi,
     connection: Option<Extension<ConnectionBudget>>,
-    Query(asked): Query<Asked>,
+    Query(query): Query<ViewQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Error> {
-    let view = asked.view()?;
+    let view = query.view()?;
     view.check_rights(&api)?;
-    let seat = api.shared().console_seats.take(api.who().identity()).ok_or_else(|| Failure::Overload {
-        why: "too many pages watch this node already: close some, or open another node's".into(),
-        retry_after_ms: PAGE_RETRY_MS,
-    })?;
-    let mut ticker = tokio::time::interval(LOOK_EVERY);
+    let seat =
+        api.shared().console_seats.take(api.principal().identity()).ok_or_else(|| Failure::Overload {
+            why: "too many console pages watch this node: close some, or open the console of another node"
+                .into(),
+            retry_after_ms: PAGE_RETRY_MS,
+        })?;
+    let mut ticker = tokio::time::interval(POLL_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let folder = api.home().log().and_then(|log| Some(log.parent()?.to_owned()));
     let watch = Watch {
@@ -112,11 +114,11 @@ pub(in super::super) async fn events(
         ticker,
         folder,
         disk: None,
-        disk_seen: None,
+        disk_read_at: None,
         seen: None,
-        made: None,
+        built_at: None,
         sent: None,
-        spoke: None,
+        sent_at: None,
         clock: Clock { base: CellTime::default(), since: Instant::now() },
         budget: api.budget(&connection.map(|Extension(connection)| connection).unwrap_or_default()),
         api,
@@ -132,7 +134,7 @@ pub(in super::super) async fn events(
 }
 
 impl View {
-    /// Whether the caller may see it. Asked before each event: rules and tokens change while a page watches.
+    /// Checks that the caller may see the view. Called before each event, because rules and tokens can change.
     fn check_rights(&self, api: &Api) -> Result<(), Failure> {
         api.authorize(&match self {
             View::Cell => Request::Health,
@@ -143,18 +145,18 @@ impl View {
             View::Graph => Request::Graph(None),
             View::Sessions(filter) => Request::Sessions(filter.clone()),
             View::Top => Request::Top { limit: 0 },
-            // Elections of any name are shown, like the acts of operators.
+            // Shows elections of any name, like the acts of operators.
             View::Elections { .. } | View::Audit => Request::Audit { limit: 0 },
         })
     }
 }
 
-/// The last event of a page that may see no more.
+/// Returns the last event of a page that has lost its rights.
 fn refusal(failure: &Failure) -> Event {
     Event::default().event("error").json_data(error::body(failure)).unwrap_or_default()
 }
 
-/// One page that watches one view.
+/// A page that watches a view.
 struct Watch {
     api: Api,
     budget: ByteBudget,
@@ -162,18 +164,18 @@ struct Watch {
     ticker: Interval,
     folder: Option<PathBuf>,
     disk: Option<Disk>,
-    disk_seen: Option<Instant>,
-    /// The entry, the leader and the term at the last look.
+    disk_read_at: Option<Instant>,
+    /// The applied entry, the leader and the term of the last build.
     seen: Option<(u64, Option<u64>, u64)>,
-    made: Option<Instant>,
-    /// A hash of what was sent last: the text itself may be long.
+    built_at: Option<Instant>,
+    /// A hash of the last event, whose text may be long.
     sent: Option<u64>,
-    spoke: Option<Instant>,
+    sent_at: Option<Instant>,
     clock: Clock,
     _seat: ConsoleSeat,
 }
 
-/// Cell time between entries, also on a follower.
+/// Extrapolates cell time between entries, also on a follower.
 struct Clock {
     base: CellTime,
     since: Instant,
@@ -188,13 +190,13 @@ impl Clock {
     }
 }
 
-/// What comes around every view.
+/// The state of the node that is sent with every view.
 #[derive(Serialize)]
-struct Around {
+struct NodeContext {
     node_id: u64,
     leader: Option<u64>,
     leader_address: Option<String>,
-    /// Whether this node may answer for the cell.
+    /// Whether this node leads with a valid lease.
     leads: bool,
     term: u64,
     as_of_ms: u64,
@@ -202,17 +204,17 @@ struct Around {
 }
 
 impl Watch {
-    /// Waits for something new to show, or for the end of the caller's rights.
+    /// Waits for a changed view, or for the end of the caller's rights.
     async fn next(&mut self) -> Result<String, Failure> {
         loop {
             self.ticker.tick().await;
-            self.look_at_disk().await;
+            self.refresh_disk().await;
             self.view.check_rights(&self.api)?;
             if !self.is_due() || self.budget.check_read().is_err() {
                 continue;
             }
             let permit = self.budget.read_turn().await;
-            let text = self.look();
+            let text = self.build_event();
             drop(permit);
             if let Some(text) = text {
                 return Ok(text);
@@ -220,39 +222,39 @@ impl Watch {
         }
     }
 
-    async fn look_at_disk(&mut self) {
+    async fn refresh_disk(&mut self) {
         let Some(folder) = self.folder.clone().filter(|_| matches!(self.view, View::Cell)) else { return };
-        if self.disk_seen.is_some_and(|seen| seen.elapsed() < DISK_EVERY) {
+        if self.disk_read_at.is_some_and(|seen| seen.elapsed() < DISK_POLL_EVERY) {
             return;
         }
-        self.disk_seen = Some(Instant::now());
-        let looked = tokio::task::spawn_blocking(move || Disk::of(&folder)).await;
-        self.disk = looked.ok().and_then(Result::ok);
+        self.disk_read_at = Some(Instant::now());
+        let disk = tokio::task::spawn_blocking(move || Disk::of(&folder)).await;
+        self.disk = disk.ok().and_then(Result::ok);
     }
 
-    /// Whether there may be something new to show.
+    /// Whether the view may have changed.
     fn is_due(&self) -> bool {
         let raft = self.api.consensus().status();
-        self.seen != Some((raft.applied, raft.leader, raft.term)) || is_past(self.made, ANEW_EVERY)
+        self.seen != Some((raft.applied, raft.leader, raft.term)) || is_past(self.built_at, REBUILD_EVERY)
     }
 
-    fn look(&mut self) -> Option<String> {
+    fn build_event(&mut self) -> Option<String> {
         let raft = self.api.consensus().status();
         self.seen = Some((raft.applied, raft.leader, raft.term));
-        self.made = Some(Instant::now());
+        self.built_at = Some(Instant::now());
         let applied = self.api.shared().table().now();
         let data = self.data();
         let sent = hash(&data);
-        if self.sent == Some(sent) && !is_past(self.spoke, SPEAK_EVERY) {
+        if self.sent == Some(sent) && !is_past(self.sent_at, RESEND_EVERY) {
             return None;
         }
-        self.spoke = Some(Instant::now());
-        let leads = self.api.may_answer().is_ok();
+        self.sent_at = Some(Instant::now());
+        let leads = self.api.check_leads().is_ok();
         let cell_time = match self.api.shared().leader_term.now() {
             Ok(now) => now,
             Err(_) => self.clock.now(applied),
         };
-        let around = Around {
+        let context = NodeContext {
             node_id: self.api.home().identity().node_id,
             leader: raft.leader,
             leader_address: raft.leader_address,
@@ -261,7 +263,7 @@ impl Watch {
             as_of_ms: applied.0 / 1_000,
             cell_time_ms: cell_time.0.max(applied.0) / 1_000,
         };
-        let text = format!("{{\"around\":{},\"data\":{data}}}", json(&around));
+        let text = format!("{{\"around\":{},\"data\":{data}}}", json(&context));
         self.sent = Some(sent);
         Some(text)
     }
@@ -297,6 +299,6 @@ fn hash(text: &str) -> u64 {
 }
 
 fn json(view: &impl Serialize) -> String {
-    // Plain data with text keys can always be written as JSON.
+    // Plain data with string keys always serializes to JSON.
     serde_json::to_string(view).unwrap_or_else(|_| "null".to_owned())
 }

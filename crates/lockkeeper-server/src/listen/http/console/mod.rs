@@ -1,4 +1,4 @@
-//! The console at `/`: files that are part of the binary, nothing from elsewhere, everything shown as text.
+//! The console at `/`. Its files are part of the binary, it loads nothing from other origins, and it shows all data as text.
 
 mod events;
 
@@ -7,10 +7,10 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
 use axum::response::{IntoResponse, Response};
 
-pub(super) use self::events::{Asked, events};
+pub(super) use self::events::{ViewQuery, events};
 use super::error::Error;
 
-/// The console's own scripts and styles, calls to this node, and nothing else; nobody may frame it, and no text can
+/// The content security policy: only the console's own scripts and styles and calls to this node. No framing, and no text can
 /// become a script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
@@ -61,7 +61,7 @@ pub(super) async fn file(Path(wanted): Path<String>) -> Response {
         Some((_, kind, text)) => {
             ([(CONTENT_TYPE, *kind), (CONTENT_SECURITY_POLICY, POLICY)], *text).into_response()
         }
-        None => Error::invalid(format!("the console has no file {wanted}"))
+        None => Error::invalid(format!("unknown console file {wanted}"))
             .with_status(StatusCode::NOT_FOUND)
             .into_response(),
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_from_elsewhere_and_no_text_becomes_markup() {
+    fn nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup() {
         let page = include_str!("../../../../console/index.html");
         for (name, text) in FILES.iter().map(|(name, _, text)| (*name, *text)).chain([("index.html", page)]) {
             for word in

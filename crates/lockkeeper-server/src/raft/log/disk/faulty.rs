@@ -1,4 +1,4 @@
-//! A disk in memory that behaves like the worst disk we must survive: it forgets what was not synced, in any
+//! A disk in memory that behaves like the worst disk the log must survive: it loses what was not synced, in any
 //! order, tears sectors, runs full and fails. For tests and for the simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,28 +9,26 @@ use std::time::Duration;
 use super::memory::span;
 use super::{Disk, DiskFile, SECTOR_BYTES};
 
-/// What goes wrong, and when. All are off by default.
+/// Injected faults. All are off by default.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// The files together can't be larger than this; creating one then fails like a full disk.
+    /// Total capacity: creating a file beyond it fails as on a full disk.
     pub capacity_bytes: Option<u64>,
-    /// So many more writes succeed; the next writes half of its bytes and fails.
+    /// Writes that still succeed. Each later one writes half of its bytes and fails.
     pub writes_left: Option<u64>,
-    /// So many more syncs succeed; the next ones fail, and what they should have synced is still in flight: a
-    /// crash keeps any part of it.
+    /// Syncs that still succeed. Later ones fail, and their data remains in flight: a crash keeps any part of it.
     pub syncs_left: Option<u64>,
-    /// A sync that fails drops what it should have synced, as Linux does: it reads back, it counts as clean,
-    /// and it is not on the disk.
+    /// A failed sync drops its data, as on Linux: the data can be read and counts as clean, but is not on the disk.
     pub failed_sync_forgets: bool,
-    /// How long each sync takes.
+    /// Duration of each sync.
     pub sync_delay: Duration,
-    /// The same on the clock of a simulation.
+    /// Duration of each sync on the clock of a simulation.
     pub sync_pause: Duration,
-    /// How long it takes to make a file.
+    /// Duration of the creation of a file.
     pub create_delay: Duration,
 }
 
-/// A folder in memory that keeps apart what is durable and what merely reads back. Clones share it.
+/// A folder in memory that distinguishes durable data from data that is only readable. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct FaultyDisk {
     folder: Arc<Mutex<Folder>>,
@@ -53,24 +51,24 @@ struct Content {
 }
 
 impl FaultyDisk {
-    /// An empty folder without faults.
+    /// Creates an empty folder without faults.
     pub fn new() -> FaultyDisk {
         FaultyDisk::default()
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.folder).faults = faults;
     }
 
-    /// How many syncs of files were asked for.
+    /// Returns the number of file syncs that were requested.
     pub fn syncs(&self) -> u64 {
         lock(&self.folder).syncs
     }
 
-    /// The folder as it is found after a power failure now. For each sector that was written and not synced
-    /// `choose(3)` tells: 0 the old content, 1 the new, 2 torn at the byte `choose(512)`. Names that were not
-    /// synced are lost if `choose(2)` is 0. This disk itself is left alone.
+    /// Returns the folder as it would be after a power failure now. For each sector that was written and not synced,
+    /// `choose(3)` decides: 0 the old content, 1 the new, 2 torn at the byte `choose(512)`. Names that were not
+    /// synced are lost if `choose(2)` is 0. This disk itself does not change.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> FaultyDisk {
         let folder = lock(&self.folder);
         let names = if choose(2) == 0 { &folder.durable } else { &folder.files };
@@ -82,7 +80,7 @@ impl FaultyDisk {
         FaultyDisk { folder: Arc::new(Mutex::new(Folder { files, durable, ..Folder::default() })) }
     }
 
-    /// A deep copy, as the next process finds it after this one was killed: nothing that was written is lost.
+    /// Returns a deep copy, as the next process finds it after this one was killed: no written data is lost.
     pub fn copy(&self) -> FaultyDisk {
         let folder = lock(&self.folder);
         let copy = |files: &BTreeMap<String, Arc<Mutex<Content>>>| -> BTreeMap<_, _> {
@@ -92,19 +90,19 @@ impl FaultyDisk {
                 .collect()
         };
         let files = copy(&folder.files);
-        // The copy's names all count as durable: a missing sync of the folder is what `crash` is for.
+        // All names of the copy count as durable: `crash` covers missing syncs of the folder.
         FaultyDisk {
             folder: Arc::new(Mutex::new(Folder { durable: files.clone(), files, ..Folder::default() })),
         }
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     pub fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
         let file = self.file(name)?;
         Ok(lock(&file).current.clone())
     }
 
-    /// Changes bits of one byte, durably.
+    /// Flips bits of one byte, durably.
     pub fn flip(&self, name: &str, offset: usize, bits: u8) -> io::Result<()> {
         let file = self.file(name)?;
         let mut content = lock(&file);
@@ -114,7 +112,7 @@ impl FaultyDisk {
         Ok(())
     }
 
-    /// Puts bytes over a part of a file, durably.
+    /// Overwrites a part of a file, durably.
     pub fn overwrite(&self, name: &str, offset: usize, new: &[u8]) -> io::Result<()> {
         let file = self.file(name)?;
         let mut content = lock(&file);
@@ -125,7 +123,7 @@ impl FaultyDisk {
         Ok(())
     }
 
-    /// Cuts a file to this size, or fills it up with zeros, durably.
+    /// Truncates a file to this size, or extends it with zeros, durably.
     pub fn set_size(&self, name: &str, size: usize) -> io::Result<()> {
         let file = self.file(name)?;
         let mut content = lock(&file);
@@ -158,7 +156,7 @@ impl Content {
                 1 => end,
                 _ => end.min(start + choose(SECTOR_BYTES)),
             };
-            // A file that was never synced has no size of its own yet.
+            // A file that was never synced has no durable size yet.
             if kept > durable.len() {
                 durable.resize(kept, 0);
             }
@@ -281,7 +279,7 @@ impl DiskFile for FaultyFile {
     }
 }
 
-/// Counts one use; true when none was left.
+/// Counts one use. Returns true if none was left.
 fn spend(left: &mut Option<u64>) -> bool {
     match left {
         None => false,

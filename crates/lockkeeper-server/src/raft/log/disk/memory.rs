@@ -1,4 +1,4 @@
-//! A disk in memory, for the embedded engine without a path. Nothing survives the process.
+//! A disk in memory, for the embedded engine without a path. Its content is lost with the process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ pub struct MemoryDisk {
 }
 
 impl MemoryDisk {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> MemoryDisk {
         MemoryDisk::default()
     }
@@ -100,7 +100,7 @@ impl DiskFile for MemoryFile {
     }
 }
 
-/// The bytes `offset..offset + length` of a file that has them all.
+/// Returns the range `offset..offset + length`. Fails if the file is shorter.
 pub(super) fn span(bytes: &[u8], offset: u64, length: usize) -> io::Result<std::ops::Range<usize>> {
     let start = usize::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     match start.checked_add(length) {

@@ -1,7 +1,7 @@
-//! What the log asks of a disk: one flat folder of files that are created at their full size and never grow.
+//! Disk interface of the log: one flat folder of files that are created at their full size and never grow.
 //!
-//! The log goes through this trait alone, so that the embedded engine can keep it in memory, and tests and
-//! the simulation can tear, lose and flip what it wrote.
+//! The log uses only this trait, so that the embedded engine can keep it in memory, and tests and the simulation can
+//! tear, lose and corrupt its writes.
 
 #[cfg(any(test, feature = "simulation", feature = "fuzz"))]
 mod faulty;
@@ -18,27 +18,27 @@ pub use faulty::{Faults, FaultyDisk};
 pub use memory::MemoryDisk;
 pub use real::RealDisk;
 
-/// The unit that a disk writes whole or not at all, and by which torn writes are recognised.
+/// Unit that a disk writes completely or not at all. Torn writes are detected per sector.
 pub const SECTOR_BYTES: usize = 512;
 
 /// A folder.
 pub trait Disk: Send + Sync + Debug {
-    /// The folder's name, for messages to people.
+    /// Returns the folder's name, for messages.
     fn folder(&self) -> String;
-    /// The names of all files.
+    /// Lists the names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// A new file with this many zero bytes, really written: later writes need no new blocks, hence no file
-    /// metadata. Neither the file nor its name is durable yet.
+    /// Creates a file with this many zero bytes. The zeros are really written, so that later writes allocate no blocks
+    /// and change no metadata. Neither the file nor its name is durable yet.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
-    /// A file that exists.
+    /// Opens an existing file.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name, durable after [`Disk::sync_folder`].
+    /// Renames a file, durable after [`Disk::sync_folder`].
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file, durable after [`Disk::sync_folder`]. Whoever has it open can still read it.
+    /// Removes a file, durable after [`Disk::sync_folder`]. Open handles can still read it.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all names durable.
     fn sync_folder(&self) -> io::Result<()>;
-    /// How long a sync takes on the clock of a simulation, where no call can block.
+    /// Returns the duration of a sync on the clock of a simulation, where no call can block.
     fn sync_pause(&self) -> Duration {
         Duration::ZERO
     }
@@ -46,13 +46,13 @@ pub trait Disk: Send + Sync + Debug {
 
 /// An open file.
 pub trait DiskFile: Send + Sync + Debug {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> io::Result<u64>;
     /// Fills the whole buffer from this offset, or fails.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all bytes at this offset, or fails and may have written some.
+    /// Writes all bytes at this offset. If it fails, some may be written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes all that was written durable (fdatasync). After an error nothing is known about any write since
-    /// the last success, and asking again proves nothing: the kernel may have dropped the pages.
+    /// Makes all writes durable (fdatasync). After an error the state of all writes since the last success is
+    /// unknown, and a retry proves nothing: the kernel may have dropped the pages.
     fn sync(&self) -> io::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The real disk.
+//! The disk of the file system.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Disk, DiskFile};
-use crate::private_files;
+use crate::data_dir::private_files;
 
-/// How much is zero-filled between two syncs. One big sync would hold up the log's own fdatasync behind it.
+/// Bytes zero-filled between two syncs. One large sync would delay the log's own fdatasync.
 const FILL_BYTES: usize = 1 << 20;
-/// Held locked while the folder is in use.
+/// File that is locked while the folder is in use.
 const LOCK_NAME: &str = "lock";
 
-/// A folder of the file system, locked against a second process.
+/// A folder of the file system, locked against other processes.
 #[derive(Debug)]
 pub struct RealDisk {
     folder: PathBuf,
@@ -23,13 +23,13 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the folder, and makes it if it is not there. Fails with [`io::ErrorKind::WouldBlock`] if another
+    /// Opens the folder, and creates it if it does not exist. Fails with [`io::ErrorKind::WouldBlock`] if another
     /// process has it open.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let folder = folder.into();
         if !folder.is_dir() {
             private_files::create_folder(&folder)?;
-            // The folder's own name must survive a power failure as well.
+            // The folder's own name must survive a power failure too.
             let parent = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(parent)?.sync_all()?;
         }
@@ -79,7 +79,7 @@ impl Disk for RealDisk {
         match fill_with_zeros(&file, bytes) {
             Ok(()) => Ok(Arc::new(RealFile(file))),
             Err(error) => {
-                // On a full disk the half-made file would keep the space that is missing.
+                // On a full disk the incomplete file would occupy the missing space.
                 fs::remove_file(&path).ok();
                 Err(error)
             }

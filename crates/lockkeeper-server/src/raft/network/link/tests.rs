@@ -4,13 +4,13 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::data_dir::DataDir;
+use crate::formation::versions::Versions;
 use crate::metrics::MemberCounters;
 use crate::raft::acks::Acks;
 use crate::raft::agreement::Agreement;
 use crate::raft::network::direct::{Direct, Incoming, Outgoing};
 use crate::raft::network::{Dialer, codec};
 use crate::raft::timing::Timing;
-use crate::versions::Versions;
 
 const PROMISE_MS: u64 = 300;
 
@@ -18,15 +18,15 @@ fn leader() -> Vote {
     Vote::new_committed(1, 1)
 }
 
-/// A link to a follower that the test plays.
-struct Stage {
+/// A link to a follower that is played by the test.
+struct Fixture {
     link: Link,
     shared: Arc<Shared>,
     follower: TcpListener,
 }
 
-impl Stage {
-    async fn new() -> Stage {
+impl Fixture {
+    async fn new() -> Fixture {
         let follower = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let member = Member { peer: follower.local_addr().unwrap().to_string(), ..Member::default() };
         let shared = Arc::new(Shared {
@@ -39,10 +39,10 @@ impl Stage {
             agreement: Arc::new(Agreement::new(1)),
             space_reports: Arc::default(),
         });
-        Stage { link: Link::open(shared.clone(), 2, member), shared, follower }
+        Fixture { link: Link::open(shared.clone(), 2, member), shared, follower }
     }
 
-    /// Takes in the next connection, which says who it is.
+    /// Accepts the next connection, whose first request identifies its sender.
     async fn accept(&self) -> (Incoming, Outgoing) {
         let (stream, _) = self.follower.accept().await.unwrap();
         let (mut incoming, mut outgoing) =
@@ -62,7 +62,7 @@ impl Stage {
     }
 }
 
-/// The next request that is no ping.
+/// Returns the next request that is not a ping, or the first one.
 async fn next(incoming: &mut Incoming) -> peer::PeerRequest {
     loop {
         let request = incoming.next::<peer::PeerRequest>().await.unwrap().unwrap();
@@ -88,21 +88,21 @@ fn heartbeat() -> Kind {
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_answered_before_the_entries_in_front_of_it() {
-    let stage = Stage::new().await;
-    let (mut incoming, mut outgoing) = stage.accept().await;
-    let mut stream = stage.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
+async fn a_heartbeat_is_answered_before_earlier_entries() {
+    let fixture = Fixture::new().await;
+    let (mut incoming, mut outgoing) = fixture.accept().await;
+    let mut stream = fixture.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
     let reserved = stream.reserve().await.unwrap();
     stream.send(reserved, Bytes::from_static(b"entries"), leader(), None);
     let append = next(&mut incoming).await;
     assert!(matches!(append.kind, Some(Kind::Append(_))));
-    let follow = async {
+    let follower = async {
         let request = next(&mut incoming).await;
         assert_eq!(request.kind, Some(heartbeat()));
         answer(&mut outgoing, request.id, accepted()).await;
     };
-    let (answered, ()) = tokio::join!(stage.link.call(heartbeat(), Some(leader())), follow);
-    assert!(matches!(answered, Ok(Answered::Append(Ok(_)))));
+    let (answered, ()) = tokio::join!(fixture.link.call(heartbeat(), Some(leader())), follower);
+    assert!(matches!(answered, Ok(LinkAnswer::Append(Ok(_)))));
     assert!(!stream.is_idle(), "the entries are not answered yet");
     answer(&mut outgoing, append.id, accepted()).await;
     assert!(stream.next_answer().await.unwrap().is_ok());
@@ -111,40 +111,40 @@ async fn a_heartbeat_is_answered_before_the_entries_in_front_of_it() {
 
 #[tokio::test]
 async fn an_answer_counts_for_the_lease_after_its_caller_has_given_up() {
-    let stage = Stage::new().await;
-    let (mut incoming, mut outgoing) = stage.accept().await;
-    let given_up = timeout(Duration::from_millis(50), stage.link.call(heartbeat(), Some(leader()))).await;
+    let fixture = Fixture::new().await;
+    let (mut incoming, mut outgoing) = fixture.accept().await;
+    let given_up = timeout(Duration::from_millis(50), fixture.link.call(heartbeat(), Some(leader()))).await;
     assert!(given_up.is_err());
     let request = next(&mut incoming).await;
-    assert!(!stage.is_acknowledged());
+    assert!(!fixture.is_acknowledged());
     answer(&mut outgoing, request.id, accepted()).await;
-    while !stage.is_acknowledged() {
+    while !fixture.is_acknowledged() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 #[tokio::test]
 async fn a_connection_that_does_not_answer_is_replaced_and_ends_its_streams() {
-    let stage = Stage::new().await;
-    let (_incoming, _outgoing) = stage.accept().await;
-    let mut stream = stage.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
+    let fixture = Fixture::new().await;
+    let (_incoming, _outgoing) = fixture.accept().await;
+    let mut stream = fixture.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
     let reserved = stream.reserve().await.unwrap();
     stream.send(reserved, Bytes::from_static(b"entries"), leader(), None);
     assert!(stream.next_answer().await.is_err());
-    let (mut incoming, mut outgoing) = stage.accept().await;
-    let follow = async {
+    let (mut incoming, mut outgoing) = fixture.accept().await;
+    let follower = async {
         let request = next(&mut incoming).await;
         answer(&mut outgoing, request.id, accepted()).await;
     };
-    let (answered, ()) = tokio::join!(stage.link.call(heartbeat(), Some(leader())), follow);
+    let (answered, ()) = tokio::join!(fixture.link.call(heartbeat(), Some(leader())), follower);
     assert!(answered.is_ok());
 }
 
 #[tokio::test]
 async fn a_stream_takes_no_more_than_its_window() {
-    let stage = Stage::new().await;
-    let (mut incoming, _outgoing) = stage.accept().await;
-    let mut stream = stage.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
+    let fixture = Fixture::new().await;
+    let (mut incoming, _outgoing) = fixture.accept().await;
+    let mut stream = fixture.link.open_stream(1, Duration::from_secs(5)).await.unwrap();
     for _ in 0..WINDOW_REQUESTS {
         assert!(stream.has_room());
         let reserved = stream.reserve().await.unwrap();
@@ -152,8 +152,8 @@ async fn a_stream_takes_no_more_than_its_window() {
         next(&mut incoming).await;
     }
     assert!(!stream.has_room());
-    // One that is larger than the window goes alone.
-    let mut stream = stage.link.open_stream(2, Duration::from_secs(5)).await.unwrap();
+    // A request that is larger than the window is sent alone.
+    let mut stream = fixture.link.open_stream(2, Duration::from_secs(5)).await.unwrap();
     let reserved = stream.reserve().await.unwrap();
     stream.send(reserved, Bytes::from(vec![7; WINDOW_BYTES]), leader(), None);
     assert!(!stream.has_room());

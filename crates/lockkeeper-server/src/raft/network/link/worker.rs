@@ -1,4 +1,4 @@
-//! The task of a link: connects, carries requests and answers, and reconnects.
+//! The task of a link: connects, transmits requests and answers, and reconnects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::{Code, Status};
 
-use super::{Answered, AppendResult, LinkState, Outbound, PING_EVERY, Pending, Reply};
+use super::{AppendResult, LinkAnswer, LinkState, Outbound, PING_EVERY, Pending, Reply};
 use crate::listen::LogThrottle;
 use crate::raft::agreement::TableHash;
 use crate::raft::network::backoff::Backoff;
@@ -44,7 +44,7 @@ impl Worker {
                     self.shared.counters.opened.inc();
                     self.connections += 1;
                     let mut active = ActiveConnection::new(direct, self.shared.versions.format_min);
-                    let ended = self.carry(&mut active).await;
+                    let ended = self.transmit(&mut active).await;
                     // A connection that was never answered was refused, or the member is unhealthy: keep the back-off.
                     if active.was_answered {
                         backoff.reset();
@@ -65,11 +65,11 @@ impl Worker {
     fn report(&self, ended: &Status) {
         if ended.code() == Code::FailedPrecondition && self.refusals.allow().is_some() {
             tracing::error!(node = self.target, address = %self.member.peer, why = ended.message(),
-                "a member refuses to speak with this node");
+                "a member refuses requests of this node");
         }
     }
 
-    /// Waits before the next connection, and refuses what comes meanwhile.
+    /// Waits before the next connection, and refuses requests meanwhile.
     async fn pause(&mut self, pause: Duration, why: &str) {
         let until = tokio::time::sleep(pause);
         tokio::pin!(until);
@@ -86,11 +86,11 @@ impl Worker {
         }
     }
 
-    /// Carries requests and answers until the connection ends. Returns why it ended.
-    async fn carry(&mut self, active: &mut ActiveConnection) -> Status {
-        let mut look = tokio::time::interval(self.shared.timing.suspect_after() / 2);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first request says who speaks to whom. It also shows that the member takes requests.
+    /// Transmits requests and answers until the connection ends. Returns why it ended.
+    async fn transmit(&mut self, active: &mut ActiveConnection) -> Status {
+        let mut liveness_check = tokio::time::interval(self.shared.timing.suspect_after() / 2);
+        liveness_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first request identifies sender and receiver. Its answer shows that the member accepts requests.
         self.ping(active);
         self.state.send_replace(LinkState::Connected(self.connections));
         loop {
@@ -113,7 +113,7 @@ impl Worker {
                 },
                 Some(call) = self.calls.recv(), if has_room => self.send(active, call),
                 Some(append) = self.appends.recv(), if has_room => self.send(active, append),
-                _ = look.tick() => {
+                _ = liveness_check.tick() => {
                     if let Err(stalled) = self.check_liveness(active) {
                         return stalled;
                     }
@@ -145,14 +145,16 @@ impl Worker {
         self.send(active, Outbound { connection: None, kind, vote: None, reply: Reply::Ping });
     }
 
-    /// Pings a silent connection, and fails one that does not answer.
+    /// Pings a silent connection. Fails if a ping is not answered.
     fn check_liveness(&self, active: &mut ActiveConnection) -> Result<(), Status> {
         let timing = &self.shared.timing;
         let silence = active.last_heard.elapsed();
         if let Some(pinged) = active.pinged {
             let waits = pinged.elapsed().min(silence);
             if waits > timing.stalled_after() {
-                return Err(Status::unavailable(format!("the connection is cut: no answer for {silence:?}")));
+                return Err(Status::unavailable(format!(
+                    "the connection timed out: no answer for {silence:?}"
+                )));
             }
             return Ok(());
         }
@@ -181,25 +183,25 @@ impl Worker {
         if id == 0 {
             return Err(result
                 .err()
-                .unwrap_or_else(|| Status::unavailable("the member ends the connection")));
+                .unwrap_or_else(|| Status::unavailable("the member closes the connection")));
         }
         active.was_answered = true;
         let Some(Pending { vote, sent, reply }) = active.pending.remove(&id) else { return Ok(()) };
-        let result = result.and_then(|kind| self.open_answer(kind, vote, sent));
+        let result = result.and_then(|kind| self.parse_answer(kind, vote, sent));
         match (reply, result) {
             (Reply::Ping, Ok(_)) => {
                 active.pinged = None;
-                self.round_trip.measured(sent.elapsed());
+                self.round_trip.record(sent.elapsed());
             }
             (Reply::Ping, Err(refused)) => return Err(refused),
             (Reply::Call(reply), result) => drop(reply.send(result)),
             (Reply::Stream(reply), result) => {
                 let result = match result {
-                    Ok(Answered::Append(result)) => Ok(result),
-                    Ok(_) => Err(Status::internal("the answer is not that to an append")),
+                    Ok(LinkAnswer::Append(result)) => Ok(result),
+                    Ok(_) => Err(Status::internal("the answer to an append has the wrong type")),
                     Err(refused) => Err(refused),
                 };
-                // There is room: no more are unanswered than fit.
+                // The channel has room: it holds as many answers as the window allows requests.
                 let _ = reply.try_send(result);
             }
             (Reply::Goodbye(_), _) => {}
@@ -207,7 +209,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The format that both nodes use from now on.
+    /// Returns the format that both nodes use from now on.
     fn common_format(&self, pong: &peer::Pong) -> Result<u32, Status> {
         let own = self.shared.versions;
         own.common_format(pong.format_min, pong.format_max).ok_or_else(|| {
@@ -215,13 +217,13 @@ impl Worker {
         })
     }
 
-    /// Reads an answer, and counts what it acknowledges.
-    fn open_answer(
+    /// Decodes an answer and records what it reports: acknowledgement, disk space and table hash.
+    fn parse_answer(
         &self,
         kind: Option<AnswerKind>,
         vote: Option<Vote>,
         sent: Instant,
-    ) -> Result<Answered, Status> {
+    ) -> Result<LinkAnswer, Status> {
         match kind {
             Some(AnswerKind::Append(answer)) => {
                 self.shared.space_reports.report(self.target, answer.room_bytes);
@@ -231,12 +233,12 @@ impl Worker {
                 let result: AppendResult = codec::decode(&answer.body).map_err(Status::internal)?;
                 if let (Ok(_), Some(vote)) = (&result, vote) {
                     let promise = Duration::from_millis(answer.promise_ms);
-                    self.shared.acks.accepted(self.target, vote, sent, promise);
+                    self.shared.acks.record(self.target, vote, sent, promise);
                 }
-                Ok(Answered::Append(result))
+                Ok(LinkAnswer::Append(result))
             }
-            Some(AnswerKind::Body(body)) => Ok(Answered::Body(body)),
-            Some(AnswerKind::Pong(_)) => Ok(Answered::Pong),
+            Some(AnswerKind::Body(body)) => Ok(LinkAnswer::Body(body)),
+            Some(AnswerKind::Pong(_)) => Ok(LinkAnswer::Pong),
             None => Err(Status::internal("the answer is empty")),
         }
     }
@@ -248,12 +250,12 @@ struct ActiveConnection {
     outgoing: Outgoing,
     pending: BTreeMap<u64, Pending>,
     next_id: u64,
-    /// The format of requests.
+    /// Format of requests.
     format: u32,
-    /// When the last answer arrived.
+    /// Arrival of the last answer.
     last_heard: Instant,
     was_answered: bool,
-    /// The ping that is not answered yet.
+    /// Time of the unanswered ping.
     pinged: Option<Instant>,
     ping_due: Instant,
     goodbye: Option<oneshot::Sender<()>>,
@@ -286,5 +288,5 @@ impl ActiveConnection {
 }
 
 fn connection_lost(error: &std::io::Error) -> Status {
-    Status::unavailable(format!("the connection is gone: {error}"))
+    Status::unavailable(format!("the connection was lost: {error}"))
 }

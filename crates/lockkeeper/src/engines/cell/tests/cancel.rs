@@ -1,6 +1,6 @@
-//! Every future is dropped at every await: no ghost holder and no ghost waiter may remain.
+//! Drops every future at every await: no ghost holder and no ghost waiter may remain.
 
-#![allow(clippy::async_yields_async, reason = "what is made is the future that is to be dropped")]
+#![allow(clippy::async_yields_async, reason = "the closures return the future that is to be dropped")]
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,14 +14,14 @@ fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> Boxed {
     Box::pin(async move { drop(future.await) })
 }
 
-/// Polls a future so many times and then drops it, unless it has ended before.
+/// Polls a future a limited number of times and then drops it, unless it has finished before.
 struct Dropped {
     future: Option<Boxed>,
     polls_left: usize,
 }
 
 impl Future for Dropped {
-    /// Whether it has ended by itself.
+    /// Whether it has finished.
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
@@ -41,7 +41,7 @@ impl Future for Dropped {
     }
 }
 
-/// What the future gives at once, if anything.
+/// Polls a future once; `None` if it is pending.
 async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -50,7 +50,7 @@ async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T
     .await
 }
 
-/// Drops `make()` after 0, 1, 2, ... polls until it ends by itself; each time `check` must hold.
+/// Drops `make()` after 0, 1, 2, ... polls until it finishes; runs `check` each time.
 async fn at_every_await(name: &str, mut make: impl AsyncFnMut() -> Boxed, mut check: impl AsyncFnMut()) {
     for polls in 0..100 {
         let future = make().await;
@@ -64,8 +64,8 @@ async fn at_every_await(name: &str, mut make: impl AsyncFnMut() -> Boxed, mut ch
     panic!("{name} takes more than 100 polls");
 }
 
-/// Nobody holds these locks or waits for them, as seen by somebody else.
-async fn nothing_left(watcher: &Keeper, locks: &[&str]) {
+/// Waits until these locks have no holders and no waiters, as seen by another keeper.
+async fn all_free(watcher: &Keeper, locks: &[&str]) {
     for lock in locks {
         let mut tries = 0;
         loop {
@@ -74,36 +74,36 @@ async fn nothing_left(watcher: &Keeper, locks: &[&str]) {
                 break;
             }
             tries += 1;
-            assert!(tries < 2_000, "a ghost stays in {lock}: {state:?}");
+            assert!(tries < 2_000, "a ghost remains in {lock}: {state:?}");
             tokio::time::sleep(ms(1)).await;
         }
     }
 }
 
 #[tokio::test]
-async fn acquire_of_a_free_lock() {
+async fn dropped_acquire_of_a_free_lock_leaves_nothing() {
     let (peer, keeper) = connected(options()).await;
     let watcher = another(&peer, options()).await;
     let make = async || {
         let lock = keeper.lock("a");
         boxed(async move { lock.acquire().await.map(drop).unwrap() })
     };
-    at_every_await("acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("acquire", make, async || all_free(&watcher, &["a"]).await).await;
 }
 
 #[tokio::test]
-async fn the_first_acquire_while_its_session_is_opened() {
+async fn dropped_acquire_while_its_session_opens_leaves_nothing() {
     let peer = Peer::new();
     let watcher = another(&peer, options()).await;
     let make = async || {
         let lock = another(&peer, options()).await.lock("a");
         boxed(async move { lock.acquire().await.map(drop).unwrap() })
     };
-    at_every_await("acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("acquire", make, async || all_free(&watcher, &["a"]).await).await;
 }
 
 #[tokio::test]
-async fn acquire_of_a_lock_that_becomes_free() {
+async fn dropped_acquire_of_a_lock_that_becomes_free_leaves_nothing() {
     let (peer, keeper) = connected(options()).await;
     let holder = another(&peer, options()).await;
     for several in [false, true] {
@@ -111,7 +111,7 @@ async fn acquire_of_a_lock_that_becomes_free() {
             let guard = holder.lock("a").acquire().await.unwrap();
             let (peer, keeper) = (peer.clone(), keeper.clone());
             tokio::spawn(async move {
-                // Free it as soon as somebody waits, or after a while if nobody comes.
+                // Release it as soon as there is a waiter, or after a while without one.
                 for _ in 0..20 {
                     if peer.waiting("a") > 0 {
                         break;
@@ -128,12 +128,12 @@ async fn acquire_of_a_lock_that_becomes_free() {
                 }
             })
         };
-        at_every_await("acquire", make, async || nothing_left(&holder, &["a", "b"]).await).await;
+        at_every_await("acquire", make, async || all_free(&holder, &["a", "b"]).await).await;
     }
 }
 
 #[tokio::test]
-async fn a_wait_that_is_dropped_leaves_the_queue_at_once() {
+async fn dropped_wait_leaves_the_queue_at_once() {
     let (peer, keeper) = connected(options()).await;
     let holder = another(&peer, options()).await;
     let guard = holder.lock("a").acquire().await.unwrap();
@@ -149,17 +149,17 @@ async fn a_wait_that_is_dropped_leaves_the_queue_at_once() {
 }
 
 #[tokio::test]
-async fn release_run_and_the_rest() {
+async fn dropped_release_run_calls_and_close_leave_nothing() {
     let (peer, keeper) = connected(options()).await;
     let watcher = another(&peer, options()).await;
     let make = async || boxed(keeper.lock("a").acquire().await.unwrap().release());
-    at_every_await("release", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("release", make, async || all_free(&watcher, &["a"]).await).await;
 
     let make = async || {
         let lock = keeper.lock("a");
         boxed(async move { lock.run(|_| tokio::time::sleep(ms(3))).await })
     };
-    at_every_await("run", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("run", make, async || all_free(&watcher, &["a"]).await).await;
 
     let make = async || {
         let keeper = keeper.clone();
@@ -170,54 +170,54 @@ async fn release_run_and_the_rest() {
             keeper.value("k").delete().await.unwrap();
         })
     };
-    at_every_await("calls", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("calls", make, async || all_free(&watcher, &["a"]).await).await;
 
     let make = async || {
         let keeper = another(&peer, options()).await;
         std::mem::forget(keeper.lock("a").acquire().await.unwrap());
         boxed(async move { keeper.close().await })
     };
-    // A close that was not even begun leaves what is held; any other closes all the same.
+    // A close that was never polled leaves the lock held; any other one completes.
     let mut first = true;
     at_every_await("close", make, async || {
         if std::mem::take(&mut first) {
             assert_eq!(watcher.force_release("a", "test").await.unwrap().holders, 1);
         }
-        nothing_left(&watcher, &["a"]).await;
+        all_free(&watcher, &["a"]).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_connect_that_is_dropped_leaves_no_session() {
+async fn dropped_connect_leaves_no_session() {
     let peer = Peer::new();
     let watcher = another(&peer, options()).await;
     let make = async || {
         let peer = peer.clone();
         boxed(async move { another(&peer, options()).await.lock("a").acquire().await.map(drop).unwrap() })
     };
-    at_every_await("connect and acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("connect and acquire", make, async || all_free(&watcher, &["a"]).await).await;
 }
 
 #[tokio::test]
-async fn a_try_and_several_locks_with_work() {
+async fn dropped_try_acquire_and_lock_all_run_leave_nothing() {
     let (peer, keeper) = connected(options()).await;
     let watcher = another(&peer, options()).await;
     let make = async || {
         let lock = keeper.lock("a");
         boxed(async move { lock.try_acquire().await.map(drop).unwrap() })
     };
-    at_every_await("try_acquire", make, async || nothing_left(&watcher, &["a"]).await).await;
+    at_every_await("try_acquire", make, async || all_free(&watcher, &["a"]).await).await;
 
     let make = async || {
         let locks = keeper.lock_all(["a", "b"]);
         boxed(async move { locks.run(|_| tokio::time::sleep(ms(3))).await.unwrap() })
     };
-    at_every_await("lock_all().run", make, async || nothing_left(&watcher, &["a", "b"]).await).await;
+    at_every_await("lock_all().run", make, async || all_free(&watcher, &["a", "b"]).await).await;
 }
 
 #[tokio::test]
-async fn questions_and_a_force_release() {
+async fn dropped_force_release_and_reads_leave_the_lock_usable() {
     let (peer, keeper) = connected(options()).await;
     let watcher = another(&peer, options()).await;
     let make = async || {
@@ -225,10 +225,10 @@ async fn questions_and_a_force_release() {
         let keeper = keeper.clone();
         boxed(async move { keeper.force_release("a", "test").await.unwrap() })
     };
-    // It is done or not, but never by half: whoever comes next finds a lock that works.
+    // It happened or not, but never halfway: the lock works for the next holder.
     let check = async || {
         watcher.force_release("a", "test").await.unwrap();
-        nothing_left(&watcher, &["a"]).await;
+        all_free(&watcher, &["a"]).await;
         watcher.lock("a").acquire().await.unwrap().release().await.unwrap();
     };
     at_every_await("force_release", make, check).await;
@@ -245,9 +245,9 @@ async fn questions_and_a_force_release() {
     at_every_await("locks and check_token", make, check).await;
 }
 
-/// An event that nobody waited for any more is there for whoever waits next.
+/// A dropped wait for an event leaves the event for the next wait.
 #[tokio::test]
-async fn the_next_event_is_not_lost_with_the_wait_for_it() {
+async fn dropped_wait_for_an_event_does_not_lose_it() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let mut events = keeper.events();
@@ -271,7 +271,7 @@ async fn the_next_event_is_not_lost_with_the_wait_for_it() {
 }
 
 #[tokio::test]
-async fn waits_that_end_while_the_connection_is_cut_leave_nothing() {
+async fn dropped_acquire_during_a_cut_leaves_nothing() {
     let (peer, keeper) = connected(options()).await;
     let watcher = another(&peer, options()).await;
     let make = async || {
@@ -288,13 +288,13 @@ async fn waits_that_end_while_the_connection_is_cut_leave_nothing() {
     };
     let check = async || {
         until("the cut has happened", || !peer.state().mute).await;
-        nothing_left(&watcher, &["a"]).await;
+        all_free(&watcher, &["a"]).await;
     };
     at_every_await("acquire", make, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drops_at_random_moments_on_two_threads() {
+async fn acquires_dropped_at_random_moments_leave_nothing() {
     let (peer, keeper) = connected(options()).await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -310,6 +310,6 @@ async fn drops_at_random_moments_on_two_threads() {
     while let Some(result) = soon(tasks.join_next()).await {
         result.unwrap();
     }
-    nothing_left(&keeper, &["a"]).await;
+    all_free(&keeper, &["a"]).await;
     drop(peer);
 }

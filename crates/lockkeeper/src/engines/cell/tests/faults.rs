@@ -1,4 +1,4 @@
-//! Lost replies, cut connections, lost sessions, nodes that do not lead or do not answer.
+//! Lost answers, cut connections, lost sessions, nodes that do not lead or do not answer.
 
 use lockkeeper_api::v1;
 
@@ -13,7 +13,7 @@ fn waiting(keeper: &Keeper, lock: &str) -> tokio::task::JoinHandle<Result<crate:
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_acquire_is_the_same_grant() {
+async fn retried_acquire_gets_the_same_grant() {
     let (peer, keeper) = connected(options()).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     peer.state().mute = true;
@@ -22,7 +22,7 @@ async fn a_lost_reply_to_acquire_is_the_same_grant() {
     peer.state().mute = false;
     peer.cut();
     let guard = soon(acquire).await.unwrap().unwrap();
-    assert_eq!(peer.count("acquire a"), 2, "the request was repeated");
+    assert_eq!(peer.count("acquire a"), 2, "the request was retried");
     assert_eq!(peer.state().table.last_token(), guard.token(), "and granted once");
     guard.check().unwrap();
     guard.release().await.unwrap();
@@ -30,7 +30,7 @@ async fn a_lost_reply_to_acquire_is_the_same_grant() {
 }
 
 #[tokio::test]
-async fn a_lost_grant_of_several_locks_that_lost_one_by_force_gives_the_others_back() {
+async fn lost_grant_of_several_locks_releases_the_rest_after_a_forced_release() {
     let (peer, keeper) = connected(options()).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     peer.state().mute = true;
@@ -42,11 +42,11 @@ async fn a_lost_grant_of_several_locks_that_lost_one_by_force_gives_the_others_b
     peer.cut();
     let refused = soon(acquire).await.unwrap();
     assert!(matches!(refused, Err(Error::NotHeld { .. })), "{refused:?}");
-    until("the other one is given back", || peer.holders("b") == 0).await;
+    until("the other lock is released", || peer.holders("b") == 0).await;
 }
 
 #[tokio::test]
-async fn a_waiter_keeps_its_place_over_a_cut() {
+async fn waiter_keeps_its_place_after_a_reconnect() {
     let (peer, first) = connected(options()).await;
     let (second, holder) = (another(&peer, options()).await, another(&peer, options()).await);
     let guard = holder.lock("a").acquire().await.unwrap();
@@ -61,7 +61,7 @@ async fn a_waiter_keeps_its_place_over_a_cut() {
             break;
         }
     }
-    until("one asks again", || peer.count("acquire a") >= 4).await;
+    until("the first waiter retries", || peer.count("acquire a") >= 4).await;
     assert_eq!(peer.waiting("a"), 2);
     guard.release().await.unwrap();
     let one = soon(one).await.unwrap().unwrap();
@@ -71,7 +71,7 @@ async fn a_waiter_keeps_its_place_over_a_cut() {
 }
 
 #[tokio::test]
-async fn a_repeated_release_counts_as_released() {
+async fn retried_release_succeeds() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     peer.state().mute = true;
@@ -84,7 +84,7 @@ async fn a_repeated_release_counts_as_released() {
 }
 
 #[tokio::test]
-async fn a_write_is_never_repeated() {
+async fn unanswered_write_is_not_retried() {
     let (peer, keeper) = connected(options()).await;
     peer.state().mute = true;
     let put = tokio::spawn({
@@ -101,21 +101,21 @@ async fn a_write_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn reads_are_repeated() {
+async fn unanswered_read_is_retried() {
     let (peer, keeper) = connected(options()).await;
     peer.state().deaf = true;
     let who = tokio::spawn({
         let keeper = keeper.clone();
         async move { keeper.who("a").await }
     });
-    until("it was asked", || peer.count("GetLock") == 1).await;
+    until("it was sent", || peer.count("GetLock") == 1).await;
     peer.state().deaf = false;
     peer.cut();
     soon(who).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_lost_session_loses_its_guards_and_its_waiters_ask_again() {
+async fn lost_session_loses_its_guards_and_its_waiters_retry() {
     for connected_meanwhile in [true, false] {
         let (peer, keeper) = connected(options()).await;
         let holder = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
@@ -128,7 +128,7 @@ async fn a_lost_session_loses_its_guards_and_its_waiters_ask_again() {
             peer.state().shut = true;
             peer.cut();
         }
-        // Only the keeper's own session.
+        // End only the keeper's own session.
         let session = keeper.session_ids().await.unwrap().remove(0).parse().unwrap();
         peer.state().end(session);
         peer.state().shut = false;
@@ -148,7 +148,7 @@ async fn a_lost_session_loses_its_guards_and_its_waiters_ask_again() {
 }
 
 #[tokio::test]
-async fn what_was_taken_away_in_our_absence_is_found_out() {
+async fn forced_release_during_a_disconnect_is_detected() {
     let (peer, keeper) = connected(options()).await;
     let operator = another(&peer, options()).await;
     let (gone, kept) = (keeper.lock("a").acquire().await.unwrap(), keeper.lock("b").acquire().await.unwrap());
@@ -162,39 +162,39 @@ async fn what_was_taken_away_in_our_absence_is_found_out() {
     assert_eq!(soon(both.lost()).await, Loss::TakenAway);
     kept.check().unwrap();
     drop(both);
-    until("the other one of two is given back", || peer.holders("c") == 0).await;
+    until("the other one of two is released", || peer.holders("c") == 0).await;
     drop(operator);
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_lead_sends_us_to_the_leader() {
+async fn redirect_to_the_leader_is_followed() {
     let (peer, keeper) = connected(options()).await;
     peer.state().fails =
         Some(v1::Error { code: "not_leader".into(), leader: "other:1".into(), ..Default::default() });
     let acquire = waiting(&keeper, "a");
-    until("it goes to the leader", || peer.state().opened.contains(&Some("other:1".into()))).await;
+    until("it connects to the leader", || peer.state().opened.contains(&Some("other:1".into()))).await;
     peer.state().fails = None;
     soon(acquire).await.unwrap().unwrap().release().await.unwrap();
-    // A write that was sent away did not happen, and goes to the leader as well.
+    // A redirected write did not happen, and is retried on the leader.
     peer.state().fails = Some(v1::Error { code: "not_leader".into(), ..Default::default() });
     let put = tokio::spawn({
         let value = keeper.value("k");
         async move { value.put("v").await }
     });
-    until("it is sent away", || peer.count("put") >= 1).await;
+    until("it is redirected", || peer.count("put") >= 1).await;
     peer.state().fails = None;
     soon(put).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn unavailable_is_tried_again_where_that_does_no_harm() {
+async fn unavailable_is_retried_where_it_is_safe() {
     let (peer, keeper) = connected(Options { request_timeout: ms(300), ..options() }).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     peer.state().fails =
         Some(v1::Error { code: "unavailable".into(), message: "no quorum".into(), ..Default::default() });
     let acquire = waiting(&keeper, "a");
-    until("it is repeated", || peer.count("acquire a") >= 3).await;
-    // A write that did not happen is repeated as well, for as long as a request may take.
+    until("it is retried", || peer.count("acquire a") >= 3).await;
+    // A write that did not happen is retried too, until the request timeout.
     let error = soon(keeper.value("k").put("v")).await.unwrap_err();
     assert_eq!(error, Error::Unavailable("no quorum: try again".into()));
     assert!(peer.count("put k") >= 2);
@@ -203,7 +203,7 @@ async fn unavailable_is_tried_again_where_that_does_no_harm() {
     peer.state().fails.as_mut().unwrap().may_have_happened = true;
     let asked = peer.count("put k");
     assert!(keeper.value("k").put("v").await.unwrap_err().may_have_happened());
-    assert_eq!(peer.count("put k"), asked + 1, "what may have happened is not repeated");
+    assert_eq!(peer.count("put k"), asked + 1, "an operation that may have happened is not retried");
     peer.state().fails.as_mut().unwrap().may_have_happened = false;
     let put = tokio::spawn({
         let value = keeper.value("k");
@@ -211,14 +211,14 @@ async fn unavailable_is_tried_again_where_that_does_no_harm() {
     });
     until("it is refused", || peer.count("put k") >= asked + 2).await;
     peer.state().fails = None;
-    assert_eq!(soon(put).await.unwrap(), Ok(1), "it was done, and once");
+    assert_eq!(soon(put).await.unwrap(), Ok(1), "the write happened once");
     let guard = soon(acquire).await.unwrap().unwrap();
     assert_eq!(peer.waiting("a"), 0);
     drop(guard);
 }
 
 #[tokio::test]
-async fn a_node_that_has_too_much_to_do_is_asked_again_when_it_said() {
+async fn overloaded_node_is_retried_after_its_pause() {
     let (peer, keeper) = connected(options()).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     let limit = |retry_after_ms| {
@@ -234,12 +234,12 @@ async fn a_node_that_has_too_much_to_do_is_asked_again_when_it_said() {
     let acquire = waiting(&keeper, "a");
     until("it is refused", || peer.count("acquire a") == 1).await;
     peer.state().fails = None;
-    // Somebody else's work does not make it come back earlier.
+    // Another request does not cause an earlier retry.
     keeper.lock("b").acquire().await.unwrap().release().await.unwrap();
     soon(acquire).await.unwrap().unwrap().release().await.unwrap();
     assert!(began.elapsed() >= ms(600), "{:?}", began.elapsed());
     assert_eq!(peer.count("acquire a"), 2);
-    // Whoever has not that much time learns it at once.
+    // A request without that much time fails at once.
     peer.state().fails = limit(60_000);
     let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
     assert_eq!(error, Error::Limit("too much".into()));
@@ -247,7 +247,7 @@ async fn a_node_that_has_too_much_to_do_is_asked_again_when_it_said() {
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn connect_error_names_the_address_and_the_next_step() {
     let peer = Peer::new();
     peer.state().shut = true;
     let error = super::super::start(&crate::engines::cell::CAPABILITIES, Arc::new(peer), &options())
@@ -263,7 +263,7 @@ async fn nobody_there() {
 }
 
 #[tokio::test]
-async fn limits_hold_while_there_is_no_connection() {
+async fn timeouts_apply_without_a_connection() {
     let (peer, keeper) = connected(Options { request_timeout: ms(200), ..options() }).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     peer.state().shut = true;
@@ -277,7 +277,7 @@ async fn limits_hold_while_there_is_no_connection() {
     assert_eq!(no_wait.0.unwrap_err().code(), "unavailable");
     assert!(no_wait.1 >= ms(200) && no_wait.1 <= wait.1, "{:?}, {:?}", no_wait.1, wait.1);
     assert_eq!(wait.0.unwrap_err().code(), "unavailable");
-    // Far below the limit of a caller that waits for ever.
+    // It must not take much longer than the limit.
     assert!(wait.1 >= ms(400) && wait.1 < ms(10_000), "{:?}", wait.1);
     assert_eq!(who.0.unwrap_err().code(), "unavailable");
     peer.state().shut = false;
@@ -286,19 +286,19 @@ async fn limits_hold_while_there_is_no_connection() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_was_given_up_is_cancelled_later() {
+async fn timed_out_acquire_is_cancelled_later() {
     let (peer, keeper) = connected(Options { request_timeout: ms(100), ..options() }).await;
     keeper.lock("warm").acquire().await.unwrap().release().await.unwrap();
     peer.state().mute = true;
     let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
     assert_eq!(error.code(), "unavailable");
-    assert_eq!(peer.holders("a"), 1, "it was granted, and nobody was told");
+    assert_eq!(peer.holders("a"), 1, "it was granted without an answer");
     peer.state().mute = false;
-    until("it is given back", || peer.holders("a") == 0).await;
+    until("it is released", || peer.holders("a") == 0).await;
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_renewals_is_left() {
+async fn link_without_answers_to_renewals_is_replaced() {
     let (peer, keeper) = connected(Options { ttl: ms(1_500), ..options() }).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     {

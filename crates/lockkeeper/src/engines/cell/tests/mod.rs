@@ -1,4 +1,4 @@
-//! The client against a node whose faults can be chosen.
+//! The client against a simulated node with selectable faults.
 
 mod cancel;
 mod faults;
@@ -27,7 +27,7 @@ fn options() -> Options {
     }
 }
 
-/// A node and a keeper that is connected to it.
+/// A node and a connected keeper.
 async fn connected(options: Options) -> (Peer, Keeper<Fenced>) {
     let peer = Peer::new();
     let keeper = another(&peer, options).await;
@@ -40,7 +40,7 @@ async fn another(peer: &Peer, options: Options) -> Keeper<Fenced> {
     Keeper::new(Box::new(engine), options)
 }
 
-/// Waits for a condition; a test that waits for ever fails.
+/// Waits for a condition, with a timeout.
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
@@ -52,9 +52,9 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A future that must end soon.
+/// Awaits a future with a timeout.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(5), future).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(5), future).await.expect("timed out")
 }
 
 const fn ms(ms: u64) -> Duration {

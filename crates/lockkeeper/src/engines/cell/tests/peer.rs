@@ -1,12 +1,12 @@
-//! A node made of the real lock table and no network, whose faults can be chosen: deaf, mute, slow, cut, gone.
+//! A simulated node with the real lock table, no network, and selectable faults: deaf, mute, slow, cut, gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::v1;
-use lockkeeper_api::v1::answer::Kind as Answered;
-use lockkeeper_api::v1::operation::Kind as Asked;
+use lockkeeper_api::v1::answer::Kind as AnswerKind;
+use lockkeeper_api::v1::operation::Kind as OperationKind;
 use lockkeeper_core::{
     Acquire, Batch, CellTime, Command, Effect, Fence, Freed, LockTable, Locks, Refusal, Reply, SessionId,
     Ticket, Token, Wait, Waiting,
@@ -14,9 +14,9 @@ use lockkeeper_core::{
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
-use crate::engines::cell::transport::{Answers, Frames, Link, Opening, Refused, Transport};
+use crate::engines::cell::transport::{Answers, Frames, Link, LinkError, Opening, Transport};
 
-/// The node. Clones share it.
+/// A simulated node. Clones share its state.
 #[derive(Clone)]
 pub(super) struct Peer {
     state: Arc<Mutex<State>>,
@@ -31,24 +31,24 @@ pub(super) struct State {
     next_stream: u64,
     attached: HashMap<SessionId, u64>,
     queued: HashMap<Ticket, Vec<(u64, u64)>>,
-    /// Carries out, but does not answer.
+    /// Executes operations, but does not answer.
     pub(super) mute: bool,
-    /// Neither carries out nor answers.
+    /// Neither executes operations nor answers.
     pub(super) deaf: bool,
-    /// Takes no frames, so that they pile up at the client.
+    /// Accepts no frames, so that they queue up in the client.
     pub(super) stalled: bool,
-    /// Ends no session by itself, as a cell without a leader.
+    /// Expires no sessions, like a cell without a leader.
     pub(super) frozen: bool,
     /// Neither renews nor answers renewals.
     pub(super) no_renewals: bool,
-    /// Lets nobody in.
+    /// Refuses connections.
     pub(super) shut: bool,
-    /// Answers this error to everything, and does nothing.
+    /// Answers every operation with this error, without executing it.
     pub(super) fails: Option<v1::Error>,
-    /// All operations that came in, in words.
+    /// All received operations, as text.
     pub(super) seen: Vec<String>,
     pub(super) frames: usize,
-    /// The leaders that clients were looking for when they came.
+    /// The leader that each connecting client looked for.
     pub(super) opened: Vec<Option<SmolStr>>,
 }
 
@@ -57,7 +57,7 @@ fn cell_time(started: Instant) -> CellTime {
 }
 
 impl Peer {
-    /// A node; its clock runs as long as the runtime does.
+    /// Creates a node whose clock runs as long as the runtime.
     pub(super) fn new() -> Peer {
         let peer = Peer { state: Arc::default() };
         let weak = Arc::downgrade(&peer.state);
@@ -93,7 +93,7 @@ impl Peer {
         state.table.lock_view(&lock.into(), state.table.now(), 100).waiting
     }
 
-    /// How many operations of this kind came in.
+    /// The number of received operations of this kind.
     pub(super) fn count(&self, kind: &str) -> usize {
         self.state().seen.iter().filter(|seen| seen.starts_with(kind)).count()
     }
@@ -106,10 +106,10 @@ impl Transport for Peer {
             let mut state = peer.state();
             state.opened.push(leader);
             if state.shut {
-                return Err(Refused::because("the node is shut"));
+                return Err(LinkError::new("the node is shut"));
             }
             let (frames, mut incoming) = mpsc::channel::<v1::ClientFrame>(1);
-            // Room for the answers to all that a test asks: this node has a frame for each, and drops what does not fit.
+            // Capacity for all answers of a test: this node sends a frame for each, and drops what does not fit.
             let (outgoing, answers) = mpsc::channel(1 << 17);
             state.next_stream += 1;
             let stream = state.next_stream;
@@ -120,7 +120,7 @@ impl Transport for Peer {
                     while peer.state().stalled {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
-                    peer.state().carry_out(stream, frame);
+                    peer.state().execute(stream, frame);
                 }
                 peer.state().streams.remove(&stream);
             });
@@ -163,12 +163,12 @@ impl State {
         }
     }
 
-    /// Ends a session, as if it had not been renewed.
+    /// Expires a session, as if it had not been renewed.
     pub(super) fn end(&mut self, session: SessionId) {
         self.expire(session);
     }
 
-    /// An operator takes a lock away.
+    /// Releases a lock by force, like an operator.
     pub(super) fn force(&mut self, lock: &str) {
         self.apply(Command::ForceRelease { lock: lock.into(), reason: "test".into(), by: "".into() })
             .unwrap();
@@ -191,12 +191,12 @@ impl State {
         match effect {
             Effect::Granted { ticket, grant, .. } => {
                 for (stream, id) in self.queued.remove(&ticket).unwrap_or_default() {
-                    self.answer(stream, id, Answered::Grant(wire_grant(&grant)));
+                    self.answer(stream, id, AnswerKind::Grant(wire_grant(&grant)));
                 }
             }
             Effect::Ended { ticket, refusal, .. } => {
                 for (stream, id) in self.queued.remove(&ticket).unwrap_or_default() {
-                    self.answer(stream, id, Answered::Error(wire_error(&refusal)));
+                    self.answer(stream, id, AnswerKind::Error(wire_error(&refusal)));
                 }
             }
             Effect::Freed { session, lock, token, why: Freed::Forced, .. } => {
@@ -230,21 +230,21 @@ impl State {
         }
     }
 
-    fn answer(&mut self, stream: u64, id: u64, kind: Answered) {
+    fn answer(&mut self, stream: u64, id: u64, kind: AnswerKind) {
         let answers = vec![v1::Answer { id, kind: Some(kind) }];
         self.send(stream, v1::ServerFrame { answers, events: vec![] });
     }
 
-    fn carry_out(&mut self, stream: u64, frame: v1::ClientFrame) {
+    fn execute(&mut self, stream: u64, frame: v1::ClientFrame) {
         self.frames += 1;
         for operation in frame.operations {
             let kind = operation.kind.unwrap();
-            self.seen.push(words(&kind));
+            self.seen.push(describe(&kind));
             if self.deaf || !self.streams.contains_key(&stream) {
                 continue;
             }
             if let Some(error) = self.fails.clone() {
-                self.answer(stream, operation.id, Answered::Error(error));
+                self.answer(stream, operation.id, AnswerKind::Error(error));
                 continue;
             }
             if let Some(answer) = self.run(stream, operation.id, kind) {
@@ -253,10 +253,10 @@ impl State {
         }
     }
 
-    fn run(&mut self, stream: u64, id: u64, kind: Asked) -> Option<Answered> {
+    fn run(&mut self, stream: u64, id: u64, kind: OperationKind) -> Option<AnswerKind> {
         let session = |text: &str| text.parse::<SessionId>().unwrap();
         let command = match kind {
-            Asked::OpenSession(request) => {
+            OperationKind::OpenSession(request) => {
                 self.next_session += 1;
                 let session = SessionId(self.next_session);
                 let owner = request.owner.into();
@@ -270,24 +270,24 @@ impl State {
                         Ok(_) => {
                             self.attached.insert(session, stream);
                             let ttl_ms = self.renew(session);
-                            Answered::OpenSession(v1::OpenSessionResponse {
+                            AnswerKind::OpenSession(v1::OpenSessionResponse {
                                 session: session.to_string(),
                                 ttl_ms,
                             })
                         }
-                        Err(refusal) => Answered::Error(wire_error(&refusal)),
+                        Err(refusal) => AnswerKind::Error(wire_error(&refusal)),
                     },
                 );
             }
-            Asked::KeepAlive(_) if self.no_renewals => return None,
-            Asked::KeepAlive(request) => {
+            OperationKind::KeepAlive(_) if self.no_renewals => return None,
+            OperationKind::KeepAlive(request) => {
                 let ttl_ms = request.sessions.iter().map(|text| self.renew(session(text))).collect();
-                return Some(Answered::KeepAlive(v1::KeepAliveAllResponse { ttl_ms }));
+                return Some(AnswerKind::KeepAlive(v1::KeepAliveAllResponse { ttl_ms }));
             }
-            Asked::Attach(request) => {
+            OperationKind::Attach(request) => {
                 let session = session(&request.session);
                 let Some(ttl_ms) = self.table.session(session).map(|session| session.ttl_ms) else {
-                    return Some(Answered::Error(wire_error(&Refusal::SessionLost)));
+                    return Some(AnswerKind::Error(wire_error(&Refusal::SessionLost)));
                 };
                 if let Some(older) = self.attached.insert(session, stream)
                     && older != stream
@@ -295,11 +295,11 @@ impl State {
                     self.streams.remove(&older);
                 }
                 let grants = self.table.grants_of(session).map(|grant| wire_grant(&grant)).collect();
-                return Some(Answered::Attach(v1::AttachResponse { ttl_ms, grants }));
+                return Some(AnswerKind::Attach(v1::AttachResponse { ttl_ms, grants }));
             }
-            Asked::GetLock(request) => {
+            OperationKind::GetLock(request) => {
                 let view = self.table.lock_view(&request.lock.as_str().into(), self.table.now(), 100);
-                return Some(Answered::Lock(v1::LockState {
+                return Some(AnswerKind::Lock(v1::LockState {
                     lock: request.lock,
                     capacity: view.capacity,
                     last_token: view.last_token.0,
@@ -317,32 +317,34 @@ impl State {
                     ..Default::default()
                 }));
             }
-            Asked::GetValue(request) => {
+            OperationKind::GetValue(request) => {
                 let value = self.table.value(&request.key).map(|value| v1::Value {
                     key: request.key.clone(),
                     value: value.bytes.to_vec(),
                     version: value.version,
                     token: value.token.0,
                 });
-                return Some(Answered::Value(value.unwrap_or_default()));
+                return Some(AnswerKind::Value(value.unwrap_or_default()));
             }
-            Asked::CheckToken(request) => {
+            OperationKind::CheckToken(request) => {
                 let lock = request.lock.as_str().into();
                 let valid = self.table.holds(&lock, Token(request.token));
                 let last_token = self.table.last_token_of(&lock).0;
-                return Some(Answered::CheckToken(v1::CheckTokenResponse { valid, last_token }));
+                return Some(AnswerKind::CheckToken(v1::CheckTokenResponse { valid, last_token }));
             }
-            Asked::Status(_) => {
-                return Some(Answered::Status(v1::StatusResponse { node_id: 7, ..Default::default() }));
+            OperationKind::Status(_) => {
+                return Some(AnswerKind::Status(v1::StatusResponse { node_id: 7, ..Default::default() }));
             }
-            Asked::HandOver(_) | Asked::TakeRate(_) | Asked::ObserveElection(_) => return None,
-            Asked::ListLocks(_) => return Some(Answered::Locks(v1::ListLocksResponse::default())),
-            Asked::GetHistory(_) => return Some(Answered::History(v1::LockHistory::default())),
-            Asked::GetAudit(_) => return Some(Answered::Audit(v1::Audit::default())),
-            Asked::Authenticate(_) => return Some(Answered::Done(v1::Done {})),
-            Asked::GetTop(_) => return Some(Answered::Top(v1::Top::default())),
-            Asked::GetWaitGraph(_) => return Some(Answered::WaitGraph(v1::WaitGraph::default())),
-            Asked::Acquire(request) => Command::Acquire(Acquire {
+            OperationKind::HandOver(_) | OperationKind::TakeRate(_) | OperationKind::ObserveElection(_) => {
+                return None;
+            }
+            OperationKind::ListLocks(_) => return Some(AnswerKind::Locks(v1::ListLocksResponse::default())),
+            OperationKind::GetHistory(_) => return Some(AnswerKind::History(v1::LockHistory::default())),
+            OperationKind::GetAudit(_) => return Some(AnswerKind::Audit(v1::Audit::default())),
+            OperationKind::Authenticate(_) => return Some(AnswerKind::Done(v1::Done {})),
+            OperationKind::GetTop(_) => return Some(AnswerKind::Top(v1::Top::default())),
+            OperationKind::GetWaitGraph(_) => return Some(AnswerKind::WaitGraph(v1::WaitGraph::default())),
+            OperationKind::Acquire(request) => Command::Acquire(Acquire {
                 request: Some(request.request.as_str().into()),
                 wait: wait(request.wait_ms, request.wait_forever),
                 lock_delay_ms: request.lock_delay_ms,
@@ -355,7 +357,7 @@ impl State {
                 capacity: request.capacity,
                 ..Acquire::new(session(&request.session), Locks::One(request.lock.into()))
             }),
-            Asked::AcquireAll(request) => Command::Acquire(Acquire {
+            OperationKind::AcquireAll(request) => Command::Acquire(Acquire {
                 request: Some(request.request.as_str().into()),
                 wait: wait(request.wait_ms, request.wait_forever),
                 ..Acquire::new(
@@ -363,29 +365,31 @@ impl State {
                     Locks::many(request.locks.into_iter().map(SmolStr::from)),
                 )
             }),
-            Asked::Release(request) => Command::Release {
+            OperationKind::Release(request) => Command::Release {
                 session: session(&request.session),
                 lock: request.lock.into(),
                 token: Token(request.token),
                 forget: request.forget,
             },
-            Asked::Cancel(request) => Command::Cancel {
+            OperationKind::Cancel(request) => Command::Cancel {
                 session: session(&request.session),
                 what: Waiting::Request(request.request.into()),
             },
-            Asked::CloseSession(request) => Command::CloseSession { session: session(&request.session) },
-            Asked::ForceRelease(request) => Command::ForceRelease {
+            OperationKind::CloseSession(request) => {
+                Command::CloseSession { session: session(&request.session) }
+            }
+            OperationKind::ForceRelease(request) => Command::ForceRelease {
                 lock: request.lock.into(),
                 reason: request.reason.into(),
                 by: "".into(),
             },
-            Asked::PutValue(request) => Command::PutValue {
+            OperationKind::PutValue(request) => Command::PutValue {
                 key: request.key.into(),
                 value: request.value.into(),
                 fence: fence(request.fence),
                 if_version: request.if_version,
             },
-            Asked::DeleteValue(request) => Command::DeleteValue {
+            OperationKind::DeleteValue(request) => Command::DeleteValue {
                 key: request.key.into(),
                 fence: fence(request.fence),
                 if_version: request.if_version,
@@ -396,28 +400,31 @@ impl State {
                 self.queued.entry(ticket).or_default().push((stream, id));
                 None
             }
-            Ok(Reply::Granted(grant)) => Some(Answered::Grant(wire_grant(&grant))),
-            Ok(Reply::Put { version }) => Some(Answered::PutValue(v1::PutValueResponse { version })),
+            Ok(Reply::Granted(grant)) => Some(AnswerKind::Grant(wire_grant(&grant))),
+            Ok(Reply::Put { version }) => Some(AnswerKind::PutValue(v1::PutValueResponse { version })),
             Ok(Reply::Forced { released, last_token }) => {
-                Some(Answered::ForceRelease(v1::ForceReleaseResponse { released, last_token: last_token.0 }))
+                Some(AnswerKind::ForceRelease(v1::ForceReleaseResponse {
+                    released,
+                    last_token: last_token.0,
+                }))
             }
-            Ok(_) => Some(Answered::Done(v1::Done {})),
-            Err(refusal) => Some(Answered::Error(wire_error(&refusal))),
+            Ok(_) => Some(AnswerKind::Done(v1::Done {})),
+            Err(refusal) => Some(AnswerKind::Error(wire_error(&refusal))),
         }
     }
 }
 
-fn words(kind: &Asked) -> String {
+fn describe(kind: &OperationKind) -> String {
     match kind {
-        Asked::OpenSession(request) => format!("open {}", request.ttl_ms),
-        Asked::KeepAlive(request) => format!("keep-alive {}", request.sessions.len()),
-        Asked::CloseSession(_) => "close".into(),
-        Asked::Acquire(request) => format!("acquire {} {}", request.lock, request.request),
-        Asked::AcquireAll(request) => format!("acquire-all {}", request.locks.join(",")),
-        Asked::Release(request) => format!("release {} {}", request.lock, request.forget),
-        Asked::Cancel(request) => format!("cancel {}", request.request),
-        Asked::Attach(_) => "attach".into(),
-        Asked::PutValue(request) => format!("put {}", request.key),
+        OperationKind::OpenSession(request) => format!("open {}", request.ttl_ms),
+        OperationKind::KeepAlive(request) => format!("keep-alive {}", request.sessions.len()),
+        OperationKind::CloseSession(_) => "close".into(),
+        OperationKind::Acquire(request) => format!("acquire {} {}", request.lock, request.request),
+        OperationKind::AcquireAll(request) => format!("acquire-all {}", request.locks.join(",")),
+        OperationKind::Release(request) => format!("release {} {}", request.lock, request.forget),
+        OperationKind::Cancel(request) => format!("cancel {}", request.request),
+        OperationKind::Attach(_) => "attach".into(),
+        OperationKind::PutValue(request) => format!("put {}", request.key),
         other => format!("{other:?}"),
     }
 }
@@ -439,7 +446,7 @@ fn wire_grant(grant: &lockkeeper_core::Grant) -> v1::Grant {
         locks: grant.locks.as_slice().iter().map(ToString::to_string).collect(),
         token: grant.token.0,
         mode: (grant.mode == lockkeeper_core::Mode::Shared) as i32,
-        // As for a brief request: the library makes it itself.
+        // Empty, as for a brief request: the library computes it.
         sequencer: String::new(),
     }
 }

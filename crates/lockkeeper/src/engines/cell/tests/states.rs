@@ -1,4 +1,4 @@
-//! Held, jeopardy, lost; and what `run` does about it.
+//! Guard states (held, jeopardy, lost), and how `run` reacts to them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,17 +7,17 @@ use crate::error::{Error, Loss};
 use crate::events::Event;
 use crate::guard::GuardState::{Held, Jeopardy, Lost};
 
-/// Says when it is dropped.
-struct Alarm(Arc<AtomicBool>);
+/// Sets a flag when it is dropped.
+struct DropFlag(Arc<AtomicBool>);
 
-impl Drop for Alarm {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 #[tokio::test]
-async fn a_guard_in_jeopardy_is_held_again_after_a_renewal() {
+async fn guard_in_jeopardy_is_held_again_after_a_renewal() {
     let (peer, keeper) = connected(Options { ttl: ms(200), grace: ms(5_000), ..options() }).await;
     let mut events = keeper.events();
     let guard = keeper.lock("a").acquire().await.unwrap();
@@ -43,9 +43,9 @@ async fn a_guard_in_jeopardy_is_held_again_after_a_renewal() {
     }
 }
 
-/// In jeopardy nobody knows who holds the lock: whether a write counts is for the gate to say, and for nobody else.
+/// In jeopardy the client cannot know who holds the lock: only the gate decides about a write.
 #[tokio::test]
-async fn a_write_in_jeopardy_is_accepted_or_refused_by_the_gate_alone() {
+async fn only_the_gate_decides_about_a_write_in_jeopardy() {
     let (peer, keeper) = connected(Options { ttl: ms(200), grace: ms(60_000), ..options() }).await;
     let rival = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
@@ -57,10 +57,10 @@ async fn a_write_in_jeopardy_is_accepted_or_refused_by_the_gate_alone() {
     assert_eq!(soon(changes.next()).await, Some(Held));
     assert_eq!(soon(changes.next()).await, Some(Jeopardy));
     let value = keeper.value("k").fence(&guard);
-    assert_eq!(soon(value.put("mine")).await, Ok(1), "nobody else has had the lock");
+    assert_eq!(soon(value.put("mine")).await, Ok(1), "no other client has held the lock");
     assert_eq!(guard.state(), Jeopardy);
 
-    // Somebody else is let in, and has not even written yet.
+    // Another client acquires the lock, but has not written yet.
     peer.state().force("a");
     let theirs = soon(rival.lock("a").acquire()).await.unwrap();
     let refused = soon(value.put("too late")).await.unwrap_err();
@@ -69,12 +69,12 @@ async fn a_write_in_jeopardy_is_accepted_or_refused_by_the_gate_alone() {
 }
 
 #[test]
-fn the_grace_is_45_seconds_unless_it_is_set() {
+fn default_grace_is_45_seconds() {
     assert_eq!(Options::default().grace, Duration::from_secs(45));
 }
 
 #[tokio::test]
-async fn a_guard_is_lost_after_the_grace_and_stays_lost() {
+async fn guard_is_lost_after_the_grace_and_stays_lost() {
     let (peer, keeper) = connected(Options { ttl: ms(150), grace: ms(150), ..options() }).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let mut changes = guard.changes();
@@ -92,11 +92,11 @@ async fn a_guard_is_lost_after_the_grace_and_stays_lost() {
     until("it is renewed", || peer.count("keep-alive") > renewals + 2).await;
     assert_eq!(guard.state(), Lost);
     assert_eq!(guard.check().unwrap_err(), Error::Lost { lock: "a".into(), why: Loss::GraceOver });
-    until("a lost guard does not keep its lock", || peer.holders("a") == 0).await;
+    until("the lock of the lost guard is released", || peer.holders("a") == 0).await;
 }
 
 #[tokio::test]
-async fn run_returns_what_the_work_returns_and_frees_the_lock() {
+async fn run_returns_the_output_and_releases_the_lock() {
     let (peer, keeper) = connected(options()).await;
     let lock = keeper.lock("a");
     let output = lock.run(|lease| async move {
@@ -111,18 +111,18 @@ async fn run_returns_what_the_work_returns_and_frees_the_lock() {
 }
 
 #[tokio::test]
-async fn run_drops_the_work_before_anybody_else_can_hold_the_lock() {
+async fn run_drops_the_work_before_another_client_holds_the_lock() {
     for _ in 0..5 {
         let (peer, keeper) = connected(Options { ttl: ms(200), ..options() }).await;
         let rival = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
         rival.lock("warm").acquire().await.unwrap().release().await.unwrap();
         let dropped = Arc::new(AtomicBool::new(false));
-        let alarm = Alarm(dropped.clone());
+        let flag = DropFlag(dropped.clone());
         let run = tokio::spawn(async move {
             keeper
                 .lock("a")
                 .run(|_lease| async move {
-                    let _alarm = alarm;
+                    let _flag = flag;
                     std::future::pending::<()>().await;
                 })
                 .await
@@ -130,7 +130,7 @@ async fn run_drops_the_work_before_anybody_else_can_hold_the_lock() {
         until("the work has begun", || peer.holders("a") == 1).await;
         let rivals = tokio::spawn(async move { rival.lock("a").acquire().await });
         until("the rival waits", || peer.waiting("a") == 1).await;
-        // The holder is cut off: it hears nothing, and nobody hears it.
+        // The holder is cut off in both directions.
         peer.state().no_renewals = true;
         let guard = soon(rivals).await.unwrap().unwrap();
         assert!(dropped.load(Ordering::SeqCst), "the work went on while the rival held the lock");
@@ -140,7 +140,7 @@ async fn run_drops_the_work_before_anybody_else_can_hold_the_lock() {
 }
 
 #[tokio::test]
-async fn run_with_a_grace_goes_on_in_jeopardy() {
+async fn run_with_a_grace_continues_in_jeopardy() {
     let (peer, keeper) = connected(Options { ttl: ms(150), ..options() }).await;
     let lock = keeper.lock("a").grace(ms(5_000));
     let run = tokio::spawn(async move {
@@ -148,7 +148,7 @@ async fn run_with_a_grace_goes_on_in_jeopardy() {
             while lease.state() == Held {
                 tokio::time::sleep(ms(2)).await;
             }
-            // Strict, also in the grace.
+            // `check` fails even in the grace.
             assert_eq!((lease.check().is_err(), lease.remaining()), (true, Duration::ZERO));
             while lease.state() == Jeopardy {
                 tokio::time::sleep(ms(2)).await;
@@ -168,7 +168,7 @@ async fn run_with_a_grace_goes_on_in_jeopardy() {
 }
 
 #[tokio::test]
-async fn run_with_a_grace_ends_when_it_is_over_or_the_loss_is_known() {
+async fn run_with_a_grace_ends_with_the_grace_or_a_known_loss() {
     let (peer, keeper) = connected(Options { ttl: ms(150), ..options() }).await;
     let lock = keeper.lock("a").grace(ms(200));
     let run = tokio::spawn(async move { lock.run(|_| std::future::pending::<()>()).await });
@@ -190,7 +190,7 @@ async fn run_with_a_grace_ends_when_it_is_over_or_the_loss_is_known() {
 }
 
 #[tokio::test]
-async fn a_grant_on_a_lease_that_has_run_out_is_not_handed_out() {
+async fn grant_with_an_expired_lease_is_not_returned() {
     let (peer, keeper) = connected(Options { ttl: ms(200), ..options() }).await;
     let holder = another(&peer, Options { ttl: Duration::from_secs(60), ..options() }).await;
     let guard = holder.lock("a").acquire().await.unwrap();
@@ -204,14 +204,14 @@ async fn a_grant_on_a_lease_that_has_run_out_is_not_handed_out() {
     guard.release().await.unwrap();
     until("it is granted", || peer.holders("a") == 1 && peer.waiting("a") == 0).await;
     tokio::time::sleep(ms(30)).await;
-    assert!(!waiter.is_finished(), "it must not say that it holds the lock");
+    assert!(!waiter.is_finished(), "it must not claim to hold the lock");
     peer.state().no_renewals = false;
     let guard = soon(waiter).await.unwrap().unwrap();
     assert_eq!(guard.state(), Held);
 }
 
 #[test]
-fn guards_and_futures_can_be_sent_and_shared() {
+fn guards_and_futures_are_send_and_sync() {
     fn both<T: Send + Sync>() {}
     fn send<T: Send>(_: &T) {}
     both::<crate::Guard>();

@@ -1,4 +1,4 @@
-//! What users do, with no faults.
+//! Ordinary use, without faults.
 
 use lockkeeper_core::Sequencer;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Loss};
 use crate::mode::Mode;
 
 #[tokio::test]
-async fn acquire_release_and_token_rise() {
+async fn tokens_increase_with_each_grant() {
     let (peer, keeper) = connected(options()).await;
     let first = soon(keeper.lock("a").acquire()).await.unwrap();
     assert_eq!(first.lock_name(), "a");
@@ -37,7 +37,7 @@ async fn two_tasks_of_one_keeper_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_dropped_guard_is_released_in_the_background() {
+async fn dropped_guard_is_released_in_the_background() {
     let (peer, keeper) = connected(options()).await;
     drop(keeper.lock("a").acquire().await.unwrap());
     until("the lock is free", || peer.holders("a") == 0).await;
@@ -52,7 +52,7 @@ async fn a_dropped_guard_is_released_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_guard_can_be_dropped_outside_of_the_runtime() {
+async fn guard_can_be_dropped_outside_the_runtime() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     std::thread::spawn(move || drop(guard)).join().unwrap();
@@ -60,7 +60,7 @@ async fn a_guard_can_be_dropped_outside_of_the_runtime() {
 }
 
 #[tokio::test]
-async fn shared_and_counted_locks() {
+async fn shared_and_counted_locks_admit_several_holders() {
     let (_peer, keeper) = connected(options()).await;
     let one = keeper.lock("s").shared().acquire().await.unwrap();
     let two = keeper.lock("s").mode(Mode::Shared).no_wait().acquire().await.unwrap();
@@ -74,7 +74,7 @@ async fn shared_and_counted_locks() {
 }
 
 #[tokio::test]
-async fn several_locks_at_once() {
+async fn several_locks_are_acquired_and_released_together() {
     let (peer, keeper) = connected(options()).await;
     let guard = soon(keeper.lock_all(["b", "a", "b"]).wait(ms(100)).acquire()).await.unwrap();
     assert_eq!(guard.lock_names().collect::<Vec<_>>(), ["a", "b"]);
@@ -83,13 +83,13 @@ async fn several_locks_at_once() {
     guard.release().await.unwrap();
     assert_eq!((peer.holders("a"), peer.holders("b")), (0, 0));
     drop(keeper.lock_all(["a", "b"]).acquire().await.unwrap());
-    until("all are given back", || peer.holders("a") + peer.holders("b") == 0).await;
+    until("all are released", || peer.holders("a") + peer.holders("b") == 0).await;
     let none: [&str; 0] = [];
     assert_eq!(keeper.lock_all(none).acquire().await.unwrap_err().code(), "invalid");
 }
 
 #[tokio::test]
-async fn a_ttl_of_its_own_has_a_session_of_its_own_and_all_are_renewed_together() {
+async fn each_ttl_has_a_session_and_all_are_renewed_together() {
     let (peer, keeper) = connected(options()).await;
     let _long = keeper.lock("a").acquire().await.unwrap();
     let _short = keeper.lock("b").ttl(ms(300)).acquire().await.unwrap();
@@ -101,7 +101,7 @@ async fn a_ttl_of_its_own_has_a_session_of_its_own_and_all_are_renewed_together(
 }
 
 #[tokio::test]
-async fn a_renewed_lock_outlives_its_ttl_by_far() {
+async fn renewed_lock_outlives_its_ttl() {
     const TTL: Duration = ms(1_000);
     let (peer, keeper) = connected(Options { ttl: TTL, ..options() }).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
@@ -112,13 +112,13 @@ async fn a_renewed_lock_outlives_its_ttl_by_far() {
     }
     assert_eq!(peer.holders("a"), 1);
     let renewals = peer.count("keep-alive") as u128;
-    // One in a third of the TTL, and fewer on a busy machine.
+    // One for each third of the TTL, and fewer on a busy machine.
     let most = 3 * started.elapsed().as_millis() / TTL.as_millis() + 1;
     assert!((4..=most).contains(&renewals), "{renewals} renewals, at most {most} are needed");
 }
 
 #[tokio::test]
-async fn an_impossible_ttl_is_told_to_all_who_asked_for_it() {
+async fn invalid_ttl_fails_all_its_acquires() {
     let (_peer, keeper) = connected(options()).await;
     let lock = keeper.lock("a").ttl(ms(1));
     let (one, two) = tokio::join!(lock.acquire(), lock.acquire());
@@ -127,7 +127,7 @@ async fn an_impossible_ttl_is_told_to_all_who_asked_for_it() {
 }
 
 #[tokio::test]
-async fn values_are_written_under_a_fence_and_a_version() {
+async fn value_writes_check_fence_and_version() {
     let (_peer, keeper) = connected(options()).await;
     assert_eq!(keeper.value("k").get().await.unwrap(), None);
     let old = keeper.lock("a").acquire().await.unwrap();
@@ -152,7 +152,7 @@ async fn values_are_written_under_a_fence_and_a_version() {
 }
 
 #[tokio::test]
-async fn who_status_tokens_and_force() {
+async fn operators_can_inspect_and_force_release() {
     let (_peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let state = keeper.who("a").await.unwrap();
@@ -167,7 +167,7 @@ async fn who_status_tokens_and_force() {
     assert_eq!(soon(guard.lost()).await, Loss::TakenAway);
     assert_eq!(guard.check().unwrap_err().code(), "lost");
     assert!(matches!(soon(events.next()).await, Some(crate::Event::GrantLost { lock, .. }) if lock == "a"));
-    // Somebody else takes it; the former holder's release does not touch that.
+    // After the next acquire, the former holder's release has no effect.
     let next = keeper.lock("a").no_wait().acquire().await.unwrap();
     assert_eq!(guard.release().await.unwrap_err().code(), "not_held");
     next.check().unwrap();
@@ -175,7 +175,7 @@ async fn who_status_tokens_and_force() {
 }
 
 #[tokio::test]
-async fn close_frees_everything_and_the_holders_know_it_first() {
+async fn close_releases_everything_and_holders_learn_it_first() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn({
@@ -195,7 +195,7 @@ async fn close_frees_everything_and_the_holders_know_it_first() {
 }
 
 #[tokio::test]
-async fn the_last_clone_and_guard_close_the_sessions() {
+async fn last_clone_and_guard_close_the_sessions() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     drop(keeper);
@@ -206,7 +206,7 @@ async fn the_last_clone_and_guard_close_the_sessions() {
 }
 
 #[tokio::test]
-async fn what_gathers_goes_into_one_frame() {
+async fn queued_operations_share_a_frame() {
     let (peer, keeper) = connected(options()).await;
     drop(keeper.lock("warm").acquire().await.unwrap());
     until("it is free", || peer.holders("warm") == 0).await;
@@ -224,7 +224,7 @@ async fn what_gathers_goes_into_one_frame() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_goes_before_what_is_asked_next_in_the_same_frame() {
+async fn release_and_next_acquire_share_a_frame_in_order() {
     let (peer, keeper) = connected(options()).await;
     let mut guard = keeper.lock("a").acquire().await.unwrap();
     let before = peer.state().frames;
@@ -236,11 +236,11 @@ async fn what_is_dropped_goes_before_what_is_asked_next_in_the_same_frame() {
     let frames = peer.state().frames - before;
     assert_eq!(frames, 10, "a release and the next acquire are one frame");
     let seen: Vec<_> = peer.state().seen.iter().rev().take(2).cloned().collect();
-    assert!(seen[0].starts_with("acquire") && seen[1].starts_with("release"), "the last first: {seen:?}");
+    assert!(seen[0].starts_with("acquire") && seen[1].starts_with("release"), "newest first: {seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_on_a_multi_thread_runtime_never_overlap() {
+async fn holders_on_a_multi_thread_runtime_never_overlap() {
     let (peer, keeper) = connected(options()).await;
     let inside = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();

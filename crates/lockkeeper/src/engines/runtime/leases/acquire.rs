@@ -1,4 +1,4 @@
-//! Acquire, for engines whose grants have leases of their own.
+//! Acquire, for engines whose grants have their own leases.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::grant::Grant;
 use crate::mode::Mode;
 
-/// Without a notification of a release, a waiter polls: after a random time between half of this and this.
+/// The poll interval of a waiter without notifications of releases; its upper half is random.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// An engine that waits on its server comes back at least this often.
+/// The longest single wait on a server.
 const WAIT_ON_SERVER_MAX: Duration = Duration::from_secs(3_600);
 
 impl<R: Recipe> Leases<R> {
@@ -36,10 +36,10 @@ impl<R: Recipe> Leases<R> {
         let request = &attempt.request;
         let first = first_name(&request.locks);
         let mut taking = Taking::new(self, attempt)?;
-        // Requests that can hold the lock together need not go one after the other; all others queue up in the order in
-        // which they came, before anything is sent.
-        let together = request.mode == Mode::Shared || request.capacity.is_some_and(|capacity| capacity > 1);
-        if (together || request.wait == Wait::No)
+        // Requests that can hold the lock together need not be serialized; all others enter the local queue in order,
+        // before anything is sent.
+        let can_share = request.mode == Mode::Shared || request.capacity.is_some_and(|capacity| capacity > 1);
+        if (can_share || request.wait == Wait::No)
             && self.runtime.queues.waiting(&first) == 0
             && let Some(grant) = taking.take(Duration::ZERO).await?
         {
@@ -54,10 +54,10 @@ impl<R: Recipe> Leases<R> {
             head = place.head() => head,
             () = attempt.until_wait_ends() => return Err(attempt.not_granted()),
         };
-        if !together && let Some(grant) = taking.take(Duration::ZERO).await? {
+        if !can_share && let Some(grant) = taking.take(Duration::ZERO).await? {
             return Ok(grant);
         }
-        // The first take may have lasted longer than the caller waits.
+        // The first take may have outlasted the caller's wait.
         if Moment::now() >= attempt.wait_ends {
             return Err(attempt.not_granted());
         }
@@ -84,17 +84,17 @@ impl<R: Recipe> Leases<R> {
     }
 }
 
-/// Several locks wait in the queue of one of them, always the same.
+/// The lock in whose queue a request for several locks waits: the first by name, so always the same one.
 fn first_name(locks: &Locks) -> SmolStr {
     locks.as_slice().iter().min().cloned().unwrap_or_default()
 }
 
-/// A take that may be under way on the server. Dropped while nobody knows whether it was granted, it is rolled back.
+/// A take that may be in progress on the server. If it is dropped with an unknown outcome, it is rolled back.
 struct Taking<'a, R: Recipe> {
     leases: &'a Arc<Leases<R>>,
     attempt: &'a Attempt,
     owner: OwnerId,
-    /// When the holder's lease ends, as of the last answer.
+    /// The time until the holder's lease ends, as of the last answer.
     free_in: Option<Duration>,
     armed: bool,
 }
@@ -108,7 +108,7 @@ impl<'a, R: Recipe> Taking<'a, R> {
         &self.attempt.request
     }
 
-    /// Repeats the take until there is an answer; `None` if the lock is busy.
+    /// Retries the take until there is an answer; `None` if the lock is busy.
     async fn take(&mut self, wait: Duration) -> Result<Option<Arc<Grant>>, Error> {
         let obtained = match R::WAITS_ON_SERVER && !wait.is_zero() {
             true => Obtained::AfterWait,
@@ -129,7 +129,7 @@ impl<'a, R: Recipe> Taking<'a, R> {
                         self.armed = false;
                         return Ok(Some(self.granted(lease, token, deadline)));
                     }
-                    // The lease ended before we heard of it: it is released, and taken again in another name.
+                    // The lease ended before its answer arrived: release it, and take the lock again as another owner.
                     self.leases.release_in_background(lease, self.request().ttl);
                     self.owner = OwnerId::random()?;
                 }
@@ -146,7 +146,7 @@ impl<'a, R: Recipe> Taking<'a, R> {
         }
     }
 
-    /// Renews the lease once; false if it is not surely held after that.
+    /// Renews the lease once; false if it is not certainly held afterwards.
     async fn renew(&self, deadline: &Deadline, lease: &R::Lease) -> bool {
         let sent = Moment::now();
         if !matches!(self.leases.recipe.renew(lease, self.request().ttl).await, Ok(true)) {
@@ -170,13 +170,13 @@ impl<'a, R: Recipe> Taking<'a, R> {
             works_in_jeopardy: request.works_in_jeopardy,
             lost: AtomicU8::new(0),
         });
-        // Known before it is held: a loss forgets it.
+        // Before the insertion into the holdings: a loss removes the key again.
         if let Some(key) = &self.attempt.key {
             self.leases.runtime.requests.granted(key, &grant);
         }
         let key = self.attempt.key.clone();
         let renew_at = self.leases.holdings.insert(Arc::clone(&grant), lease, request.ttl, key);
-        if renew_at.0 < self.leases.looks_at.load(Ordering::Acquire) {
+        if renew_at.0 < self.leases.next_check.load(Ordering::Acquire) {
             self.leases.rescheduled.notify_one();
         }
         grant

@@ -1,4 +1,4 @@
-//! What is held, by number.
+//! The held grants, by number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,22 +11,22 @@ use crate::events::Event;
 use crate::grant::Grant;
 use crate::guard::GuardState;
 
-/// A grant and how it is kept.
+/// A held grant and its renewal.
 pub(super) struct Held<L> {
     pub(super) grant: Arc<Grant>,
     pub(super) lease: L,
     pub(super) ttl: Duration,
     pub(super) key: Option<RequestKey>,
     renew_at: Moment,
-    /// A renewal is on its way.
+    /// A renewal is in flight.
     renewing: bool,
-    /// A release is on its way: no further renewal, and what a late one says is of no interest.
+    /// A release is in flight: no further renewals, and the answer of a late one is ignored.
     releasing: bool,
     in_jeopardy: bool,
 }
 
 impl<L> Held<L> {
-    fn is_kept(&self) -> bool {
+    fn is_renewable(&self) -> bool {
         !self.renewing && !self.releasing
     }
 }
@@ -54,7 +54,7 @@ impl<L: Clone> Holdings<L> {
         locked(&self.held)
     }
 
-    /// Answers when it has to be renewed.
+    /// Adds a grant and returns when its renewal is due.
     pub(super) fn insert(
         &self,
         grant: Arc<Grant>,
@@ -63,7 +63,7 @@ impl<L: Clone> Holdings<L> {
         key: Option<RequestKey>,
     ) -> Moment {
         let now = Moment::now();
-        // The lease counts from when the request was sent, which may be a while ago.
+        // The lease counts from when the request was sent, which may be some time ago.
         let left = grant.deadline.at().map_or(Duration::ZERO, |deadline| deadline.since(now));
         let renew_at = now.plus(left.min(ttl) / 3);
         let held =
@@ -76,7 +76,7 @@ impl<L: Clone> Holdings<L> {
         self.all().remove(&number)
     }
 
-    /// Whether a release is under way, or has been: then a loss is no news.
+    /// Whether the grant is being released or was released: then a loss is not reported.
     pub(super) fn is_releasing(&self, number: u64) -> bool {
         self.all().get(&number).is_none_or(|held| held.releasing)
     }
@@ -85,7 +85,7 @@ impl<L: Clone> Holdings<L> {
         self.all().drain().map(|(_, held)| held).collect()
     }
 
-    /// It stays in hand until the release was answered; but it is renewed no more.
+    /// Marks a grant as being released: it is no longer renewed, but remains until the release is answered.
     pub(super) fn begin_release(&self, number: u64) -> Option<L> {
         let mut held = self.all();
         let held = held.get_mut(&number)?;
@@ -93,11 +93,11 @@ impl<L: Clone> Holdings<L> {
         Some(held.lease.clone())
     }
 
-    /// What has to be renewed now.
+    /// Takes the renewals that are due.
     pub(super) fn take_due(&self, now: Moment) -> Vec<Due<L>> {
         let mut due = Vec::new();
         for (&number, held) in self.all().iter_mut() {
-            if held.is_kept() && held.renew_at <= now {
+            if held.is_renewable() && held.renew_at <= now {
                 held.renewing = true;
                 due.push(Due {
                     number,
@@ -110,11 +110,11 @@ impl<L: Clone> Holdings<L> {
         due
     }
 
-    /// When to look again.
-    pub(super) fn next_look(&self) -> Moment {
+    /// When the next renewal or deadline is due.
+    pub(super) fn next_due(&self) -> Moment {
         let mut next = Moment::NEVER;
         for held in self.all().values() {
-            if held.is_kept() {
+            if held.is_renewable() {
                 next = next.min(held.renew_at);
             }
             if !held.in_jeopardy {
@@ -124,7 +124,7 @@ impl<L: Clone> Holdings<L> {
         next
     }
 
-    /// A renewal was answered: the next one is due then.
+    /// Records an answered renewal and when the next one is due.
     pub(super) fn renewed(&self, number: u64, next: Moment) {
         if let Some(held) = self.all().get_mut(&number) {
             held.renewing = false;
@@ -132,8 +132,8 @@ impl<L: Clone> Holdings<L> {
         }
     }
 
-    /// What time alone has brought: into jeopardy, out of it, and those that are lost for good.
-    pub(super) fn look(&self) -> (Vec<Event>, Vec<u64>) {
+    /// Returns the changes of state: events of jeopardy and recovery, and the numbers of lost grants.
+    pub(super) fn check_states(&self) -> (Vec<Event>, Vec<u64>) {
         let (mut events, mut lost) = (Vec::new(), Vec::new());
         for (&number, held) in self.all().iter_mut() {
             let session = || smol_str::format_smolstr!("{number}");

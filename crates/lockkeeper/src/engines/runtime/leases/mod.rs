@@ -1,10 +1,10 @@
-//! Engines in which each grant has a lease of its own on the server: Redis, Redlock, PostgreSQL.
+//! Engines in which each grant has its own lease on the server: Redis, Redlock, PostgreSQL.
 //!
 //! ```text
-//! acquire   asks the server, waits for its turn, rolls back when it is dropped
-//! holdings  what is held, by number
+//! acquire   takes the lock on the server, waits for its turn, rolls back when it is dropped
+//! holdings  the held grants, by number
 //! renewal   one task for each keeper: renews each lease at a third of its time to live
-//! recipe    how the engine takes, renews and gives a lease back
+//! recipe    how the engine takes, renews and releases a lease
 //! ```
 
 mod acquire;
@@ -31,7 +31,7 @@ use crate::error::{Error, Loss};
 use crate::grant::Grant;
 use crate::options::Options;
 
-/// An engine whose grants have leases of their own.
+/// An engine whose grants have their own leases.
 pub(crate) type LeaseEngine<R> = ServerEngine<Leases<R>>;
 
 /// The leases of a keeper.
@@ -39,13 +39,13 @@ pub(crate) struct Leases<R: Recipe> {
     runtime: Runtime,
     recipe: R,
     holdings: Holdings<R::Lease>,
-    /// Told when a renewal is due before the renewal task looks again, and at the end.
+    /// Notified when a renewal is due before the next check of the renewal task, and on close.
     rescheduled: Arc<Notify>,
-    /// When the renewal task looks again, in nanoseconds on our clock.
-    looks_at: AtomicU64,
+    /// The next check of the renewal task, in nanoseconds on [`Moment`]'s clock.
+    next_check: AtomicU64,
 }
 
-/// Starts the engine. The recipe has reached its server already.
+/// Starts the engine. The recipe is already connected to its server.
 pub(crate) fn start<R: Recipe>(recipe: R, options: &Options) -> LeaseEngine<R> {
     let rescheduled = Arc::new(Notify::new());
     let leases = Arc::new(Leases {
@@ -53,14 +53,14 @@ pub(crate) fn start<R: Recipe>(recipe: R, options: &Options) -> LeaseEngine<R> {
         recipe,
         holdings: Holdings::default(),
         rescheduled: Arc::clone(&rescheduled),
-        looks_at: AtomicU64::new(0),
+        next_check: AtomicU64::new(0),
     });
     tokio::spawn(renewal::run(Arc::downgrade(&leases), rescheduled));
     ServerEngine::new(leases)
 }
 
 impl<R: Recipe> Leases<R> {
-    /// Records whether the server is reachable, by the result of a call.
+    /// Records from the result of a call whether the server is reachable.
     fn observed<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
         match &result {
             Err(Failure::Unreachable(why)) => self.runtime.note_disconnected(why),
@@ -69,7 +69,7 @@ impl<R: Recipe> Leases<R> {
         result
     }
 
-    /// Gives a lease back in the background, again and again until it has expired.
+    /// Releases a lease in the background, with retries until it has expired.
     fn release_in_background(self: &Arc<Self>, lease: R::Lease, ttl: Duration) {
         let leases = Arc::clone(self);
         self.runtime.background.spawn(async move {
@@ -101,13 +101,13 @@ impl<R: Recipe> Leases<R> {
         };
         Arc::clone(self).give_back(grant.number);
         Err(Error::Unknown(smol_str::format_smolstr!(
-            "\"{}\" may not be released ({why}): the release is repeated in the background, and the lock is free when \
-             its time to live is over at the latest",
+            "\"{}\" may still be held ({why}): the release is retried in the background, and the lock expires with its \
+             time to live",
             grant.name()
         )))
     }
 
-    /// Takes a grant out of the holdings, and its id out of the known requests.
+    /// Removes a grant from the holdings, and its ID from the known requests.
     fn remove(&self, number: u64) -> Option<holdings::Held<R::Lease>> {
         let held = self.holdings.remove(number)?;
         if let Some(key) = &held.key {
@@ -168,7 +168,7 @@ impl<R: Recipe> Kind for Leases<R> {
     }
 }
 
-/// Repeats a call until it is answered or the time is over.
+/// Retries a call until it is answered or the limit is reached.
 async fn retry<T, F>(limit: Duration, mut call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
@@ -189,12 +189,12 @@ where
     }
 }
 
-/// The same when nobody waits for the answer.
+/// Retries a call without a caller: a failure is only logged.
 async fn persist<T, F>(limit: Duration, call: impl FnMut() -> F)
 where
     F: Future<Output = Result<T, Failure>>,
 {
     if let Err(failure) = retry(limit, call).await {
-        tracing::debug!(?failure, "failed to release a lock: it is free when its time to live is over");
+        tracing::debug!(?failure, "failed to release a lock: it expires with its time to live");
     }
 }

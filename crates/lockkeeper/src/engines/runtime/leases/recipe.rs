@@ -1,4 +1,4 @@
-//! What an engine with a lease for each grant must know: how its server takes, renews and releases a lease.
+//! The recipe of an engine with a lease for each grant: how its server takes, renews and releases a lease.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,17 +12,16 @@ use crate::engines::AcquireRequest;
 use crate::engines::runtime::{Failure, Server, random_hex};
 use crate::error::Error;
 
-/// The recipe of an engine. Each call ends within the request timeout, but for the wait that it was given.
-/// `Unreachable` calls are repeated while there is time.
+/// The recipe of an engine. Each call ends within the request timeout, plus the wait that it was given. Calls that fail with
+/// `Unreachable` are retried while there is time.
 pub(crate) trait Recipe: Server {
-    /// What the recipe needs to know to renew and release.
+    /// The data needed to renew and release.
     type Lease: Clone + Send + Sync + 'static;
 
-    /// The server has a queue: [`take`](Recipe::take) waits there.
+    /// Whether the server has a queue in which [`take`](Recipe::take) waits.
     const WAITS_ON_SERVER: bool = false;
 
-    /// Takes the locks in the name of `owner`, or says that they are busy. Taking twice as the same owner is taking
-    /// once.
+    /// Takes the locks for `owner`, or returns that they are busy. Idempotent for the same owner.
     fn take(
         &self,
         request: &AcquireRequest,
@@ -30,21 +29,21 @@ pub(crate) trait Recipe: Server {
         wait: Duration,
     ) -> impl Future<Output = Result<Taken<Self::Lease>, Failure>> + Send;
 
-    /// Renews the lease; false if it is not ours any more.
+    /// Renews the lease; false if it is no longer ours.
     fn renew(&self, lease: &Self::Lease, ttl: Duration)
     -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// Releases the lease; false if it was not ours any more.
+    /// Releases the lease; false if it was no longer ours.
     fn release(&self, lease: &Self::Lease) -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// Rolls back a take whose answer nobody waits for.
+    /// Rolls back a take whose caller is gone.
     fn roll_back(
         &self,
         request: &AcquireRequest,
         owner: &OwnerId,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Subscribes to releases from now on, if the server publishes them.
+    /// Subscribes to releases, if the server publishes them.
     fn subscribe(&self, _request: &AcquireRequest) -> ReleaseEvents {
         ReleaseEvents::none()
     }
@@ -57,13 +56,13 @@ pub(crate) enum Taken<L> {
         token: Option<Token>,
         deadline: Arc<Deadline>,
     },
-    /// Somebody else holds it, for this long at most if the server knows.
+    /// Another owner holds the lock, for at most this long if the server knows.
     Busy {
         free_in: Option<Duration>,
     },
 }
 
-/// 20 random bytes: nobody else has the same, and nobody can guess it.
+/// 20 random bytes in hexadecimal: unique and unguessable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnerId(pub(crate) String);
 

@@ -1,4 +1,4 @@
-//! The renewal task of a keeper: renews each lease at a third of its time to live, and reports what the clock brings.
+//! The renewal task of a keeper: renews each lease at a third of its time to live, and reports jeopardy and losses.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,19 +16,19 @@ use crate::grant::Grant;
 
 /// Runs until the keeper is dropped or closed.
 pub(super) async fn run<R: Recipe>(leases: Weak<Leases<R>>, rescheduled: Arc<Notify>) {
-    // A slow answer to one renewal delays no other.
+    // Concurrent, so that a slow answer to one renewal delays no other.
     let mut renewals = FuturesUnordered::new();
     loop {
         let next = match leases.upgrade() {
             Some(leases) if !leases.runtime.is_closed() => {
-                leases.look();
+                leases.check_states();
                 for due in leases.holdings.take_due(Moment::now()) {
                     renewals.push(renew(Arc::clone(&leases), due));
                 }
-                // From here on whoever adds a lease that is due earlier notifies; what was added before is in `next`.
-                leases.looks_at.store(Moment::now().plus(SLICE).0, Ordering::Release);
-                let next = leases.holdings.next_look();
-                leases.looks_at.store(next.min(Moment::now().plus(SLICE)).0, Ordering::Release);
+                // From here on, an acquire that adds an earlier lease notifies; leases added before are in `next`.
+                leases.next_check.store(Moment::now().plus(SLICE).0, Ordering::Release);
+                let next = leases.holdings.next_due();
+                leases.next_check.store(next.min(Moment::now().plus(SLICE)).0, Ordering::Release);
                 next
             }
             _ => return,
@@ -44,7 +44,7 @@ pub(super) async fn run<R: Recipe>(leases: Weak<Leases<R>>, rescheduled: Arc<Not
 async fn renew<R: Recipe>(leases: Arc<Leases<R>>, due: Due<R::Lease>) {
     let Due { number, grant, lease, ttl } = due;
     let sent = Moment::now();
-    // A later answer would be useless.
+    // An answer after the time to live is useless.
     let answer = tokio::time::timeout(ttl, leases.recipe.renew(&lease, ttl)).await;
     let retry_in = (ttl / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
     match answer.map(|answer| leases.observed(answer)) {
@@ -62,9 +62,9 @@ async fn renew<R: Recipe>(leases: Arc<Leases<R>>, due: Due<R::Lease>) {
 }
 
 impl<R: Recipe> Leases<R> {
-    /// Reports what time has changed: jeopardy, recovery, losses.
-    fn look(self: &Arc<Self>) {
-        let (events, lost) = self.holdings.look();
+    /// Reports jeopardy, recovery and losses.
+    fn check_states(self: &Arc<Self>) {
+        let (events, lost) = self.holdings.check_states();
         for event in events {
             self.runtime.emit(event);
         }
@@ -77,11 +77,11 @@ impl<R: Recipe> Leases<R> {
         }
     }
 
-    /// The server says that the lease is not ours any more. Somebody took it away if its time was not over yet.
+    /// Handles a lease that is no longer ours: it was taken away if it had not expired yet.
     fn lost(&self, number: u64, grant: &Grant, asked: Moment) {
         let in_time = grant.deadline.at().is_ok_and(|deadline| asked < deadline);
         let why = if in_time { Loss::TakenAway } else { Loss::SessionExpired };
-        // While a release is under way, this is no loss.
+        // During a release this is not a loss.
         if !self.holdings.is_releasing(number) && self.remove(number).is_some() && grant.lose(why) {
             self.report_loss(grant, why);
         }

@@ -15,23 +15,23 @@ use crate::engines::runtime::{Claim, Failure, locked, random_hex};
 use crate::error::Error;
 use crate::grant::Grant;
 
-/// One acquire, and what it needs at each step.
+/// An acquire in progress.
 struct Acquire<'a, R: Recipe> {
     sessions: &'a Arc<Sessions<R>>,
     attempt: &'a Attempt,
     lock: SmolStr,
 }
 
-/// What a step leads to.
+/// Result of a step.
 enum Step {
     Granted(u64),
-    /// The session or the entry is gone: from the start.
-    Again,
+    /// The session or the entry is gone: start over.
+    Restart,
 }
 
 impl<R: Recipe> Sessions<R> {
     pub(super) async fn acquire_entry(self: &Arc<Self>, attempt: &Attempt) -> Result<Arc<Grant>, Error> {
-        // Several locks at once were refused.
+        // The validation refuses several locks.
         let lock = attempt.request.locks.as_slice()[0].clone();
         Acquire { sessions: self, attempt, lock }.run().await
     }
@@ -43,7 +43,7 @@ impl<R: Recipe> Acquire<'_, R> {
         loop {
             let place = self.sessions.runtime.queues.join(&self.lock);
             let head = match attempt.request.wait {
-                // Whoever does not wait stands in no queue.
+                // A request that does not wait skips the local queue.
                 Wait::No => None,
                 _ => Some(tokio::select! {
                     () = attempt.abandoned() => return Err(Error::Cancelled),
@@ -60,12 +60,12 @@ impl<R: Recipe> Acquire<'_, R> {
             drop(head);
             let entered = match entered {
                 Ok(Some(entered)) => self.granted_in_turn(&session, &ticket, entered).await,
-                Ok(None) => Ok(Step::Again),
+                Ok(None) => Ok(Step::Restart),
                 Err(error) => Err(error),
             };
             match entered {
                 Ok(Step::Granted(token)) => return Ok(self.granted(session, ticket, token)),
-                Ok(Step::Again) => {}
+                Ok(Step::Restart) => {}
                 Err(error) => {
                     self.leave_now(&session, &ticket, &error).await;
                     return Err(error);
@@ -87,7 +87,7 @@ impl<R: Recipe> Acquire<'_, R> {
         })
     }
 
-    /// A session, opened if need be.
+    /// Returns the session of the request; opens it if necessary.
     async fn session(&self) -> Result<Arc<Session<R>>, Error> {
         let request = &self.attempt.request;
         let kind = SessionKind { ttl: request.ttl, lock_delay: request.lock_delay };
@@ -113,7 +113,7 @@ impl<R: Recipe> Acquire<'_, R> {
         let limit = self.sessions.runtime.options.request_timeout;
         let mut backoff = Backoff::default();
         loop {
-            // Not dropped when the caller goes: an entry that is halfway in could not be told from none.
+            // Not dropped with the caller: a partially entered entry could not be distinguished from none.
             let entered = tokio::time::timeout(limit, recipe.enter(&session.inner, ticket, mode)).await;
             let why = match entered.unwrap_or_else(|_| Err(Failure::no_answer_within(limit))) {
                 Ok(entered) => return Ok(Some(entered)),
@@ -136,7 +136,7 @@ impl<R: Recipe> Acquire<'_, R> {
         }
     }
 
-    /// From the entry to the grant: at once, or after a wait.
+    /// Turns an entry into a grant, at once or after a wait.
     async fn granted_in_turn(
         &self,
         session: &Session<R>,
@@ -148,13 +148,13 @@ impl<R: Recipe> Acquire<'_, R> {
             Entered::Holds(token) => (token, Obtained::AtOnce),
             Entered::Waits => match self.wait(session, ticket).await? {
                 Step::Granted(token) => (token, Obtained::AfterWait),
-                Step::Again => return Ok(Step::Again),
+                Step::Restart => return Ok(Step::Restart),
             },
         };
         tokio::select! {
             biased;
             confirmed = confirmed(obtained, &session.deadline, session.confirmed()) => {
-                Ok(if confirmed { Step::Granted(token) } else { Step::Again })
+                Ok(if confirmed { Step::Granted(token) } else { Step::Restart })
             }
             () = self.attempt.abandoned() => Err(Error::Cancelled),
             () = self.attempt.until_given_up() => Err(Error::unavailable(
@@ -165,19 +165,19 @@ impl<R: Recipe> Acquire<'_, R> {
 
     async fn wait(&self, session: &Session<R>, ticket: &Ticket) -> Result<Step, Error> {
         let mut backoff = Backoff::default();
-        let mut trouble = None;
+        let mut last_failure = None;
         loop {
             let failure = tokio::select! {
                 biased;
                 () = self.attempt.abandoned() => return Err(Error::Cancelled),
-                () = session.lost() => return Ok(Step::Again),
-                () = self.attempt.until_wait_ends() => return Err(match trouble {
+                () = session.lost() => return Ok(Step::Restart),
+                () = self.attempt.until_wait_ends() => return Err(match last_failure {
                     Some(why) => self.unavailable(&why),
                     None => self.attempt.not_granted(),
                 }),
                 turn = self.sessions.recipe.wait(&session.inner, ticket) => match turn {
                     Ok(Some(token)) => return Ok(Step::Granted(token)),
-                    Ok(None) => return Ok(Step::Again),
+                    Ok(None) => return Ok(Step::Restart),
                     Err(failure) => failure,
                 },
             };
@@ -185,9 +185,9 @@ impl<R: Recipe> Acquire<'_, R> {
                 Failure::Refused(error) => return Err(error),
                 Failure::Gone => {
                     self.sessions.session_lost(session);
-                    return Ok(Step::Again);
+                    return Ok(Step::Restart);
                 }
-                Failure::Unreachable(why) => trouble = Some(why),
+                Failure::Unreachable(why) => last_failure = Some(why),
             }
             tokio::select! {
                 () = self.attempt.abandoned() => return Err(Error::Cancelled),
@@ -196,7 +196,8 @@ impl<R: Recipe> Acquire<'_, R> {
         }
     }
 
-    /// Leaves the queue after a failure. The caller hears of it when nothing is left behind, or soon.
+    /// Leaves the queue after a failure. Waits until the entry is gone, at most for the request timeout; not at all if the
+    /// server is unreachable.
     async fn leave_now(&self, session: &Arc<Session<R>>, ticket: &Arc<Ticket>, why: &Error) {
         if matches!(why, Error::Contended { .. }) {
             return;

@@ -1,10 +1,10 @@
-//! Engines with sessions of their own: etcd, ZooKeeper, Consul.
+//! Engines with sessions: etcd, ZooKeeper, Consul.
 //!
 //! ```text
-//! caller --request--> acquire (a task of its own: a dropped caller cancels it where that leaves nothing behind)
+//! caller --request--> acquire (its own task: a dropped caller cancels it where that leaves nothing behind)
 //!                        |-- session (one for each time to live; one task renews it at a third)
 //!                        |-- enter the queue, wait, confirm the session, grant
-//!                     held: number -> the entry that must leave the queue when the guard goes
+//!                     held: number -> the entry that must leave the queue when the guard is dropped
 //! ```
 
 mod acquire;
@@ -28,10 +28,10 @@ use crate::error::{Error, Loss};
 use crate::grant::Grant;
 use crate::options::Options;
 
-/// An engine whose grants live in sessions.
+/// An engine whose grants belong to sessions.
 pub(crate) type SessionEngine<R> = ServerEngine<Sessions<R>>;
 
-/// The sessions of a keeper, and what is held in them.
+/// The sessions of a keeper and their grants.
 pub(crate) struct Sessions<R: Recipe> {
     runtime: Runtime,
     recipe: Arc<R>,
@@ -39,17 +39,17 @@ pub(crate) struct Sessions<R: Recipe> {
     held: Mutex<HashMap<u64, Held<R>>>,
 }
 
-/// A grant that is in the server's queue in our name.
+/// A held grant and its entry in the server's queue.
 struct Held<R: Recipe> {
     grant: Arc<Grant>,
     session: Arc<Session<R>>,
     ticket: Arc<Ticket>,
     key: Option<RequestKey>,
-    /// Only while it is held for long.
+    /// Present only if the grant is held for longer than a renewal interval.
     watcher: Option<Watcher>,
 }
 
-/// Starts the engine. The recipe has reached its server already.
+/// Starts the engine. The recipe is already connected to its server.
 pub(crate) fn start<R: Recipe>(recipe: R, options: &Options) -> SessionEngine<R> {
     ServerEngine::new(Arc::new(Sessions {
         runtime: Runtime::new(options),
@@ -70,7 +70,7 @@ impl<R: Recipe> GiveBack for Sessions<R> {
 impl<R: Recipe> Kind for Sessions<R> {
     type Server = R;
 
-    /// An entry that is halfway in the queue cannot be told from one that never was.
+    /// A partially entered entry cannot be distinguished from none.
     const DROPPABLE: bool = false;
 
     fn runtime(&self) -> &Runtime {
@@ -96,7 +96,7 @@ impl<R: Recipe> Kind for Sessions<R> {
         self.pool.all().iter().map(|session| session.id.clone()).collect()
     }
 
-    /// Guards are lost first, then the sessions end.
+    /// Marks the guards as lost first, then closes the sessions.
     async fn shut_down(self: Arc<Self>) {
         let sessions = self.pool.all();
         for session in &sessions {
@@ -106,7 +106,7 @@ impl<R: Recipe> Kind for Sessions<R> {
         let held: Vec<_> = locked(&self.held).drain().collect();
         drop(held);
         for session in sessions {
-            // After its time to live it has ended by itself.
+            // After its time to live the session has expired by itself.
             let _ = tokio::time::timeout(session.ttl, self.close_session(&session)).await;
         }
         self.recipe.close().await;

@@ -1,4 +1,4 @@
-//! The sessions of a keeper: one for each time to live that is in use, opened when first needed.
+//! The sessions of a keeper: one for each time to live and lock-delay in use, opened on first use.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ pub(super) struct Session<R: Recipe> {
     pub(super) ttl: Duration,
     pub(super) deadline: Arc<Deadline>,
     pub(super) inner: R::Session,
-    /// When the last renewal that was acknowledged was sent.
+    /// When the last acknowledged renewal was sent.
     pub(super) acknowledged: watch::Sender<Moment>,
-    /// A renewal is needed now.
-    pub(super) wanted: Notify,
+    /// Notified when a renewal is needed at once.
+    pub(super) renew_now: Notify,
 }
 
 impl<R: Recipe> Session<R> {
-    /// Whether a renewal that was sent from now on is acknowledged; false if the session is lost instead.
+    /// Waits until a renewal sent from now on is acknowledged (true) or the session is lost (false).
     pub(super) async fn confirmed(&self) -> bool {
         let since = Moment::now();
         let mut acknowledged = self.acknowledged.subscribe();
@@ -39,7 +39,7 @@ impl<R: Recipe> Session<R> {
             if *acknowledged.borrow_and_update() >= since {
                 return true;
             }
-            self.wanted.notify_one();
+            self.renew_now.notify_one();
             if acknowledged.changed().await.is_err() {
                 return false;
             }
@@ -61,16 +61,16 @@ impl<R: Recipe> Session<R> {
     }
 }
 
-/// Sessions of one kind are shared.
+/// The kind of a session. Requests of one kind share a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SessionKind {
     pub(super) ttl: Duration,
     pub(super) lock_delay: Duration,
 }
 
-/// The place of a session.
+/// The slot of a session.
 pub(super) struct Slot<R: Recipe> {
-    /// Whoever comes first opens it; the others wait.
+    /// Held while the session is opened; other requests wait for it.
     opening: tokio::sync::Mutex<()>,
     session: Mutex<Option<Arc<Session<R>>>>,
 }
@@ -105,29 +105,29 @@ impl<R: Recipe> SessionPool<R> {
         locked(&self.slots).values().filter_map(|slot| slot.live()).collect()
     }
 
-    /// Takes a session that nobody uses out of its slot; false if somebody does.
+    /// Removes an idle session from its slot; false if it is in use.
     pub(super) fn take_if_idle(&self, kind: SessionKind, session: &Arc<Session<R>>) -> bool {
         let slot = self.slot(kind);
-        let mut place = locked(&slot.session);
-        // The place has one, its renewal task has one: with no third there is no guard and no request, and none can come
-        // while the place is locked.
+        let mut current = locked(&slot.session);
+        // The slot and the renewal task each own a reference: without a third there is no guard and no request, and while
+        // the slot is locked there will be none.
         let is_idle = Arc::strong_count(session) == 2
-            && place.as_ref().is_some_and(|found| Arc::ptr_eq(found, session));
+            && current.as_ref().is_some_and(|found| Arc::ptr_eq(found, session));
         if is_idle {
-            *place = None;
+            *current = None;
         }
         is_idle
     }
 }
 
 impl<R: Recipe> Sessions<R> {
-    /// The session of a kind; opens it if there is none.
+    /// Returns the session of a kind; opens it if there is none.
     pub(super) async fn session(self: &Arc<Self>, kind: SessionKind) -> Result<Arc<Session<R>>, Failure> {
         let slot = self.pool.slot(kind);
         if let Some(session) = slot.live() {
             return Ok(session);
         }
-        // On a task of its own: a session that was opened for a caller who has gone must not be forgotten.
+        // On its own task: the session must be registered even if the caller is dropped.
         let opening = tokio::spawn(Arc::clone(self).open_session(kind, slot));
         opening.await.unwrap_or(Err(Failure::Refused(Error::Closed)))
     }
@@ -154,7 +154,7 @@ impl<R: Recipe> Sessions<R> {
             deadline: Arc::new(Deadline::new(sent, ttl)),
             inner: session,
             acknowledged: watch::Sender::new(sent),
-            wanted: Notify::new(),
+            renew_now: Notify::new(),
         });
         if self.runtime.is_closed() {
             let _ = self.recipe.close_session(&session.inner).await;
@@ -165,7 +165,7 @@ impl<R: Recipe> Sessions<R> {
         Ok(session)
     }
 
-    /// The server says that a session has ended.
+    /// Handles a session that has ended on the server.
     pub(super) fn session_lost(&self, session: &Session<R>) {
         if session.deadline.at().is_ok() {
             session.deadline.lose(Loss::SessionExpired);

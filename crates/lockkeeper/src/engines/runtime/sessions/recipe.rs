@@ -1,5 +1,5 @@
-//! What an engine with sessions must know: how its server opens, renews and closes a session, and how a request enters
-//! the queue of a lock, waits there and leaves it.
+//! The recipe of an engine with sessions: how its server opens, renews and closes a session, and how a request enters the
+//! queue of a lock, waits there and leaves it.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -12,32 +12,32 @@ use crate::engines::runtime::{Claim, Failure, Server};
 
 /// The recipe of an engine.
 pub(crate) trait Recipe: Server {
-    /// What the recipe knows of a session.
+    /// The recipe's data of a session.
     type Session: Send + Sync + 'static;
 
-    /// Opens a session. If the answer is lost, the session must end by itself.
+    /// Opens a session. If the answer is lost, the session must expire by itself.
     fn open(
         &self,
         ttl: Duration,
         lock_delay: Duration,
     ) -> impl Future<Output = Result<Opened<Self::Session>, Failure>> + Send;
 
-    /// Renews a session; `Gone` only if the server says so. Called by one task at a time.
+    /// Renews a session; `Gone` only if the server reports it. Called by one task at a time.
     fn renew(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Called when renewals are not answered: the connection is not to be trusted.
+    /// Called when renewals are not answered: the connection may be dead.
     fn distrust_connection(&self) {}
 
-    /// Resolves when the session may be gone, or is: its guards are in jeopardy then, and it is renewed at once. Never
-    /// resolves on servers that do not report this.
+    /// Resolves when the session is or may be gone: then its guards are in jeopardy and it is renewed at once. Never resolves
+    /// on servers that do not report this.
     fn suspended(&self, _session: &Self::Session) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    /// Ends a session and everything in its name.
+    /// Closes a session and removes all its entries.
     fn close_session(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Enters the queue. The same ticket twice is one entry. Not dropped halfway, unless the keeper is closed.
+    /// Enters the queue. Idempotent for the same ticket. Not dropped halfway, unless the keeper is closed.
     fn enter(
         &self,
         session: &Self::Session,
@@ -53,8 +53,8 @@ pub(crate) trait Recipe: Server {
         ticket: &Ticket,
     ) -> impl Future<Output = Result<Option<u64>, Failure>> + Send;
 
-    /// Leaves the queue for good, whatever became of [`enter`](Recipe::enter): after `Ok` no entry of this ticket
-    /// exists, and none can appear. False if there was none.
+    /// Leaves the queue for good, whatever the outcome of [`enter`](Recipe::enter): after `Ok` no entry of this ticket exists
+    /// or can appear. False if there was none.
     fn leave(
         &self,
         session: &Self::Session,
@@ -69,7 +69,7 @@ pub(crate) trait Recipe: Server {
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// A session that was opened.
+/// An opened session.
 pub(crate) struct Opened<S> {
     pub(crate) id: String,
     pub(crate) session: S,
@@ -81,7 +81,7 @@ pub(crate) struct Opened<S> {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    /// Random: no entry of another time or process has the same name.
+    /// Random, so that no entry of an earlier run or another process has the same name.
     pub(crate) id: String,
     pub(crate) lock: SmolStr,
     pub(crate) claim: Claim,
@@ -102,21 +102,21 @@ impl Ticket {
     }
 }
 
-/// Whether an entry that does not hold the lock at once is wanted.
+/// Whether an entry that does not hold the lock at once stays in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Try {
-    /// At once or not at all.
+    /// The entry must hold the lock at once, or not be created.
     Once,
     Queue,
 }
 
-/// What became of an entry.
+/// Result of entering the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entered {
     /// It holds the lock, with this token.
     Holds(u64),
     /// It is in the queue.
     Waits,
-    /// It was wanted at once or not at all, and there is no entry.
+    /// The lock is busy, and there is no entry because of [`Try::Once`].
     Busy,
 }

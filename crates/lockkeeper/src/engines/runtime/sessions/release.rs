@@ -1,4 +1,4 @@
-//! Leaving the queue: by a release, by a dropped guard, or because the caller has gone.
+//! Leaving the queue: by a release, a dropped guard, or a dropped acquire.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::engines::runtime::{Failure, locked};
 use crate::error::{Error, Loss};
 use crate::grant::Grant;
 
-/// The task that sees when a grant is taken away. It ends with the grant.
+/// The task that detects when a grant is taken away. Aborted with the grant.
 pub(super) struct Watcher(pub(super) AbortHandle);
 
 impl Drop for Watcher {
@@ -29,7 +29,7 @@ impl<R: Recipe> Sessions<R> {
         }
         let (reply, left) = oneshot::channel();
         let sessions = Arc::clone(self);
-        // On a task of its own: a caller who goes away does not stop it half-way.
+        // On its own task, so that a dropped caller does not stop it halfway.
         self.runtime.background.spawn(async move {
             let _ = reply.send(sessions.leave(&held.session, &held.ticket).await);
         });
@@ -41,7 +41,7 @@ impl<R: Recipe> Sessions<R> {
             Ok(Err(_)) => Err(Error::Closed),
             Err(_) => Err(Error::Unknown(
                 format!(
-                    "{} did not answer within {timeout:?}: the lock may or may not be free yet; the release is repeated",
+                    "{} did not answer within {timeout:?}: the lock may still be held; the release is retried in the background",
                     self.recipe.address()
                 )
                 .into(),
@@ -49,7 +49,7 @@ impl<R: Recipe> Sessions<R> {
         }
     }
 
-    /// Takes a grant out of what is held.
+    /// Removes a grant from the held ones.
     pub(super) fn take(&self, number: u64) -> Option<Held<R>> {
         let held = locked(&self.held).remove(&number)?;
         if let Some(key) = &held.key {
@@ -65,13 +65,13 @@ impl<R: Recipe> Sessions<R> {
         });
     }
 
-    /// Leaves the queue, for as long as it takes; false if there was no entry.
+    /// Leaves the queue, with retries until it succeeds; false if there was no entry.
     pub(super) async fn leave(&self, session: &Session<R>, ticket: &Ticket) -> Result<bool, Error> {
         let mut backoff = Backoff::default();
         let mut may_have_left = false;
         loop {
             if session.is_lost() {
-                // Its entries end with it.
+                // The entries of a lost session are gone.
                 return Ok(false);
             }
             let limit = self.runtime.options.request_timeout;
@@ -93,11 +93,11 @@ impl<R: Recipe> Sessions<R> {
     }
 }
 
-/// Why a guard holds nothing any more.
+/// The error for a guard that no longer holds its lock.
 fn not_held(grant: &Grant) -> Error {
     match grant.deadline.at() {
         Err(Loss::Closed) => Error::Closed,
-        // Whoever lost the session did not only lose this lock.
+        // The session is lost, not only this lock.
         Err(_) => Error::SessionLost,
         Ok(_) => Error::NotHeld { lock: grant.name().clone() },
     }

@@ -1,4 +1,4 @@
-//! The task of a session: renewals, jeopardy, and the end of a session that nobody uses.
+//! The task of a session: renewals, jeopardy, and the close of an idle session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::engines::runtime::{Failure, locked};
 use crate::error::Loss;
 use crate::events::Event;
 
-/// A session with no guard and no request is closed after this long.
+/// A session without guards and requests is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// A renewal is not given up earlier than this, however short the time to live.
-const PATIENCE_MIN: Duration = Duration::from_millis(500);
+/// The shortest timeout of a renewal, however short the time to live.
+const RENEWAL_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
 impl<R: Recipe> Sessions<R> {
     pub(super) async fn keep_alive(self: Arc<Self>, kind: SessionKind, session: Arc<Session<R>>) {
@@ -32,7 +32,7 @@ impl<R: Recipe> Sessions<R> {
         }
     }
 
-    /// Renews until the session is lost (false) or nobody needs it (true).
+    /// Renews until the session is lost (false) or idle (true).
     async fn renew_until_idle(self: &Arc<Self>, kind: SessionKind, session: &Arc<Session<R>>) -> bool {
         let interval = session.ttl / 3;
         let mut last_used = Moment::now();
@@ -40,17 +40,17 @@ impl<R: Recipe> Sessions<R> {
         loop {
             let due = session.acknowledged.borrow().plus(interval);
             tokio::select! {
-                () = session.wanted.notified() => {}
+                () = session.renew_now.notified() => {}
                 () = self.recipe.suspended(&session.inner) => self.suspend(session),
                 () = sleep_towards(due) => if Moment::now() < due { continue },
             }
             let sent = Moment::now();
-            let limit = interval.max(PATIENCE_MIN);
+            let limit = interval.max(RENEWAL_TIMEOUT_MIN);
             let renewed = match tokio::time::timeout(limit, self.recipe.renew(&session.inner)).await {
                 Ok(renewed) => renewed,
                 Err(_) => {
                     self.recipe.distrust_connection();
-                    Err(Failure::unreachable(format!("renewals are not answered within {limit:?}")))
+                    Err(Failure::unreachable(format!("no answer to a renewal within {limit:?}")))
                 }
             };
             match renewed {
@@ -68,7 +68,7 @@ impl<R: Recipe> Sessions<R> {
                     backoff.wait().await;
                 }
                 Err(Failure::Refused(error)) => {
-                    // Rights can be taken away and given back: the deadline alone decides.
+                    // Permissions can be revoked and restored: only the deadline decides about a loss.
                     tracing::warn!(engine = self.recipe.capabilities().engine, %error, "failed to renew a session");
                     backoff.wait().await;
                 }
@@ -82,7 +82,7 @@ impl<R: Recipe> Sessions<R> {
         }
     }
 
-    /// Whether the session lives is unknown until it is renewed.
+    /// Marks the session as suspended until it is renewed.
     fn suspend(&self, session: &Session<R>) {
         let is_before_deadline = session.deadline.at().is_ok_and(|at| Moment::now() < at);
         if session.deadline.suspend() && is_before_deadline {
@@ -125,7 +125,8 @@ impl<R: Recipe> Sessions<R> {
         }
     }
 
-    /// Watches grants that are held for longer than a renewal: somebody may take them away. Short ones cost nothing.
+    /// Watches grants that are held for longer than a renewal interval, because they may be taken away. Shorter ones cost
+    /// nothing.
     fn watch_long_held(self: &Arc<Self>, session: &Arc<Session<R>>) {
         for held in locked(&self.held).values_mut() {
             if held.watcher.is_some() || !Arc::ptr_eq(&held.session, session) {
@@ -142,7 +143,7 @@ impl<R: Recipe> Sessions<R> {
                     }
                     backoff.wait().await;
                 }
-                // If the session is gone, this loss is no news.
+                // If the session is lost, the loss was already reported.
                 if session.confirmed().await
                     && grant.lose(Loss::TakenAway)
                     && let Some(sessions) = sessions.upgrade()

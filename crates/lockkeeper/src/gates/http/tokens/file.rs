@@ -1,8 +1,7 @@
-//! In a folder of this machine.
+//! Tokens in a local folder.
 //!
-//! One file, `tokens`, to which a line is added for each token that is higher than the one before:
-//! `<checksum> <token> <lock, percent-encoded>`. It is read when it is opened, and written anew when most of its lines are
-//! out of date.
+//! One file, `tokens`, gets a line for each token that is higher than the one before:
+//! `<checksum> <token> <lock, percent-encoded>`. It is read at the start, and rewritten when most of its lines are obsolete.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,16 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lockkeeper_core::Token;
 use smol_str::format_smolstr;
 
-use super::{LOCKS_MAX, Raising, Tokens, too_many};
+use super::{LOCKS_MAX, RaiseFuture, Tokens, too_many_locks};
 use crate::error::Error;
 use crate::gates::admit;
 use crate::gates::http::header::{decode, encode};
 
-/// Lines that are out of date and may stay.
-const OLD_LINES_MAX: usize = 10_000;
+/// The number of obsolete lines that may stay in the file.
+const OBSOLETE_LINES_MAX: usize = 10_000;
 
-/// Kept in a folder, and over restarts and power cuts: a higher token is on the disk before its request goes on. One process
-/// at a time has the folder.
+/// Token store in a local folder, durable across restarts and power losses: a higher token is on disk before its request
+/// proceeds. Only one process at a time can open the folder.
 #[derive(Debug, Clone)]
 pub struct FileTokens {
     shared: Arc<Shared>,
@@ -31,7 +30,7 @@ pub struct FileTokens {
 
 #[derive(Debug)]
 struct Shared {
-    // Invariant: what is here is on the disk, and no number ever goes down.
+    // Invariant: every entry is on disk, and no token ever decreases.
     highest: Mutex<HashMap<String, Token>>,
     journal: Mutex<Journal>,
 }
@@ -40,45 +39,45 @@ struct Shared {
 struct Journal {
     path: PathBuf,
     file: File,
-    /// Up to here it is sound.
+    /// The length of the valid part of the file.
     bytes: u64,
     lines: usize,
-    /// A failed write could not be taken back: what is at the end of the file is not known.
+    /// A failed write could not be undone: the end of the file is unknown.
     is_broken: bool,
-    /// Held for as long as the folder is ours.
+    /// The lock on the folder, held while it is open.
     _folder: File,
 }
 
 impl FileTokens {
-    /// Opens the folder, and makes it if it is not there.
+    /// Opens the folder; creates it if it does not exist.
     ///
     /// # Errors
     ///
     /// [`Error::Unavailable`] if it is in use by another process or cannot be written, [`Error::Fatal`] if it is damaged.
     pub fn open(folder: impl AsRef<Path>) -> Result<FileTokens, Error> {
         let folder = folder.as_ref();
-        let cannot = |error: io::Error| {
+        let failed = |error: io::Error| {
             Error::unavailable(format!(
-                "the tokens in {} cannot be opened ({error}): look at the folder, its rights and its disk",
+                "failed to open the tokens in {}: {error}; check the folder, its permissions and its disk",
                 folder.display()
             ))
         };
-        fs::create_dir_all(folder).map_err(cannot)?;
+        fs::create_dir_all(folder).map_err(failed)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .open(folder.join("in-use"))
-            .map_err(cannot)?;
+            .map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::unavailable(format!(
-                    "{} is in use by another process: stop that one, or choose another folder",
+                    "{} is in use by another process: stop it, or choose another folder",
                     folder.display()
                 )));
             }
-            Err(TryLockError::Error(error)) => return Err(cannot(error)),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let path = folder.join("tokens");
         let mut file = OpenOptions::new()
@@ -87,19 +86,19 @@ impl FileTokens {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(cannot)?;
+            .map_err(failed)?;
         let mut content = Vec::new();
-        file.read_to_end(&mut content).map_err(cannot)?;
+        file.read_to_end(&mut content).map_err(failed)?;
         let (highest, bytes, lines) = parse(&content).ok_or_else(|| {
             Error::Fatal(format_smolstr!(
-                "{} is damaged, and with it the highest tokens are lost. Make sure that no old holder is at work any more, then \
-                 remove it",
+                "{} is damaged and the highest tokens are lost. Make sure that no old holder is still running, then remove the \
+                 file",
                 path.display()
             ))
         })?;
-        // A line that a power cut tore was never relied on.
-        file.set_len(bytes).and_then(|()| file.sync_all()).map_err(cannot)?;
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(cannot)?;
+        // A line torn by a power loss was never acknowledged.
+        file.set_len(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
         let journal = Journal { path, file, bytes, lines, is_broken: false, _folder: lock };
         Ok(FileTokens {
             shared: Arc::new(Shared { highest: Mutex::new(highest), journal: Mutex::new(journal) }),
@@ -108,7 +107,7 @@ impl FileTokens {
 }
 
 impl Tokens for FileTokens {
-    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> Raising<'a> {
+    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> RaiseFuture<'a> {
         Box::pin(async move {
             match self.shared.highest().get(lock) {
                 Some(highest) if *highest >= token => return admit(token, *highest),
@@ -118,7 +117,7 @@ impl Tokens for FileTokens {
             match tokio::task::spawn_blocking(move || shared.write(lock, token)).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    Err(Error::unavailable(format!("the token could not be kept ({error}): try again")))
+                    Err(Error::unavailable(format!("failed to store the token ({error}): try again")))
                 }
             }
         })
@@ -130,18 +129,18 @@ impl Shared {
         self.highest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One at a time: the disk first, then the memory.
+    /// Writes a token to disk, then to memory; one at a time.
     fn write(&self, lock: String, token: Token) -> Result<(), Error> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let count = {
             let highest = self.highest();
             match highest.get(&lock) {
                 Some(known) if *known >= token => return admit(token, *known),
-                None if highest.len() >= LOCKS_MAX => return Err(too_many()),
+                None if highest.len() >= LOCKS_MAX => return Err(too_many_locks()),
                 _ => highest.len(),
             }
         };
-        if journal.lines > 2 * count + OLD_LINES_MAX {
+        if journal.lines > 2 * count + OBSOLETE_LINES_MAX {
             let all = self.highest().clone();
             journal.rewrite(&all)?;
         }
@@ -154,15 +153,17 @@ impl Shared {
 impl Journal {
     fn append(&mut self, lock: &str, token: Token) -> Result<(), Error> {
         if self.is_broken {
-            return Err(self.cannot(&"an earlier write failed and could not be taken back; start again"));
+            return Err(
+                self.write_error(&"an earlier write failed and could not be undone; restart the process")
+            );
         }
         let line = render(lock, token);
         let written =
             self.file.write_all_at(line.as_bytes(), self.bytes).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            let taken_back = self.file.set_len(self.bytes).and_then(|()| self.file.sync_data());
-            self.is_broken = taken_back.is_err();
-            return Err(self.cannot(&error));
+            let undone = self.file.set_len(self.bytes).and_then(|()| self.file.sync_data());
+            self.is_broken = undone.is_err();
+            return Err(self.write_error(&error));
         }
         self.bytes += line.len() as u64;
         self.lines += 1;
@@ -179,20 +180,20 @@ impl Journal {
                 fs::rename(&new, &self.path)?;
                 Ok(file)
             })
-            .map_err(|error| self.cannot(&error))?;
+            .map_err(|error| self.write_error(&error))?;
         (self.file, self.bytes, self.lines) = (replaced, text.len() as u64, all.len());
         let folder = self.path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-            // After a power cut the old file could be back, without what is added to the new one.
+            // After a power loss the old file could reappear, without the lines added to the new one.
             self.is_broken = true;
-            return Err(self.cannot(&error));
+            return Err(self.write_error(&error));
         }
         Ok(())
     }
 
-    fn cannot(&self, error: &dyn std::fmt::Display) -> Error {
+    fn write_error(&self, error: &dyn std::fmt::Display) -> Error {
         Error::unavailable(format!(
-            "{} cannot be written ({error}): nothing was passed on; look at the disk",
+            "failed to write {}: {error}; the request was not passed on; check the disk",
             self.path.display()
         ))
     }
@@ -211,7 +212,7 @@ fn parse_line(line: &[u8]) -> Option<(String, Token)> {
     Some((decode(lock)?, Token(token.parse().ok()?)))
 }
 
-/// The tokens, how many bytes and lines are sound; `None` if a line before the last is not.
+/// The tokens and the numbers of valid bytes and lines; `None` if a line before the last is invalid.
 fn parse(content: &[u8]) -> Option<(HashMap<String, Token>, u64, usize)> {
     let (mut highest, mut bytes, mut lines) = (HashMap::new(), 0, 0);
     for line in content.split_inclusive(|byte| *byte == b'\n') {
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn tokens_survive_and_a_torn_line_does_not() {
+    async fn tokens_survive_a_torn_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let tokens = FileTokens::open(folder.path()).unwrap();
         for token in [3, 5, 5] {
@@ -242,7 +243,7 @@ mod tests {
         drop(tokens);
         let path = folder.path().join("tokens");
         let whole = fs::read(&path).unwrap();
-        // Whatever is left of the line that was being written: the lines before it count.
+        // Wherever the last line is torn, the lines before it stay valid.
         let last = whole.len() - whole.iter().rev().skip(1).position(|byte| *byte == b'\n').unwrap() - 1;
         for cut in last..=whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_not_forgotten() {
+    fn damaged_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let mut text = render("a", Token(3)) + &render("b", Token(4));
         text.replace_range(9..10, "9");
@@ -266,9 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn old_lines_are_cleared_away() {
+    fn obsolete_lines_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let old: String = (1..=3 * OLD_LINES_MAX as u64).map(|token| render("a", Token(token))).collect();
+        let old: String =
+            (1..=3 * OBSOLETE_LINES_MAX as u64).map(|token| render("a", Token(token))).collect();
         fs::write(folder.path().join("tokens"), old).unwrap();
         let tokens = FileTokens::open(folder.path()).unwrap();
         tokens.shared.write("b".to_owned(), Token(1)).unwrap();

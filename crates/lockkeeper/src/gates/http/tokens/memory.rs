@@ -1,23 +1,23 @@
-//! In the memory of this process.
+//! Tokens in the memory of this process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use lockkeeper_core::Token;
 
-use super::{LOCKS_MAX, Raising, Tokens, too_many};
+use super::{LOCKS_MAX, RaiseFuture, Tokens, too_many_locks};
 use crate::error::Error;
 use crate::gates::admit;
 
-/// Forgotten when the process ends: for tests, and for resources that are themselves in memory.
+/// Token store in memory, lost when the process ends: for tests, and for resources that are in memory themselves.
 #[derive(Debug, Default)]
 pub struct MemoryTokens {
-    // Invariant: no number ever goes down.
+    // Invariant: no token ever decreases.
     highest: Mutex<HashMap<String, Token>>,
 }
 
 impl MemoryTokens {
-    /// Nothing is remembered yet.
+    /// Creates an empty store.
     pub fn new() -> MemoryTokens {
         MemoryTokens::default()
     }
@@ -26,7 +26,7 @@ impl MemoryTokens {
         let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
         match highest.get(lock) {
             Some(known) => admit(token, *known)?,
-            None if highest.len() >= LOCKS_MAX => return Err(too_many()),
+            None if highest.len() >= LOCKS_MAX => return Err(too_many_locks()),
             None => {}
         }
         highest.insert(lock.to_owned(), token);
@@ -35,7 +35,7 @@ impl MemoryTokens {
 }
 
 impl Tokens for MemoryTokens {
-    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> Raising<'a> {
+    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> RaiseFuture<'a> {
         Box::pin(std::future::ready(self.raise_now(lock, token)))
     }
 }

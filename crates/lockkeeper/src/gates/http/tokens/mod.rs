@@ -1,4 +1,4 @@
-//! Where the highest tokens are kept.
+//! Stores of the highest tokens.
 
 mod file;
 mod memory;
@@ -21,22 +21,22 @@ pub use self::postgres::PostgresTokens;
 pub use self::redis::RedisTokens;
 use crate::error::Error;
 
-/// What [`Tokens::raise`] returns.
-pub type Raising<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+/// Future returned by [`Tokens::raise`].
+pub type RaiseFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-/// A memory of the highest token of each lock.
+/// Store of the highest token of each lock.
 pub trait Tokens: Send + Sync + 'static {
-    /// Remembers the token if it is at least as high as the highest so far, else answers [`Error::StaleToken`]; in one
-    /// step. `Ok` means that no lower one is let in from now on, also after a restart if the memory survives one.
-    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> Raising<'a>;
+    /// Stores the token if it is at least the highest so far, else fails with [`Error::StaleToken`]; atomically.
+    ///
+    /// `Ok` means that no lower token is admitted from now on, including after a restart if the store is durable.
+    fn raise<'a>(&'a self, lock: &'a str, token: Token) -> RaiseFuture<'a>;
 }
 
-/// Locks that a memory in this process remembers. None may be forgotten, so there has to be an end.
+/// The most locks that a store in this process remembers. None may be forgotten, so their number is limited.
 const LOCKS_MAX: usize = 1_000_000;
 
-fn too_many() -> Error {
+fn too_many_locks() -> Error {
     Error::Limit(format_smolstr!(
-        "tokens of {LOCKS_MAX} locks are remembered, and none may be forgotten: use names that come again, or Tokens in a \
-         database"
+        "the store has tokens of {LOCKS_MAX} locks, its limit: reuse lock names, or store the tokens in a database"
     ))
 }

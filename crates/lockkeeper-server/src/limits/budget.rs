@@ -1,0 +1,331 @@
+//! A byte budget for each connection and each identity. It covers the memory that the node keeps for them: queued answers of
+//! a stream, bodies of HTTP answers that were not sent yet, and incomplete requests (S11).
+//!
+//! Above the budget of its connection, a read waits until the client has read earlier answers. Above the budget of its
+//! identity, and on streams above either, reads are refused with `limit`, because their answers may be large. Everything else
+//! is served: its answers are small, and renewals and releases are among it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+use crate::limits::turns::{Lanes, TurnPermit};
+
+/// Requests up to this size are accepted even above the budget of their identity: renewals and releases are small.
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
+/// Budget of one connection. Larger than the largest message.
+pub(crate) const CONNECTION_BYTES_MAX: usize = 6 << 20;
+/// Budget of all connections of one identity. All unauthenticated callers count as one identity.
+const IDENTITY_BYTES_MAX: usize = 128 << 20;
+/// A connection whose client reads nothing of its queued answers is closed after this time.
+pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
+/// When a refused caller should retry.
+const RETRY_AFTER_MS: u64 = 1_000;
+/// Above this number of identities, the budgets of unused ones are dropped.
+const IDENTITIES_KEPT: usize = 1_024;
+
+/// Counts bytes.
+#[derive(Debug)]
+struct Meter {
+    used: AtomicUsize,
+    max: usize,
+    /// Notified when bytes are freed.
+    freed: Notify,
+    /// Notified when the first byte is counted.
+    began: Notify,
+}
+
+impl Meter {
+    fn new(max: usize) -> Meter {
+        Meter { used: AtomicUsize::new(0), max, freed: Notify::new(), began: Notify::new() }
+    }
+
+    fn has_room(&self) -> bool {
+        self.used.load(Ordering::Relaxed) < self.max
+    }
+
+    fn is_idle(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == 0
+    }
+
+    fn add(&self, bytes: usize) {
+        if bytes > 0 && self.used.fetch_add(bytes, Ordering::Relaxed) == 0 {
+            self.began.notify_one();
+        }
+    }
+
+    fn sub(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.freed.notify_waiters();
+    }
+}
+
+/// The budget that all connections of one identity share.
+#[derive(Debug)]
+struct IdentityBudget {
+    meter: Meter,
+    lanes: Lanes,
+}
+
+impl IdentityBudget {
+    fn new() -> Arc<IdentityBudget> {
+        Arc::new(IdentityBudget { meter: Meter::new(IDENTITY_BYTES_MAX), lanes: Lanes::default() })
+    }
+}
+
+/// The budgets of all identities.
+#[derive(Debug, Default)]
+pub(crate) struct Budgets {
+    identities: Mutex<HashMap<Option<SmolStr>, Weak<IdentityBudget>>>,
+    lanes: Lanes,
+}
+
+impl Budgets {
+    fn identity(&self, identity: Option<SmolStr>) -> Arc<IdentityBudget> {
+        let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(budget) = identities.get(&identity).and_then(Weak::upgrade) {
+            return budget;
+        }
+        if identities.len() >= IDENTITIES_KEPT {
+            identities.retain(|_, budget| budget.strong_count() > 0);
+        }
+        let budget = IdentityBudget::new();
+        identities.insert(identity, Arc::downgrade(&budget));
+        budget
+    }
+
+    /// Returns the budget of a connection on behalf of an identity.
+    pub(crate) fn of(&self, connection: &ConnectionBudget, identity: Option<SmolStr>) -> ByteBudget {
+        ByteBudget {
+            connection: connection.clone(),
+            identity: self.identity(identity),
+            lanes: self.lanes.clone(),
+        }
+    }
+}
+
+/// The budget of one connection, whatever its protocol.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionBudget {
+    meter: Arc<Meter>,
+    /// When the client last read something, or when nothing was queued.
+    progress: Arc<Mutex<Instant>>,
+}
+
+impl Default for ConnectionBudget {
+    fn default() -> ConnectionBudget {
+        ConnectionBudget {
+            meter: Arc::new(Meter::new(CONNECTION_BYTES_MAX)),
+            progress: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
+}
+
+impl ConnectionBudget {
+    fn note_progress(&self) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Completes when answers are queued and the client has read nothing for too long.
+    pub(crate) async fn stalled(&self) {
+        self.note_progress();
+        loop {
+            // An idle connection needs no timer.
+            while self.meter.is_idle() {
+                self.meter.began.notified().await;
+                self.note_progress();
+            }
+            tokio::time::sleep(STALLED_FOR / 6).await;
+            if self.meter.is_idle() {
+                self.note_progress();
+            }
+            let last = *self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= STALLED_FOR {
+                return;
+            }
+        }
+    }
+}
+
+/// A connection's budget on behalf of an identity. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct ByteBudget {
+    connection: ConnectionBudget,
+    identity: Arc<IdentityBudget>,
+    /// The lanes of all identities together.
+    lanes: Lanes,
+}
+
+impl ByteBudget {
+    /// Returns the bytes counted for the connection.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.connection.meter.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns a budget that is shared with nothing else.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn standalone() -> ByteBudget {
+        Budgets::default().of(&ConnectionBudget::default(), None)
+    }
+
+    /// Waits until the connection is below its budget.
+    pub(crate) async fn wait_for_room(&self) {
+        loop {
+            let freed = self.connection.meter.freed.notified();
+            if self.connection.meter.has_room() {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// Refuses a read while the connection or the identity is above its budget: the answer may be large.
+    pub(crate) fn check_read(&self) -> Result<(), Failure> {
+        match (self.connection.meter.has_room(), self.identity.meter.has_room()) {
+            (true, true) => Ok(()),
+            (false, _) => {
+                Err(over_budget("unread answers fill the budget of this connection: read them first"))
+            }
+            (true, false) => {
+                Err(over_budget("unread answers fill the budget of this identity: read them first"))
+            }
+        }
+    }
+
+    /// Counts bytes until the charge is dropped. Never refused: the request was already admitted.
+    pub(crate) fn charge(&self, bytes: usize) -> Charge {
+        self.connection.meter.add(bytes);
+        self.identity.meter.add(bytes);
+        Charge { connection: Some(self.connection.clone()), identity: self.identity.clone(), bytes }
+    }
+
+    /// Counts bytes for the identity only.
+    pub(crate) fn charge_identity(&self, bytes: usize) -> Charge {
+        self.identity.meter.add(bytes);
+        Charge { connection: None, identity: self.identity.clone(), bytes }
+    }
+
+    /// Waits for the turn of a read whose cost grows with the table.
+    pub(crate) fn read_turn(&self) -> impl Future<Output = TurnPermit> + Send + use<> {
+        Lanes::read(&self.identity.lanes, &self.lanes)
+    }
+
+    /// Waits for the next turn of a stream that has used up its last one.
+    pub(crate) fn bulk_turn(&self) -> impl Future<Output = TurnPermit> + Send + use<> {
+        Lanes::bulk(&self.identity.lanes, &self.lanes)
+    }
+
+    /// Whether the identity is below its budget.
+    pub(crate) fn has_identity_room(&self) -> bool {
+        self.identity.meter.has_room()
+    }
+
+    /// Counts bytes of a request that is being received, or refuses them above a budget.
+    pub(crate) fn charge_request(&self, charge: &mut Charge, bytes: usize) -> Result<(), Failure> {
+        if self.connection.meter.used.load(Ordering::Relaxed) + bytes > self.connection.meter.max
+            || !self.identity.meter.has_room()
+        {
+            return Err(over_budget("too many bytes of requests and answers are in flight"));
+        }
+        charge.grow(bytes);
+        Ok(())
+    }
+}
+
+fn over_budget(why: &'static str) -> Failure {
+    Failure::Overload { why: why.into(), retry_after_ms: RETRY_AFTER_MS }
+}
+
+/// Bytes counted in a budget until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    /// None if counted for the identity only.
+    connection: Option<ConnectionBudget>,
+    // Holds the whole budget, which is dropped with its last reference.
+    identity: Arc<IdentityBudget>,
+    bytes: usize,
+}
+
+impl Charge {
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.identity.meter.add(bytes);
+        if let Some(connection) = &self.connection {
+            connection.meter.add(bytes);
+        }
+    }
+
+    /// Frees bytes that the client has read.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.identity.meter.sub(bytes);
+        if let Some(connection) = &self.connection {
+            connection.meter.sub(bytes);
+            connection.note_progress();
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let left = self.bytes;
+        self.shrink(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unread_bytes_stop_the_reads_of_their_connection_only() {
+        let budgets = Budgets::default();
+        let (one, other) = (ConnectionBudget::default(), ConnectionBudget::default());
+        let greedy = budgets.of(&one, Some("a".into()));
+        let mut charge = greedy.charge(CONNECTION_BYTES_MAX);
+        assert!(greedy.check_read().is_err());
+        assert!(budgets.of(&other, Some("a".into())).check_read().is_ok());
+        charge.shrink(1);
+        assert!(greedy.check_read().is_ok());
+    }
+
+    #[test]
+    fn unread_bytes_on_all_connections_stop_the_reads_of_their_identity_only() {
+        let budgets = Budgets::default();
+        let fill = |_| budgets.of(&ConnectionBudget::default(), None).charge(1 << 20);
+        let charges: Vec<Charge> = (0..IDENTITY_BYTES_MAX >> 20).map(fill).collect();
+        let fresh = ConnectionBudget::default();
+        assert!(budgets.of(&fresh, None).check_read().is_err());
+        assert!(budgets.of(&fresh, Some("other".into())).check_read().is_ok());
+        drop(charges);
+        assert!(budgets.of(&fresh, None).check_read().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_reads_nothing_is_stalled_and_one_that_reads_slowly_is_not() {
+        let connection = ConnectionBudget::default();
+        let idle = tokio::time::timeout(STALLED_FOR * 10, connection.stalled()).await;
+        assert!(idle.is_err(), "nothing is queued");
+        let mut charge = Budgets::default().of(&connection, None).charge(100);
+        let slow = async {
+            for _ in 0..20 {
+                tokio::time::sleep(STALLED_FOR / 2).await;
+                charge.shrink(1);
+            }
+        };
+        tokio::select! {
+            () = slow => {}
+            () = connection.stalled() => panic!("the client reads"),
+        }
+        let stalled = tokio::time::timeout(STALLED_FOR * 2, connection.stalled()).await;
+        assert!(stalled.is_ok(), "the client has stopped reading");
+    }
+}

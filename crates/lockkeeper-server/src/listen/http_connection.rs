@@ -1,0 +1,202 @@
+//! Serves a connection with HTTP/1 or HTTP/2, including gRPC.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use lockkeeper_net::net::Stream;
+use lockkeeper_net::tls::Visitor;
+
+use super::auth_layer::AuthLayer;
+use super::connection_limiter::{ConnectionPermit, Kind};
+use super::delivery::{DeliveryTracker, UnsentGrants};
+use super::wire_protocol::WireProtocol;
+use super::{FIRST_BYTES_WITHIN, Port};
+use crate::api::Api;
+use crate::limits::budget::ConnectionBudget;
+use crate::security::port_security::MemberPolicy;
+
+/// Interval of pings on an idle HTTP/2 connection.
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
+/// Flow-control window of an HTTP/2 stream and connection: bytes that hyper buffers until they are read. Not counted in the
+/// byte budget.
+const WINDOW_BYTES: u32 = 512 << 10;
+/// The window for members, identified by their certificate or by the port. Larger for snapshots over long distances.
+const MEMBERS_WINDOW_BYTES: u32 = 4 << 20;
+/// Largest HTTP/2 frame that peers may send. The entry of a busy node fits into one, and so into one write.
+const FRAME_BYTES: u32 = 64 << 10;
+/// Bytes that hyper buffers of each answer, besides what the budget counts.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
+/// Concurrent requests on one HTTP/2 connection, including waiting acquires.
+const STREAMS_MAX: u32 = 200;
+/// Buffer of an HTTP/1 connection. The head of a request must fit into it.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+/// How often to check whether access control was turned on during a connection.
+const ENFORCEMENT_CHECKED_EVERY: Duration = Duration::from_secs(60);
+/// Time for a closing connection to finish its pending answers.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// Lifetime of an overflow connection.
+const OVERFLOW_FOR: Duration = Duration::from_secs(5);
+
+/// The state of a connection, updated by its requests.
+#[derive(Debug)]
+pub(super) struct ConnectionState {
+    permit: Mutex<ConnectionPermit>,
+    /// Whether a request has arrived.
+    has_request: AtomicBool,
+    /// Whether a request was authenticated.
+    authenticated: AtomicBool,
+}
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CloseReason {
+    /// It has sent no request in time, or is an overflow connection whose lifetime is over.
+    Expired,
+    /// No request was authenticated although callers must be. Pending requests are still answered.
+    Unauthenticated,
+}
+
+/// Passed to the members' service with each request, to report that the request was a member's.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberProof(Arc<ConnectionState>);
+
+impl MemberProof {
+    pub(super) fn new(state: Arc<ConnectionState>) -> MemberProof {
+        MemberProof(state)
+    }
+
+    /// Marks the connection as a member's. If all member slots are taken, it keeps its kind.
+    pub(crate) fn accept(&self) {
+        self.0.authenticated.store(true, Ordering::Relaxed);
+        if let Err(why) = self.0.permit().move_to(Kind::Member) {
+            tracing::debug!(why, "failed to count a connection as a member's");
+        }
+    }
+}
+
+impl ConnectionState {
+    fn new(permit: ConnectionPermit) -> ConnectionState {
+        ConnectionState {
+            permit: Mutex::new(permit),
+            has_request: AtomicBool::new(false),
+            authenticated: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn permit(&self) -> MutexGuard<'_, ConnectionPermit> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a request.
+    pub(super) fn note_request(&self, is_authenticated: bool) {
+        self.has_request.store(true, Ordering::Relaxed);
+        if is_authenticated {
+            self.authenticated.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the connection is a member's.
+    pub(super) fn is_members(&self) -> bool {
+        self.permit().kind() == Kind::Member
+    }
+
+    /// Resolves when the connection must be closed: it has no request, no slot of its own, or no authentication although
+    /// callers must authenticate.
+    async fn close_due(&self, api: &Api) -> CloseReason {
+        if self.permit().kind() == Kind::Overflow {
+            tokio::time::sleep(OVERFLOW_FOR).await;
+            if self.permit().kind() == Kind::Overflow {
+                return CloseReason::Expired;
+            }
+        }
+        tokio::time::sleep(FIRST_BYTES_WITHIN).await;
+        if !self.has_request.load(Ordering::Relaxed) {
+            return CloseReason::Expired;
+        }
+        while !self.authenticated.load(Ordering::Relaxed) {
+            if api.is_enforced() {
+                return CloseReason::Unauthenticated;
+            }
+            tokio::time::sleep(ENFORCEMENT_CHECKED_EVERY).await;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Serves requests until one side ends.
+pub(super) async fn serve(
+    stream: Stream,
+    port: Port,
+    visitor: Visitor,
+    mut permit: ConnectionPermit,
+    protocol: WireProtocol,
+) {
+    if let Err(why) = permit.move_to(Kind::Client)
+        && permit.move_to(Kind::Overflow).is_err()
+    {
+        return port.api.shared().metrics.turned_away(why);
+    }
+    let is_members = !port.frames || port.members == MemberPolicy::Certified && visitor.member;
+    let window = if is_members { MEMBERS_WINDOW_BYTES } else { WINDOW_BYTES };
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // Set explicitly, because the builder would wait for the rest of a preface without a time limit.
+    builder = match protocol {
+        WireProtocol::Http2 => builder.http2_only(),
+        _ => builder.http1_only(),
+    };
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(FIRST_BYTES_WITHIN)
+        .max_buf_size(HTTP1_BUFFER_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HTTP2_PING_EVERY)
+        .max_frame_size(FRAME_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window);
+    let Port { router, api, members, hosts, .. } = port;
+    let state = Arc::new(ConnectionState::new(permit));
+    let visitor = Arc::new(visitor);
+    let unsent = UnsentGrants::default();
+    let budget = ConnectionBudget::default();
+    let stream = DeliveryTracker::new(stream, unsent.clone());
+    let auth_layer = AuthLayer {
+        router,
+        api: api.clone(),
+        visitor,
+        members,
+        hosts,
+        state: state.clone(),
+        unsent,
+        budget: budget.clone(),
+    };
+    let service = TowerToHyperService::new(auth_layer);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let reason = tokio::select! {
+        served = connection.as_mut() => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection ended with an error");
+            }
+            return;
+        }
+        () = budget.stalled() => {
+            return tracing::debug!("closed a connection: the client does not read its answers");
+        }
+        reason = state.close_due(&api) => reason,
+    };
+    tracing::debug!(?reason, "closing a connection");
+    if reason == CloseReason::Unauthenticated {
+        connection.as_mut().graceful_shutdown();
+        let ended = tokio::time::timeout(LAST_ANSWERS_WITHIN, connection).await;
+        drop(ended);
+    }
+}
