@@ -1,4 +1,4 @@
-//! What is not as safe as it could be in the set-up of a Redis.
+//! Checks of `lockkeeper doctor` for the configuration of a Redis.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,9 +8,9 @@ use crate::capabilities::Finding;
 use crate::engines::weak_spots::clock_off;
 use crate::error::Error;
 
-/// The facts that Redis tells about itself.
+/// The fields of `INFO`.
 pub(crate) async fn info(instance: &Instance) -> Result<Vec<(String, String)>, Error> {
-    let text: String = instance.ask(&redis::cmd("INFO")).await?;
+    let text: String = instance.query(&redis::cmd("INFO")).await?;
     Ok(text
         .lines()
         .filter_map(|line| line.trim_end().split_once(':'))
@@ -18,49 +18,50 @@ pub(crate) async fn info(instance: &Instance) -> Result<Vec<(String, String)>, E
         .collect())
 }
 
-pub(crate) fn fact<'a>(info: &'a [(String, String)], name: &str) -> &'a str {
-    info.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+/// The value of a field of `INFO`; empty if it is missing.
+pub(crate) fn field<'a>(info: &'a [(String, String)], name: &str) -> &'a str {
+    info.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
 }
 
-/// `alone`: this instance decides by itself, so what it forgets matters.
-pub(crate) async fn examine(instance: &Instance, alone: bool) -> Result<Vec<Finding>, Error> {
+/// `is_standalone`: this instance alone decides who holds a lock, so every loss of data matters.
+pub(crate) async fn examine(instance: &Instance, is_standalone: bool) -> Result<Vec<Finding>, Error> {
     let address = &instance.address;
     let info = info(instance).await?;
     let mut findings = Vec::new();
-    if fact(&info, "role") != "master" {
+    if field(&info, "role") != "master" {
         findings.push(Finding::new(
             "replica",
-            format!("Redis at {address} is a replica: it takes no locks"),
-            "name its primary",
+            format!("Redis at {address} is a replica, which cannot grant locks"),
+            "connect to its primary",
         ));
     }
-    let replicas: u32 = fact(&info, "connected_slaves").parse().unwrap_or(0);
+    let replicas: u32 = field(&info, "connected_slaves").parse().unwrap_or(0);
     if replicas > 0 {
         findings.push(Finding::new(
             "asynchronous-replicas",
             format!(
-                "Redis at {address} has {replicas} replica(s), which follow it with a delay: after a fail-over a lock that \
-                 was granted is forgotten, and two hold it"
+                "Redis at {address} has {replicas} asynchronous replica(s): a fail-over can lose a granted lock, which two \
+                 clients then hold at once"
             ),
-            "use these locks only where doing the work twice does no harm, and fence every write; or use an engine with \
+            "use these locks only for work that can safely be done twice, and fence every write; or use an engine with \
              durable tokens",
         ));
     }
-    if fact(&info, "cluster_enabled") == "1" {
+    if field(&info, "cluster_enabled") == "1" {
         findings.push(Finding::new(
             "cluster",
             format!(
-                "Redis at {address} is part of a cluster: locks on other slots cannot be reached from here"
+                "Redis at {address} is part of a Redis Cluster: locks in the slots of other nodes cannot be acquired"
             ),
-            "use a Redis of its own for locks",
+            "use a standalone Redis for locks",
         ));
     }
-    findings.extend(persistence(instance, &info, alone).await?);
-    let policy = fact(&info, "maxmemory_policy");
-    if fact(&info, "maxmemory") != "0" && policy != "noeviction" {
+    findings.extend(persistence(instance, &info, is_standalone).await?);
+    let policy = field(&info, "maxmemory_policy");
+    if field(&info, "maxmemory") != "0" && policy != "noeviction" {
         findings.push(Finding::new(
             "eviction",
-            format!("Redis at {address} throws keys away when memory is short ({policy}): a lock can vanish"),
+            format!("Redis at {address} evicts keys when it is out of memory ({policy}): a held lock can be deleted"),
             "set maxmemory-policy noeviction",
         ));
     }
@@ -72,42 +73,45 @@ pub(crate) async fn examine(instance: &Instance, alone: bool) -> Result<Vec<Find
 async fn persistence(
     instance: &Instance,
     info: &[(String, String)],
-    alone: bool,
+    is_standalone: bool,
 ) -> Result<Option<Finding>, Error> {
     let address = &instance.address;
     let config: Result<Vec<String>, Error> =
-        instance.ask(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+        instance.query(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
     let fsync = match config {
         Ok(pair) => pair.get(1).cloned().unwrap_or_default(),
         Err(Error::Forbidden(_)) | Err(Error::Unavailable(_)) => {
             return Ok(Some(Finding::new(
                 "missing-rights",
                 format!(
-                    "Redis at {address} does not tell its configuration: persistence cannot be looked at"
+                    "Redis at {address} does not allow this user to read its configuration: persistence was not checked"
                 ),
-                "allow the user +config|get, or look at appendonly and appendfsync yourself",
+                "grant the user +config|get, or check appendonly and appendfsync yourself",
             )));
         }
         Err(error) => return Err(error),
     };
-    let after = if alone {
-        "after a restart all locks are free, and two hold what one held before"
+    let consequence = if is_standalone {
+        "a restart frees locks that are still held, and another client can acquire them"
     } else {
-        "after a restart this instance votes again for locks that are still held; with two of them a lock can be granted twice"
+        "after a restart this instance votes again for locks that are still held; if a majority votes twice, a lock is \
+         granted twice"
     };
-    Ok(match (fact(info, "aof_enabled"), fsync.as_str()) {
+    Ok(match (field(info, "aof_enabled"), fsync.as_str()) {
         ("1", "always") => None,
         ("1", fsync) => Some(Finding::new(
             "loses-the-last-second",
             format!(
-                "Redis at {address} writes its log to disk {fsync}: {after}, for locks of the last second"
+                "Redis at {address} syncs its append-only file with appendfsync {fsync}, so a crash can lose the last second of \
+                 writes: {consequence}"
             ),
-            "set appendfsync always, or do not restart it for longer than the longest time to live",
+            "set appendfsync always, or keep a crashed instance down for longer than the longest time to live",
         )),
         _ => Some(Finding::new(
             "no-persistence",
-            format!("Redis at {address} keeps no log on disk: {after}"),
-            "set appendonly yes and appendfsync always, or do not restart it for longer than the longest time to live",
+            format!("Redis at {address} has no append-only file: {consequence}"),
+            "set appendonly yes and appendfsync always, or keep a crashed instance down for longer than the longest time \
+             to live",
         )),
     })
 }

@@ -1,5 +1,5 @@
--- Frees a lock whoever holds it, and makes every token so far stale.
--- KEYS: the lock, the counter of tokens. Answers how many held it, and the new last token.
+-- Releases a lock by force and invalidates all earlier tokens.
+-- KEYS: the lock, the token counter. Returns the number of holders and the new last token.
 local type = redis.call('TYPE', KEYS[1]).ok
 local holders = 0
 if type == 'string' then

@@ -1,4 +1,4 @@
-//! Take, renew and release as scripts: each is one atomic step on the server.
+//! Scripts that take, renew and release a lock: each runs atomically on the server.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,14 +19,14 @@ static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("renew.lua")));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("release.lua")));
 
-/// A lease: in whose name, and on which keys.
+/// A lease: its owner and its keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     pub(crate) owner: OwnerId,
     pub(crate) keys: Arc<[String]>,
 }
 
-/// Where a lock is kept.
+/// The key of a lock.
 pub(crate) fn key(lock: &str) -> String {
     format!("lockkeeper:lock:{lock}")
 }
@@ -43,7 +43,7 @@ pub(super) async fn take(
     instance: &Instance,
     request: &AcquireRequest,
     owner: &OwnerId,
-    described: &str,
+    owner_label: &str,
 ) -> Result<Taken<Lease>, Error> {
     let keys = keys(request);
     let kind = match (request.mode, request.capacity.unwrap_or(1)) {
@@ -56,9 +56,9 @@ pub(super) async fn take(
         script.key(key);
     }
     script.key(COUNTER).arg(&owner.0).arg(milliseconds(request.ttl)).arg(kind);
-    script.arg(request.permits.unwrap_or(1)).arg(described);
+    script.arg(request.permits.unwrap_or(1)).arg(owner_label);
     let sent = Moment::now();
-    match instance.run::<(i64, Value)>(&script).await? {
+    match instance.run_script::<(i64, Value)>(&script).await? {
         (1, token) => Ok(Taken::Granted {
             lease: Lease { owner: owner.clone(), keys },
             token: Some(Token(redis::from_redis_value(token).unwrap_or_default())),
@@ -74,11 +74,11 @@ pub(super) async fn take(
             let name = &request.locks.as_slice()[0];
             Err(match redis::from_redis_value::<String>(other).unwrap_or_default().as_str() {
                 "s" => Error::Contended { lock: name.clone() },
-                number if number.parse::<u32>().is_ok() => Error::invalid(format!(
-                    "\"{name}\" has a capacity of {number} now: ask for the same, or wait until it is free"
+                capacity if capacity.parse::<u32>().is_ok() => Error::invalid(format!(
+                    "\"{name}\" is in use with capacity {capacity}: request the same capacity, or wait until it is free"
                 )),
                 kind => Error::invalid(format!(
-                    "the key of \"{name}\" is used for something else, a {kind}: choose another name"
+                    "the key of \"{name}\" holds a {kind} that is not a lock: choose another name, or delete the key"
                 )),
             })
         }
@@ -91,24 +91,24 @@ pub(crate) async fn renew(instance: &Instance, lease: &Lease, ttl: Duration) -> 
         script.key(key);
     }
     script.arg(&lease.owner.0).arg(milliseconds(ttl));
-    Ok(instance.run::<i64>(&script).await? == 1)
+    Ok(instance.run_script::<i64>(&script).await? == 1)
 }
 
-/// False unless all of it was held.
+/// Releases a lease; false unless all its locks were held.
 pub(crate) async fn release(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
     let mut script = RELEASE.prepare_invoke();
     for key in lease.keys.iter() {
         script.key(key);
     }
     script.arg(&lease.owner.0);
-    Ok(instance.run::<usize>(&script).await? == lease.keys.len())
+    Ok(instance.run_script::<usize>(&script).await? == lease.keys.len())
 }
 
-/// The same in one message with the whole script: it works on an instance that receives it late, when nobody is left to
-/// send the script after its hash.
+/// Releases a lease with a single EVAL that contains the script. Unlike EVALSHA, it takes effect even if it arrives after
+/// the client has stopped waiting: no second message is needed when the server does not know the script.
 #[cfg(feature = "redlock")]
 pub(crate) async fn release_with_script(instance: &Instance, lease: &Lease) -> Result<bool, Error> {
     let mut eval = redis::cmd("EVAL");
     eval.arg(include_str!("release.lua")).arg(lease.keys.len()).arg(&*lease.keys).arg(&lease.owner.0);
-    Ok(instance.ask::<usize>(&eval).await? == lease.keys.len())
+    Ok(instance.query::<usize>(&eval).await? == lease.keys.len())
 }

@@ -1,33 +1,40 @@
-//! One Redis.
+//! Locks in a single Redis.
 //!
-//! **Recipe.** A lock is a key, set only if it does not exist, with 20 random bytes and a time to live (`SET NX PX`).
-//! Whoever renews or gives it back proves with these bytes that it is theirs, in a script, so that nobody ends a lock
-//! that has passed on. Shared and counted locks are a hash with an entry for each holder. Several locks at once are one
-//! script. A release is published; of all who wait in a keeper one hears it and asks, and a timer with a random part
-//! is the net for messages that are lost.
+//! # The recipe
 //!
-//! **Token.** One counter for the database, raised in the script that grants: see `token.rs`. It is *volatile*: it is not
-//! taken for a fence unless the user says so with `accept_volatile_tokens`.
+//! A lock is a key with 20 random bytes and a time to live, set only if it does not exist (`SET NX PX`). Renewals and releases
+//! are scripts that compare these bytes, so a former holder cannot affect the lock of its successor. A shared or counted lock
+//! is a hash with an entry for each holder. Several locks are taken by one script. A release is published, and wakes one
+//! waiter of each keeper; waiters also poll at random intervals, because a published message can be lost.
 //!
-//! **Whose clock.** That of Redis ends a lease; the holder's own, counted from when it sent the renewal, ends earlier.
+//! # The token
 //!
-//! **What it does NOT promise.** That a lock survives Redis. Replicas follow with a delay, and what was in memory only is
-//! gone with the process:
+//! One counter for the whole database, incremented by the script that grants: see `token.rs`. It is *volatile*: it counts as
+//! a fencing token only with `accept_volatile_tokens`.
+//!
+//! # Whose clock decides
+//!
+//! Redis expires leases by its own clock. The guard uses the holder's clock, counted from when the renewal was sent, and ends
+//! earlier.
+//!
+//! # What it does NOT promise
+//!
+//! That a lock survives the loss of Redis. Replication is asynchronous, and data that was not persisted is lost in a crash:
 //!
 //! ```text
 //!  A            primary          replica         B
 //!  |--take----->| A holds
-//!  |<--granted--|   . . . not yet copied . . .
+//!  |<--granted--|   . . . not yet replicated . . .
 //!  |            X crash
-//!  |                             becomes primary
+//!  |                             promoted
 //!  |                             |<------take----|
 //!  |                             |----granted--->|
-//!  A and B both hold the lock. B's token is greater only if the counter, or the replica's clock, was not behind.
+//!  A and B both hold the lock. B's token is greater only if the replica's counter or clock was not behind.
 //! ```
 //!
-//! A restart without `appendonly yes` and `appendfsync always` does the same. `lockkeeper doctor` looks for both. And as
-//! with every engine: a holder that is paused for longer than its time to live still writes when it wakes, unless
-//! the resource checks the token.
+//! - A restart without `appendonly yes` and `appendfsync always` has the same effect. `lockkeeper doctor` checks both.
+//! - A holder that is paused for longer than its time to live can still write when it resumes, unless the resource checks the
+//!   token.
 
 pub(crate) mod examine;
 pub(crate) mod lock;
@@ -74,7 +81,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
 };
 
-/// Locks in one Redis.
+/// Locks in a single Redis.
 pub(crate) struct RedisStore {
     instance: Instance,
     subscriber: Subscriber,
@@ -84,7 +91,7 @@ pub(crate) struct RedisStore {
 pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEngine<RedisStore>, Error> {
     let [host] = url.hosts.as_slice() else {
         return Err(Error::invalid(
-            "redis:// is one Redis: name one host, or use redlock:// for several that are independent",
+            "redis:// takes a single host: name one, or use redlock:// for several independent instances",
         ));
     };
     let client = Instance::client(&url, host)?;
@@ -143,8 +150,8 @@ impl Recipe for RedisStore {
         owner: &OwnerId,
         _wait: Duration,
     ) -> Result<Taken<Lease>, Failure> {
-        let described = signed(request.value.as_ref(), &self.owner);
-        Ok(lock::take(&self.instance, request, owner, &described).await?)
+        let owner_label = signed(request.value.as_ref(), &self.owner);
+        Ok(lock::take(&self.instance, request, owner, &owner_label).await?)
     }
 
     async fn renew(&self, lease: &Lease, ttl: Duration) -> Result<bool, Failure> {

@@ -1,6 +1,6 @@
--- Takes permits of a rate (the generic cell rate algorithm), by the clock of Redis.
+-- Takes permits from a rate limiter (generic cell rate algorithm, GCRA), by the clock of Redis.
 -- KEYS: the limiter. ARGV: permits, microseconds between two permits, burst.
--- Answers 0, or the milliseconds after which to come back.
+-- Returns 0, or the milliseconds after which to retry.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local interval = tonumber(ARGV[2])
@@ -9,6 +9,6 @@ local earliest = full - tonumber(ARGV[3]) * interval
 if earliest > now then
   return math.ceil((earliest - now) / 1000)
 end
--- When it is full again, it is as if it had never been: the key may go.
+-- A full limiter is equivalent to a new one, so the key may expire then.
 redis.call('SET', KEYS[1], string.format('%.3f', full), 'PX', math.ceil((full - now) / 1000) + 1)
 return 0

@@ -1,5 +1,5 @@
--- Prolongs what is held, if all of it still is.
--- KEYS: the locks. ARGV: id, time to live in ms. Answers 1, or 0 if it is not held any more.
+-- Renews the locks that are held with this id.
+-- KEYS: the locks. ARGV: id, time to live in ms. Returns 1, or 0 if any of them is no longer held.
 local id, ttl = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -10,9 +10,9 @@ for _, key in ipairs(KEYS) do
     redis.call('PEXPIRE', key, ttl)
   elseif type == 'hash' then
     local entry = redis.call('HGET', key, id)
-    local token, since, ends, rest
-    if entry then token, since, ends, rest = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$') end
-    if entry and tonumber(ends) > now then
+    local token, since, expires, rest
+    if entry then token, since, expires, rest = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$') end
+    if entry and tonumber(expires) > now then
       redis.call('HSET', key, id, token .. ' ' .. since .. ' ' .. (now + ttl) .. ' ' .. rest)
       if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
     else

@@ -1,19 +1,19 @@
--- Takes one lock or several: all of them or none.
--- KEYS: the locks, then the counter of tokens.
--- ARGV: id, time to live in ms, kind (x alone, s shared, or the capacity of a counted lock), permits, owner
--- Answers {1, token}, {0, ms until the holder's lease ends}, or {-1, what it is instead}.
+-- Takes one or several locks: all of them or none.
+-- KEYS: the locks, then the token counter.
+-- ARGV: id, time to live in ms, kind (x exclusive, s shared, or the capacity of a counted lock), permits, owner
+-- Returns {1, token}, {0, ms until the holder's lease expires}, or {-1, the conflicting kind, capacity or key type}.
 local id, ttl, kind, permits, owner = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local counter = KEYS[#KEYS]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- The first number of an entry is its token.
+-- An entry begins with its token.
 local function token_of(entry)
   return tonumber(string.match(entry, '^(%d+) '))
 end
 
--- Above the last one, and not below the server's clock in microseconds: a Redis that lost its data does not
--- begin at 1 again.
+-- Greater than the last token, and not less than the server's clock in microseconds, so that a Redis that lost its
+-- data does not start at 1 again.
 local function next_token()
   local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
   local token = math.max(tonumber(redis.call('GET', counter) or '0') + 1, micros)
@@ -21,8 +21,8 @@ local function next_token()
   return token
 end
 
--- The token of what this id holds already, which from now on has a full time to live again; nil if it holds nothing.
-local function prolonged(key)
+-- Renews the lock if this id already holds it, and returns its token; nil if it does not.
+local function renew_if_held(key)
   local type = redis.call('TYPE', key).ok
   if type == 'string' then
     local value = redis.call('GET', key)
@@ -32,19 +32,19 @@ local function prolonged(key)
   elseif type == 'hash' then
     local entry = redis.call('HGET', key, id)
     if not entry then return nil end
-    local token, since, ends, rest = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
-    if tonumber(ends) <= now then return nil end
+    local token, since, expires, rest = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
+    if tonumber(expires) <= now then return nil end
     redis.call('HSET', key, id, token .. ' ' .. since .. ' ' .. (now + ttl) .. ' ' .. rest)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
     return tonumber(token)
   end
 end
 
--- A retry after an answer that was lost: all of them were taken together. The asker counts its time from this request and
--- not from the first one, so the time on the server must run from it as well.
-local held = prolonged(KEYS[1])
+-- A retry after a lost answer: the locks were taken together, so the first key decides for all of them. The client
+-- counts its deadline from this request, not from the first one, so the leases are renewed here.
+local held = renew_if_held(KEYS[1])
 if held then
-  for index = 2, #KEYS - 1 do prolonged(KEYS[index]) end
+  for index = 2, #KEYS - 1 do renew_if_held(KEYS[index]) end
   return {1, held}
 end
 
@@ -54,13 +54,13 @@ for index = 1, #KEYS - 1 do
   if type == 'string' then
     return {0, redis.call('PTTL', key)}
   elseif type == 'hash' then
-    -- Those whose time is over are gone, whether or not anybody took them out.
+    -- Expired entries do not count. They are removed here, because Redis expires whole keys only.
     local used, shortest = 0, -1
     local all = redis.call('HGETALL', key)
     for field = 1, #all, 2 do
       if all[field] ~= 'kind' then
-        local ends, taken = string.match(all[field + 1], '^%d+ %d+ (%d+) (%d+) ')
-        local left = tonumber(ends) - now
+        local expires, taken = string.match(all[field + 1], '^%d+ %d+ (%d+) (%d+) ')
+        local left = tonumber(expires) - now
         if left <= 0 then
           redis.call('HDEL', key, all[field])
         else

@@ -1,5 +1,5 @@
-//! Subscriptions to releases: one connection for each keeper, opened when somebody first waits. A message can be lost, so
-//! waiters poll as well.
+//! Subscriptions to releases: one connection for each keeper, opened on the first wait. A message can be lost, so waiters
+//! poll as well.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +15,14 @@ use crate::backoff;
 use crate::engines::AcquireRequest;
 use crate::engines::runtime::leases::ReleaseEvents;
 
-/// Subscriptions that wait for the task; beyond that, waiters only poll.
+/// The limit of subscriptions that wait for the task; beyond it, waiters only poll.
 const REQUESTS_MAX: usize = 1_024;
-/// How often channels without subscribers are left.
-const SWEEP: Duration = Duration::from_secs(10);
+/// The interval between removals of channels without waiters.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A channel to subscribe to, and who is notified.
+/// A channel to subscribe to, and the sender that notifies its waiters.
 type Request = (String, watch::Sender<()>);
-/// Who is notified, by channel.
+/// The senders that notify waiters, by channel.
 type Channels = Arc<Mutex<HashMap<String, watch::Sender<()>>>>;
 
 /// Receives notifications of releases. Dropping it ends its task.
@@ -37,17 +37,17 @@ impl Subscriber {
         Subscriber { client, started: Mutex::default(), channels: Arc::default() }
     }
 
-    /// ReleaseEvents of the first of the locks; the others are covered by timers.
+    /// Subscribes to releases of the first lock of the request; its waiters poll the others.
     pub(super) fn subscribe(&self, request: &AcquireRequest) -> ReleaseEvents {
         let channel = format!("{}:free", keys(request)[0]);
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = channels.get(&channel) {
-            return ReleaseEvents::from(known.subscribe());
+        if let Some(sender) = channels.get(&channel) {
+            return ReleaseEvents::from(sender.subscribe());
         }
-        let news = watch::Sender::new(());
-        let receiver = news.subscribe();
-        if self.start().try_send((channel.clone(), news.clone())).is_ok() {
-            channels.insert(channel, news);
+        let sender = watch::Sender::new(());
+        let receiver = sender.subscribe();
+        if self.start().try_send((channel.clone(), sender.clone())).is_ok() {
+            channels.insert(channel, sender);
         }
         ReleaseEvents::from(receiver)
     }
@@ -56,9 +56,9 @@ impl Subscriber {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         started
             .get_or_insert_with(|| {
-                let (requests, asked) = mpsc::channel(REQUESTS_MAX);
-                tokio::spawn(run(self.client.clone(), asked, Arc::clone(&self.channels)));
-                requests
+                let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+                tokio::spawn(run(self.client.clone(), requests, Arc::clone(&self.channels)));
+                sender
             })
             .clone()
     }
@@ -69,15 +69,15 @@ impl Subscriber {
     }
 }
 
-/// Until the keeper is gone.
-async fn run(client: Client, mut asked: mpsc::Receiver<Request>, channels: Channels) {
+/// Runs until the keeper is closed or dropped.
+async fn run(client: Client, mut requests: mpsc::Receiver<Request>, channels: Channels) {
     let mut attempt = 0;
-    while !asked.is_closed() {
+    while !requests.is_closed() {
         match client.get_async_pubsub().await {
             Ok(pubsub) => {
                 attempt = 0;
                 let (sink, messages) = pubsub.split();
-                if hear(sink, messages, &mut asked, &channels).await.is_none() {
+                if forward_messages(sink, messages, &mut requests, &channels).await.is_none() {
                     return;
                 }
             }
@@ -88,11 +88,11 @@ async fn run(client: Client, mut asked: mpsc::Receiver<Request>, channels: Chann
     }
 }
 
-/// Until the connection is lost; `None` when the keeper is gone.
-async fn hear(
+/// Subscribes to channels and notifies waiters until the connection is lost; `None` when the keeper is gone.
+async fn forward_messages(
     mut sink: PubSubSink,
     mut messages: redis::aio::PubSubStream,
-    asked: &mut mpsc::Receiver<Request>,
+    requests: &mut mpsc::Receiver<Request>,
     channels: &Channels,
 ) -> Option<()> {
     let known: Vec<String> =
@@ -101,25 +101,26 @@ async fn hear(
         if sink.subscribe(&channel).await.is_err() {
             return Some(());
         }
-        tell(channels, &channel);
+        // The lock may have been released while there was no subscription.
+        notify(channels, &channel);
     }
-    let mut sweep = tokio::time::interval(SWEEP);
+    let mut cleanup = tokio::time::interval(CLEANUP_INTERVAL);
     loop {
         tokio::select! {
-            request = asked.recv() => {
-                let (channel, news) = request?;
+            request = requests.recv() => {
+                let (channel, sender) = request?;
                 if sink.subscribe(&channel).await.is_err() {
                     return Some(());
                 }
-                // It may have been released before the subscription.
-                news.send_replace(());
+                // The lock may have been released before the subscription.
+                sender.send_replace(());
             }
             message = messages.next() => match message {
-                Some(message) => tell(channels, message.get_channel_name()),
+                Some(message) => notify(channels, message.get_channel_name()),
                 None => return Some(()),
             },
-            _ = sweep.tick() => {
-                for channel in without_listeners(channels) {
+            _ = cleanup.tick() => {
+                for channel in remove_unused(channels) {
                     if sink.unsubscribe(&channel).await.is_err() {
                         return Some(());
                     }
@@ -129,21 +130,22 @@ async fn hear(
     }
 }
 
-fn tell(channels: &Channels, channel: &str) {
-    if let Some(news) = channels.lock().unwrap_or_else(PoisonError::into_inner).get(channel) {
-        news.send_replace(());
+fn notify(channels: &Channels, channel: &str) {
+    if let Some(sender) = channels.lock().unwrap_or_else(PoisonError::into_inner).get(channel) {
+        sender.send_replace(());
     }
 }
 
-fn without_listeners(channels: &Channels) -> Vec<String> {
+/// Removes the channels without waiters, and returns their names.
+fn remove_unused(channels: &Channels) -> Vec<String> {
     let mut channels = channels.lock().unwrap_or_else(PoisonError::into_inner);
-    let silent: Vec<String> = channels
+    let unused: Vec<String> = channels
         .iter()
-        .filter(|(_, news)| news.receiver_count() == 0)
+        .filter(|(_, sender)| sender.receiver_count() == 0)
         .map(|(name, _)| name.clone())
         .collect();
-    for name in &silent {
+    for name in &unused {
         channels.remove(name);
     }
-    silent
+    unused
 }

@@ -1,28 +1,36 @@
-//! Redlock: several Redis that know nothing of each other, and a majority decides.
+//! Redlock: locks in a majority of several independent Redis instances.
 //!
-//! **Recipe.** The same key with the same 20 random bytes is set on all instances at once, each with a short time-out. It
-//! is held if a majority answered yes and some of the time to live is left; otherwise it is given back on *all* of
-//! them, also on those that did not answer, which are asked again for a while. A renewal counts on a majority that still has it. An instance that came back
-//! empty is given the key again by the next renewal, so that restarts do not wear the majority down.
+//! # The recipe
 //!
-//! **Token.** None. There is no number that all instances agree on, so nothing can be fenced: a keeper of this engine is
-//! `Keeper<Unfenced>`, and code that asks for a token does not compile.
+//! The same key with the same 20 random bytes is set on all instances concurrently, each with a short timeout. The lock is held
+//! if a majority granted it and part of the time to live is left. Otherwise the key is released on *all* instances, including
+//! those that did not answer, where the release is retried for a while. A renewal succeeds if a majority still has the key.
+//! Renewals also set the key again on instances that lost it, so that successive restarts do not reduce the majority.
 //!
-//! **Whose clock.** Each instance's own. The holder counts its own deadline from before the first request, less 1 % and 2
-//! ms. That is right only while no clock jumps.
+//! # The token
 //!
-//! **What it does NOT promise.** That there is one holder when a clock jumps or an instance forgets:
+//! None. There is no number that all instances agree on, so nothing can be fenced: a keeper of this engine is
+//! `Keeper<Unfenced>`, and code that uses a token does not compile.
+//!
+//! # Whose clock decides
+//!
+//! Each instance expires keys by its own clock. The guard's deadline is counted from before the first request, less 1 % and
+//! 2 ms. This is correct only if no clock jumps.
+//!
+//! # What it does NOT promise
+//!
+//! A single holder, if a clock jumps or an instance loses its data:
 //!
 //! ```text
 //!        r1   r2   r3   r4   r5
-//!  A     x    x    x    -    -      A holds it with r1, r2, r3
-//!                  clock of r3 is set forward: A's key is gone there
-//!  B     -    -    x    x    x      B holds it with r3, r4, r5
-//!  A and B both hold the lock, and neither has a token by which the resource could tell.
+//!  A     x    x    x    -    -      A holds the lock on r1, r2, r3
+//!                  the clock of r3 is set forward: A's key expires there
+//!  B     -    -    x    x    x      B holds the lock on r3, r4, r5
+//!  A and B both hold the lock, and neither has a token that the resource could check.
 //! ```
 //!
-//! A holder that is paused for longer than its time to live writes when it wakes, and nothing can refuse it. Use it where
-//! doing the work twice does no harm.
+//! A holder that is paused for longer than its time to live can still write when it resumes, and nothing can refuse the
+//! write. Use this engine only for work that can safely be done twice.
 
 mod lock;
 mod session;
@@ -64,7 +72,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
 };
 
-/// Locks in a majority of several Redis.
+/// Locks in a majority of several Redis instances.
 pub(crate) struct RedlockStore {
     instances: Instances,
 }
@@ -109,7 +117,7 @@ impl Recipe for RedlockStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<bool, Failure> {
-        Ok(lock::release_for_good(&self.instances, lease).await?)
+        Ok(lock::release_with_retries(&self.instances, lease).await?)
     }
 
     async fn roll_back(&self, request: &AcquireRequest, owner: &OwnerId) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! The instances: each with a connection of its own and a short time-out.
+//! The instances, each with its own connection and a short timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,25 +7,26 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use crate::capabilities::Finding;
-use crate::engines::redis::examine::{self as of_one, fact, info};
+use crate::engines::redis::examine::{self as single, field, info};
 use crate::engines::redis::session::Instance;
 use crate::engines::runtime::BackgroundTasks;
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
 
-/// The longest that one instance is waited for.
+/// The longest default timeout of a request to one instance.
 const TIMEOUT_MAX: Duration = Duration::from_millis(50);
-/// How long an instance may take to be connected to before it counts as down for now.
-const CONNECT: Duration = Duration::from_secs(1);
+/// The timeout of connecting to an instance.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most releases that are repeated at a time: beyond that, keys expire.
-const RELEASES_MAX: usize = 64;
-/// How long a keeper that is closed waits for them.
-const RELEASES_END: Duration = Duration::from_secs(1);
+/// The limit of releases that are retried at a time; beyond it, keys are left to expire.
+const BACKGROUND_RELEASES_MAX: usize = 64;
+/// The time for which a closing keeper waits for background releases.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Instances {
     pub(super) all: Vec<Instance>,
+    /// The timeout of a request to one instance, if the URL has one.
     timeout: Option<Duration>,
     releases: BackgroundTasks,
 }
@@ -37,7 +38,9 @@ impl Instances {
             None => None,
             Some(Ok(ms)) if ms > 0 => Some(Duration::from_millis(ms)),
             Some(_) => {
-                return Err(Error::invalid("timeout_ms is no number of milliseconds: write ?timeout_ms=50"));
+                return Err(Error::invalid(
+                    "timeout_ms is not a number of milliseconds above 0: write ?timeout_ms=50",
+                ));
             }
         };
         let mut hosts = url.hosts.clone();
@@ -45,26 +48,27 @@ impl Instances {
         hosts.dedup();
         if hosts.len() != url.hosts.len() {
             return Err(Error::invalid(
-                "redlock:// names the same instance twice: each must be a Redis of its own, on a machine of its own",
+                "redlock:// names the same instance twice: name independent Redis instances, each on its own machine",
             ));
         }
         if hosts.len() < 3 {
             return Err(Error::invalid(format!(
-                "redlock:// needs at least 3 independent instances, better 5, and has {}: name more, or use redis:// for one",
+                "redlock:// has {} instance(s), but needs at least 3 independent ones, or better 5: name more, or use \
+                 redis:// for a single one",
                 hosts.len()
             )));
         }
         let mut all = Vec::new();
         for host in &url.hosts {
             let client = Instance::client(url, host)?;
-            all.push(Instance::connect_later(client, host, CONNECT)?);
+            all.push(Instance::connect_later(client, host, CONNECT_TIMEOUT)?);
         }
         let instances = Instances { all, timeout, releases: BackgroundTasks::new(Handle::current()) };
         instances.wait_for_majority(options.connect_timeout).await?;
         Ok(instances)
     }
 
-    /// An even number is no better than one less.
+    /// The size of a majority. An even number of instances tolerates no more failures than one less.
     pub(super) fn majority(&self) -> usize {
         self.all.len() / 2 + 1
     }
@@ -73,43 +77,47 @@ impl Instances {
         self.all.iter().map(|instance| instance.address.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// Small against the time to live, so that one that is down costs little of it.
+    /// The timeout of a request to one instance: a small part of the time to live, because an instance that is down uses all
+    /// of it.
     pub(super) fn timeout(&self, ttl: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| (ttl / 10).min(TIMEOUT_MAX))
     }
 
-    /// Repeats a release that nobody waits for. It ends with the keeper.
-    pub(super) fn release_later(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if self.releases.running() < RELEASES_MAX {
-            self.releases.spawn(work);
+    /// Runs a release in the background; it ends with the keeper.
+    pub(super) fn release_in_background(&self, release: impl Future<Output = ()> + Send + 'static) {
+        if self.releases.running() < BACKGROUND_RELEASES_MAX {
+            self.releases.spawn(release);
         }
     }
 
     pub(super) async fn finish_releases(&self) {
-        let _ = tokio::time::timeout(RELEASES_END, self.releases.finish()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.releases.finish()).await;
     }
 
     async fn wait_for_majority(&self, limit: Duration) -> Result<(), Error> {
-        let asked = self.all.iter().map(|instance| async move {
+        let pings = self.all.iter().map(|instance| async move {
             let ping = redis::cmd("PING");
-            match tokio::time::timeout(limit, instance.ask::<String>(&ping)).await {
+            match tokio::time::timeout(limit, instance.query::<String>(&ping)).await {
                 Ok(answer) => answer.map(|_| ()),
-                Err(_) => Err(Error::unavailable(format!("Redis at {} does not answer", instance.address))),
+                Err(_) => {
+                    let address = &instance.address;
+                    Err(Error::unavailable(format!("Redis at {address} did not answer within {limit:?}")))
+                }
             }
         });
-        let answers = join_all(asked).await;
+        let answers = join_all(pings).await;
         let reached = answers.iter().filter(|answer| answer.is_ok()).count();
         let mut errors = answers.into_iter().filter_map(Result::err).collect::<Vec<_>>();
         if reached >= self.majority() {
             return Ok(());
         }
-        // One that wants a password, or is no Redis, does not get better by waiting.
+        // A missing password or a wrong kind of server is a more useful error than a timeout.
         if let Some(index) = errors.iter().position(|error| !matches!(error, Error::Unavailable(_))) {
             return Err(errors.swap_remove(index));
         }
         let first = errors.first().map(ToString::to_string).unwrap_or_default();
         Err(Error::unavailable(format!(
-            "{reached} of {} Redis instances answer, and a majority of {} is needed: {first}",
+            "{reached} of {} Redis instances answer, but a majority of {} is required: {first}",
             self.all.len(),
             self.majority()
         )))
@@ -123,11 +131,11 @@ pub(super) async fn examine(instances: &Instances) -> Result<Vec<Finding>, Error
         findings.push(Finding::new(
             "even-number",
             format!(
-                "{count} instances bear the loss of {} and no more, as {} would",
+                "{count} instances tolerate the loss of {}, no more than {} instances would",
                 (count - 1) / 2,
                 count - 1
             ),
-            "use an odd number",
+            "use an odd number of instances",
         ));
     }
     let mut servers: Vec<(String, &str)> = Vec::new();
@@ -135,21 +143,21 @@ pub(super) async fn examine(instances: &Instances) -> Result<Vec<Finding>, Error
         let address = instance.address.as_str();
         match info(instance).await {
             Ok(info) => {
-                let id = fact(&info, "run_id").to_owned();
-                if let Some((_, twin)) = servers.iter().find(|(known, _)| *known == id) {
+                let id = field(&info, "run_id").to_owned();
+                if let Some((_, other)) = servers.iter().find(|(other_id, _)| *other_id == id) {
                     findings.push(Finding::new(
                         "same-server",
-                        format!("{address} and {twin} are the same server: it votes twice"),
-                        "name servers that are independent of each other",
+                        format!("{address} and {other} are the same server, which votes twice"),
+                        "name independent servers",
                     ));
                 }
                 servers.push((id, address));
-                findings.extend(of_one::examine(instance, false).await?);
+                findings.extend(single::examine(instance, false).await?);
             }
             Err(error) => findings.push(Finding::new(
                 "instance-down",
-                format!("{address} does not answer: {error}"),
-                "start it again: the others bear the loss of a minority only",
+                format!("the instance {address} is down: {error}"),
+                "restart it: only the loss of a minority is tolerated",
             )),
         }
     }
@@ -161,9 +169,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_instance_has_50_ms_or_a_tenth_of_the_time_to_live_unless_told_otherwise() {
-        let timeout = |told: Option<u64>, ttl_ms| {
-            let timeout = told.map(Duration::from_millis);
+    async fn default_timeout_is_50_ms_or_a_tenth_of_the_time_to_live() {
+        let timeout = |configured_ms: Option<u64>, ttl_ms| {
+            let timeout = configured_ms.map(Duration::from_millis);
             let instances =
                 Instances { all: Vec::new(), timeout, releases: BackgroundTasks::new(Handle::current()) };
             instances.timeout(Duration::from_millis(ttl_ms)).as_millis()

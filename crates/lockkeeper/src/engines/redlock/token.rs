@@ -1,4 +1,4 @@
-//! There is none: no number that all instances agree on, hence nothing that rises with every grant.
+//! There are no tokens: the instances share no counter that could increase with each grant.
 
 use crate::capabilities::TokenKind;
 

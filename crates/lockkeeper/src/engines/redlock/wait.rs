@@ -1,16 +1,16 @@
-//! How a waiter comes back: there is no one server that could tell of a release, so it looks again after a random time.
+//! Waiting: no single server can announce a release, so waiters poll at random intervals.
 
 use std::time::Duration;
 
 use crate::backoff;
 
-/// At least this long, so that several who split the votes do not meet again at once.
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_millis(200);
+/// The shortest delay. It keeps clients that split the votes from colliding again at once.
+const DELAY_MIN: Duration = Duration::from_millis(20);
+const DELAY_MAX: Duration = Duration::from_millis(200);
 
-/// When to try again after a try that got no majority.
-pub(super) fn look_again() -> Duration {
-    SHORTEST + Duration::from_micros(backoff::random((LONGEST - SHORTEST).as_micros() as u64))
+/// The delay before the retry of a take without a majority.
+pub(super) fn retry_delay() -> Duration {
+    DELAY_MIN + Duration::from_micros(backoff::random((DELAY_MAX - DELAY_MIN).as_micros() as u64))
 }
 
 #[cfg(test)]
@@ -18,9 +18,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_comes_back_at_the_same_time_as_all_others() {
-        let pauses: Vec<_> = (0..50).map(|_| look_again()).collect();
-        assert!(pauses.iter().all(|pause| *pause >= SHORTEST && *pause < LONGEST));
-        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    fn retry_delays_are_random_and_bounded() {
+        let delays: Vec<_> = (0..50).map(|_| retry_delay()).collect();
+        assert!(delays.iter().all(|delay| *delay >= DELAY_MIN && *delay < DELAY_MAX));
+        assert!(delays.iter().any(|delay| *delay != delays[0]));
     }
 }
