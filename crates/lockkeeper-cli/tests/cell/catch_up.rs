@@ -7,7 +7,7 @@ use crate::harness::client::Load;
 use crate::harness::until;
 
 /// Number of entries that the node misses. For a million: LOCKKEEPER_ENTRIES_BEHIND=1000000 cargo test --release -p lockkeeper-cli
-/// --all-features --test cell behind -- --nocapture
+/// --all-features --test cell catch_up -- --nocapture
 fn entries() -> u64 {
     let configured = std::env::var("LOCKKEEPER_ENTRIES_BEHIND").ok();
     configured.map_or(1_500, |number| number.parse().expect("LOCKKEEPER_ENTRIES_BEHIND is a number"))
