@@ -61,10 +61,11 @@ impl Observe {
     fn show(&self, leader: Option<&Leader>) -> Result<(), Failure> {
         let line = match (self.client.output, leader) {
             (Output::Json, leader) => escape::json(&json!({"leader": leader}).to_string()).into_owned(),
-            (Output::Table, None) => format!("\"{}\" has no leader", self.name),
+            (Output::Table, None) => format!("\"{}\" has no leader", escape::line(&self.name)),
             (Output::Table, Some(leader)) => {
                 let value = if leader.value.is_empty() { "-" } else { leader.value.as_str() };
-                format!("{value}  epoch {}  {}", leader.epoch, leader.owner)
+                // A line break in the value must not look like another event.
+                format!("{}  epoch {}  {}", escape::line(value), leader.epoch, escape::line(&leader.owner))
             }
         };
         client::print(&format!("{line}\n"))

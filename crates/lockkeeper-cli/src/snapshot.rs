@@ -1,11 +1,13 @@
 //! `lockkeeper snapshot`: backup and restore of a cell.
 
-use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use lockkeeper::admin::Snapshot;
 use lockkeeper_server::backup::token_floor::FloorSource;
 use lockkeeper_server::backup::{self, Restored};
 use serde_json::json;
@@ -147,32 +149,48 @@ async fn save(client: &Client, file: &Path) -> Result<(u64, u64), Failure> {
     let mut name = file.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
-    let mut snapshot = client.admin()?.snapshot().await?;
-    let mut out = File::create(&part).map_err(failed)?;
-    let (mut bytes, mut index) = (0, 0);
+    let snapshot = client.admin()?.snapshot().await?;
+    let mut out = create_private(&part)?;
     let progress = std::io::stderr().is_terminal() && client.output == Output::Table;
-    let received = loop {
-        match snapshot.next().await {
-            Ok(Some(chunk)) => {
-                out.write_all(&chunk.data).map_err(failed)?;
-                bytes += chunk.data.len() as u64;
-                index = chunk.index;
-                if progress {
-                    eprint!("\r{bytes} of {} bytes", chunk.total_bytes);
-                }
-            }
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(Failure::other(error.to_string())),
-        }
-    };
+    let saved = receive(snapshot, &mut out, progress).await;
     if progress {
         eprintln!();
     }
-    if received.is_err() {
+    let saved = saved.and_then(|saved| {
+        out.sync_all().and_then(|()| std::fs::rename(&part, file)).map_err(failed)?;
+        Ok(saved)
+    });
+    if saved.is_err() {
+        // It is incomplete.
         let _ = std::fs::remove_file(&part);
     }
-    received?;
-    out.sync_all().map_err(failed)?;
-    std::fs::rename(&part, file).map_err(failed)?;
+    saved
+}
+
+/// Writes all chunks. Returns the number of bytes and the last entry of the state.
+async fn receive(mut snapshot: Snapshot, out: &mut File, progress: bool) -> Result<(u64, u64), Failure> {
+    let (mut bytes, mut index) = (0, 0);
+    while let Some(chunk) = snapshot.next().await? {
+        out.write_all(&chunk.data)
+            .map_err(|error| Failure::other(format!("failed to write the snapshot: {error}")))?;
+        bytes += chunk.data.len() as u64;
+        index = chunk.index;
+        if progress {
+            eprint!("\r{bytes} of {} bytes", chunk.total_bytes);
+        }
+    }
     Ok((bytes, index))
+}
+
+/// Creates a file that only its owner may read: a snapshot contains names, owners, values and the hashes of access tokens.
+/// What is already there, such as a planted symbolic link, is not touched.
+fn create_private(path: &Path) -> Result<File, Failure> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    created.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::usage(format!(
+            "{} already exists: remove it if no other save is writing it",
+            path.display()
+        )),
+        _ => Failure::other(format!("failed to create {}: {error}", path.display())),
+    })
 }
