@@ -58,8 +58,10 @@ func TokenFromEnvironment() (string, error) {
 
 // httpClient trusts the authority in this file; by default, the authorities that the system trusts.
 func httpClient(ca string) (*http.Client, error) {
+	// RULE: follow no redirect of HTTP. It could lead out of TLS, and the token would go with it.
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if ca == "" {
-		return http.DefaultClient, nil
+		return &http.Client{CheckRedirect: refuse}, nil
 	}
 	pem, err := os.ReadFile(ca)
 	if err != nil {
@@ -69,7 +71,8 @@ func httpClient(ca string) (*http.Client, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("no certificate in %s", ca)
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}, nil
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
 }
 
 // Open opens a session and keeps it alive until Close. Token and ca may be empty.
@@ -146,7 +149,10 @@ func (k *Keeper) call(path string, body object, answer any) error {
 			return refused
 		}
 		if time.Now().After(giveUp) {
-			return fmt.Errorf("no node answers: %v", k.urls)
+			if refused != nil {
+				err = refused
+			}
+			return fmt.Errorf("no node answers: %v: %w", k.urls, err)
 		}
 		k.mutex.Lock()
 		if refused != nil && refused.Leader != "" {
@@ -177,8 +183,10 @@ func (k *Keeper) post(url string, body []byte, answer any) (*LockkeeperError, er
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		var failed struct{ Error LockkeeperError }
-		err := json.NewDecoder(response.Body).Decode(&failed)
-		return &failed.Error, err
+		if err := json.NewDecoder(response.Body).Decode(&failed); err != nil {
+			return nil, err
+		}
+		return &failed.Error, nil
 	}
 	if answer == nil {
 		return nil, nil

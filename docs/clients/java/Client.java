@@ -61,6 +61,8 @@ public final class Client implements AutoCloseable {
         // Not HTTP/2: a renewal must not share its connection with calls that wait.
         HttpClient.Builder builder = HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1)
+                // RULE: follow no redirect of HTTP. It could lead out of TLS, and the token would go with it.
+                .followRedirects(HttpClient.Redirect.NEVER)
                 .connectTimeout(Duration.ofSeconds(5));
         http = ca == null ? builder.build() : builder.sslContext(sslContext(ca)).build();
         this.token = token;

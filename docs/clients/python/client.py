@@ -36,6 +36,13 @@ def token_from_environment():
     return os.environ.get("LOCKKEEPER_AUTH_TOKEN")
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """RULE: follow no redirect of HTTP. It could lead out of TLS, and the token would go with it."""
+
+    def redirect_request(self, *_):
+        return None
+
+
 class Keeper:
     """One session. Everything that it holds ends with it."""
 
@@ -43,7 +50,8 @@ class Keeper:
         self.urls = list(urls)
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
         # The authority of the nodes' certificates; by default, the authorities that the system trusts.
-        self.tls = ssl.create_default_context(cafile=ca)
+        tls = ssl.create_default_context(cafile=ca)
+        self.http = urllib.request.build_opener(NoRedirects, urllib.request.HTTPSHandler(context=tls))
         self.ttl = ttl_ms / 1000
         sent = time.monotonic()
         self.session = self.call("session/open", ttl_ms=ttl_ms, owner=owner)["session"]
@@ -80,7 +88,7 @@ class Keeper:
         while True:
             request = urllib.request.Request(f"{self.urls[0]}/v1/{path}", json.dumps(body).encode(), self.headers)
             try:
-                with urllib.request.urlopen(request, timeout=60, context=self.tls) as answer:
+                with self.http.open(request, timeout=60) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as failed:
                 error = json.load(failed)["error"]
@@ -93,10 +101,11 @@ class Keeper:
                     raise LockkeeperError(error) from None
                 else:
                     self.urls.append(self.urls.pop(0))
-            except OSError:
+            except OSError as failed:
+                error = failed
                 self.urls.append(self.urls.pop(0))
             if time.monotonic() > give_up:
-                raise OSError(f"no node answers: {self.urls}")
+                raise OSError(f"no node answers: {self.urls}: {error}")
             time.sleep(0.05)
 
     @contextlib.contextmanager

@@ -73,9 +73,11 @@ export class Keeper {
   async call(path: string, body: object): Promise<Record<string, unknown>> {
     const giveUp = performance.now() + 30_000;
     for (;;) {
+      let failed: unknown;
       try {
-        const { headers } = this;
-        const answer = await fetch(`${this.urls[0]}/v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
+        // RULE: follow no redirect of HTTP. It could lead out of TLS, and the token would go with it.
+        const request: RequestInit = { method: "POST", headers: this.headers, body: JSON.stringify(body), redirect: "manual" };
+        const answer = await fetch(`${this.urls[0]}/v1/${path}`, request);
         const found = await answer.json();
         if (answer.ok) return found;
         if (found.error.code === "not_leader" && found.error.leader) {
@@ -83,15 +85,17 @@ export class Keeper {
           const scheme = this.urls[0].split("://")[0];
           this.urls = [`${scheme}://${found.error.leader}`, ...this.urls].slice(0, 8);
         } else if (found.error.code === "unavailable" || found.error.code === "not_leader") {
+          failed = found.error.message;
           this.urls.push(this.urls.shift()!);
         } else {
           throw new LockkeeperError(found.error);
         }
       } catch (error) {
         if (error instanceof LockkeeperError) throw error;
+        failed = (error as Error).cause ?? error;
         this.urls.push(this.urls.shift()!);
       }
-      if (performance.now() > giveUp) throw new Error(`no node answers: ${this.urls}`);
+      if (performance.now() > giveUp) throw new Error(`no node answers: ${this.urls}: ${failed}`);
       await sleep(50);
     }
   }
