@@ -41,6 +41,8 @@ struct Deployment {
     /// Ports by node id. They are free on all addresses, because a container listens on all of them.
     ports: BTreeMap<u64, u16>,
     nodes: BTreeMap<u64, Process>,
+    /// Host names of the containers. All of them are this machine.
+    hosts: Vec<String>,
 }
 
 impl Deployment {
@@ -52,7 +54,14 @@ impl Deployment {
             TcpListener::bind(("0.0.0.0", *port)).is_ok() && RESERVED.lock().unwrap().insert(*port)
         });
         let ports = (1..=count).map(|id| (id, free.next().expect("a free port"))).collect();
-        Deployment { folder: tempfile::tempdir().unwrap(), ports, nodes: BTreeMap::new() }
+        Deployment { folder: tempfile::tempdir().unwrap(), ports, nodes: BTreeMap::new(), hosts: Vec::new() }
+    }
+
+    /// Lets the nodes and verbs resolve these names, as the network of the containers does.
+    fn name_hosts(&mut self, hosts: &[String]) {
+        let lines = hosts.iter().map(|host| format!("127.0.0.1 {host}\n"));
+        fs::write(self.path("hosts"), lines.collect::<String>()).unwrap();
+        self.hosts = hosts.to_vec();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -72,7 +81,14 @@ impl Deployment {
     fn localize(&self, id: u64, text: &str, member: impl Fn(u64) -> String) -> String {
         let mut text = text.to_owned();
         for other in self.ports.keys() {
-            text = text.replace(&member(*other), &self.address(*other));
+            let member = member(*other);
+            let host = member.rsplit_once(':').map_or("", |(host, _)| host);
+            // A name that resolves is kept: the node must serve requests for it.
+            let address = match self.hosts.iter().any(|name| name == host) {
+                true => format!("{host}:{}", self.ports[other]),
+                false => self.address(*other),
+            };
+            text = text.replace(&member, &address);
         }
         text.replace("0.0.0.0:7420", &format!("0.0.0.0:{}", self.ports[&id]))
             .replace("/secret/", &format!("{}/", self.path("secret").display()))
@@ -81,8 +97,12 @@ impl Deployment {
 
     /// The binary in exactly this environment.
     fn command(&self, environment: &Environment) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", BINARY]).env_clear().envs(environment);
+        const WITH_HOSTS: &str = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        if !self.hosts.is_empty() {
+            command.args(["--mount", "sh", "-c", WITH_HOSTS]).arg(self.path("hosts"));
+        }
+        command.args(["setpriv", "--pdeathsig", "KILL", BINARY]).env_clear().envs(environment);
         command.env("PATH", std::env::var_os("PATH").unwrap()).current_dir(self.folder.path());
         command.stdin(Stdio::null());
         command
@@ -128,6 +148,14 @@ impl Deployment {
         let output =
             Command::new("curl").args(["-skS", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
         text(&output.unwrap().stdout)
+    }
+
+    /// The status of an answer to a request for this host.
+    fn status_for(&self, id: u64, host: &str) -> String {
+        let header = format!("host: {host}:7420");
+        let url = format!("http://{}/v1/status", self.address(id));
+        let words = ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", &header, &url];
+        text(&Command::new("curl").args(words).output().unwrap().stdout)
     }
 
     /// Creates the secret as the book shows, with a `kubectl` that records its arguments.
@@ -204,6 +232,7 @@ fn compose_forms_a_cell() {
     let compose = yaml("deploy/docker/compose.yaml").remove(0);
     let services = compose["services"].as_object().unwrap();
     let mut deployment = Deployment::new(services.len() as u64);
+    deployment.name_hosts(&services.keys().cloned().collect::<Vec<_>>());
     let mut environment = Environment::new();
     for service in services.values() {
         environment = image();
@@ -224,6 +253,13 @@ fn compose_forms_a_cell() {
     }
     deployment.until_all_serve();
     deployment.assert_works(&environment);
+    // In the network of the containers, clients use these names: each node serves requests for all of them.
+    for id in deployment.ports.keys() {
+        for name in services.keys() {
+            assert_eq!(deployment.status_for(*id, name), "200", "node {id}, asked for as {name}");
+        }
+        assert_eq!(deployment.status_for(*id, "node9"), "403", "node {id}");
+    }
 }
 
 #[test]
