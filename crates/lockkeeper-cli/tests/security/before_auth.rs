@@ -20,7 +20,8 @@ const GROWTH_MAX: u64 = 60;
 /// Bytes that each connection tries to send.
 const BYTES: usize = 5 << 20;
 
-async fn secured(folder: &std::path::Path) -> TestNode {
+/// Starts a node that requires authentication, without TLS.
+pub async fn secured(folder: &std::path::Path) -> TestNode {
     let token = folder.join("root.token");
     write_secret(&token, ROOT_TOKEN);
     TestNode::start_secured(&["--root-token-file", token.to_str().unwrap()]).await

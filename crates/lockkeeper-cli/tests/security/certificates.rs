@@ -1,6 +1,8 @@
 //! Authorities and certificates for the tests.
 
+use std::fs::Permissions;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use lockkeeper_net::tls::KeyPair;
@@ -24,7 +26,7 @@ impl Authority {
         Authority { folder: folder.to_owned(), issuer: Issuer::new(params, key), file }
     }
 
-    /// Issues a certificate for a name and addresses.
+    /// Issues a certificate for a name, and addresses or DNS names.
     pub fn issue(&self, name: &str, addresses: &[&str]) -> KeyPair {
         self.make(name, addresses, |_| {})
     }
@@ -43,7 +45,10 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         for address in addresses {
             let host = address.rsplit_once(':').map_or(*address, |(host, _)| host);
-            params.subject_alt_names.push(SanType::IpAddress(host.parse::<IpAddr>().unwrap()));
+            params.subject_alt_names.push(match host.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(host.try_into().unwrap()),
+            });
         }
         change(&mut params);
         let signed = params.signed_by(&key, &self.issuer).unwrap();
@@ -56,6 +61,8 @@ impl Authority {
         for (path, text) in [(&pair.certificate, signed.pem()), (&pair.key, key.serialize_pem())] {
             let beside = path.with_extension("new");
             std::fs::write(&beside, text).unwrap();
+            // A node refuses a key that everybody can read.
+            std::fs::set_permissions(&beside, Permissions::from_mode(0o600)).unwrap();
             std::fs::rename(&beside, path).unwrap();
         }
         pair

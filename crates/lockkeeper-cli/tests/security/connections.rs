@@ -17,6 +17,7 @@ use crate::fixture::SecureNode;
 use crate::harness::node::{Node, free_address};
 use crate::harness::skip::skip_or_fail;
 use crate::harness::{LONG, http, until};
+use crate::memory_cap::MemoryCap;
 
 const IDLE: usize = 10_000;
 
@@ -50,8 +51,25 @@ impl TestNode {
         TestNode { node, process, _folder: folder }
     }
 
-    pub fn process(&self) -> u32 {
-        self.process
+    /// Starts a node whose memory is capped.
+    pub async fn start_capped(cap: &MemoryCap, words: &[&str]) -> TestNode {
+        let folder = tempfile::tempdir().unwrap();
+        let address = free_address(7420);
+        let mut node = Node::new(1, address.clone(), address, folder.path());
+        let process = cap.spawn(&mut node, words);
+        until("the node to serve", async || node.leading_term().await).await;
+        TestNode { node, process, _folder: folder }
+    }
+
+    /// Kills the node, and starts it again under the cap.
+    pub async fn restart_capped(&mut self, cap: &MemoryCap, words: &[&str]) {
+        self.node.kill();
+        self.process = cap.spawn(&mut self.node, words);
+        until("the node to serve again", async || {
+            assert!(!self.node.has_ended(), "it has ended: {}", self.node.log_text());
+            self.node.leading_term().await
+        })
+        .await;
     }
 
     /// Resident memory of the node in MiB (`setpriv` has become the node by exec).

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::connections::TestNode;
-use crate::fixture::ROOT_TOKEN;
+use crate::fixture::{Caller, ROOT_TOKEN};
 use crate::harness::node::{free_address, lockkeeper};
-use crate::harness::{LONG, http, until};
+use crate::harness::{BINARY, LONG, http, until};
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
@@ -130,4 +130,29 @@ async fn node_ends_when_its_folder_is_deleted() {
         assert!(said.contains("was deleted or replaced while the node was running"), "{said}");
         assert!(http::quick_get(&plain.node.listen_addr, "/readyz").await.is_none());
     }
+}
+
+/// A backup holds names, owners, values and the hashes of tokens.
+#[tokio::test]
+async fn saved_snapshots_are_private_and_do_not_follow_links() {
+    let plain = TestNode::start(&[]).await;
+    plain.assert_works().await;
+    let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (victim, saved) = (path("victim"), path("saved"));
+    fs::write(&victim, "precious").unwrap();
+    symlink(&victim, path("planted.part")).unwrap();
+    let refused = caller.cli(&["snapshot", "save", &path("planted")]).await;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("already exists"), "{refused:?}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+
+    let mut command = tokio::process::Command::new("sh");
+    let words = ["-c", "umask 0 && exec \"$0\" snapshot save \"$1\"", BINARY, &saved];
+    command.args(words).env("LOCKKEEPER_ENGINE", format!("lockkeeper://{}", caller.address));
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(mode(Path::new(&saved)), 0o600);
+    assert!(!Path::new(&path("saved.part")).exists());
 }

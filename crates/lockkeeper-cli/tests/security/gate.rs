@@ -1,19 +1,22 @@
 //! Cross-site requests that a web page can make a browser send, and malformed request heads.
 
 use std::io;
-use std::time::Duration;
 
+use ::http::HeaderMap;
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tonic::body::Body;
 use tonic::transport::Channel;
 use tower_service::Service;
 
+use crate::certificates::Authority;
 use crate::connections::TestNode;
 use crate::fixture::{CallResult, Caller, SecureNode};
-use crate::harness::{LONG, http};
+use crate::harness::node::{Node, free_address};
+use crate::harness::{LONG, http, until};
 
 /// Sends a raw head and body.
 async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<CallResult> {
@@ -109,16 +112,42 @@ async fn call(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> (u16, Option<String>) {
+    let answer = answer(channel, path, headers, body).await;
+    (answer.status().as_u16(), code_in(answer.headers()))
+}
+
+/// The gRPC status, which a stream sends in its trailers.
+async fn final_code(
+    channel: &mut Channel,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Option<String> {
+    let answer = answer(channel, path, headers, body).await;
+    if let Some(code) = code_in(answer.headers()) {
+        return Some(code);
+    }
+    let body = tokio::time::timeout(LONG, answer.into_body().collect()).await.unwrap().unwrap();
+    body.trailers().and_then(code_in)
+}
+
+fn code_in(headers: &HeaderMap) -> Option<String> {
+    headers.get("grpc-status").map(|code| code.to_str().unwrap().to_owned())
+}
+
+async fn answer(
+    channel: &mut Channel,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> ::http::Response<Body> {
     let mut request = ::http::Request::builder().method("POST").uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let body = tonic::body::Body::new(Full::new(Bytes::copy_from_slice(body)));
+    let body = Body::new(Full::new(Bytes::copy_from_slice(body)));
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
-    let answer =
-        tokio::time::timeout(LONG, channel.call(request.body(body).unwrap())).await.unwrap().unwrap();
-    let code = answer.headers().get("grpc-status").map(|code| code.to_str().unwrap().to_owned());
-    (answer.status().as_u16(), code)
+    tokio::time::timeout(LONG, channel.call(request.body(body).unwrap())).await.unwrap().unwrap()
 }
 
 /// DNS rebinding: a foreign name resolves to this node, and the browser treats it as the same site.
@@ -150,22 +179,93 @@ async fn open_node_serves_known_host_names_only() {
     assert_eq!(code.as_deref(), Some("7"), "permission denied");
 }
 
+/// Sends a request for the state of the node over an open connection, and returns the status.
+async fn status_for(mut stream: impl AsyncRead + AsyncWrite + Unpin, host: &str) -> u16 {
+    let head = format!("GET /livez HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut status = [0; 12];
+    tokio::time::timeout(LONG, stream.read_exact(&mut status)).await.unwrap().unwrap();
+    std::str::from_utf8(&status[9..]).unwrap().parse().unwrap()
+}
+
+/// As in a compose file: each node knows all names of the cell, also of members that it cannot resolve.
+#[tokio::test]
+async fn names_of_the_cell_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address(7420);
+    let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
+    let cell = format!("1={address},2=node2.invalid:7420,3=Node3.invalid:7420");
+    node.spawn(&["--cell", &cell]);
+    until("the node to listen", async || http::quick_get(&address, "/livez").await).await;
+    for (host, expected) in [
+        ("node2.invalid:7420", 200),
+        ("node2.invalid", 200),
+        ("node3.invalid:80", 200),
+        ("node4.invalid:7420", 403),
+        ("x.node2.invalid", 403),
+    ] {
+        let stream = TcpStream::connect(&address).await.unwrap();
+        assert_eq!(status_for(stream, host).await, expected, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn names_of_the_certificate_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "nodes");
+    let address = free_address(7420);
+    let own = authority.issue("node", &[&address, "locks.example"]);
+    let mut node = Node::new(1, address.clone(), address.clone(), folder.path());
+    let files = [&own.certificate, &own.key].map(|file| file.to_str().unwrap());
+    // TLS, and callers that are not authenticated.
+    node.spawn(&["--tls-cert", files[0], "--tls-key", files[1]]);
+    let caller = Caller { address, ca: Some(authority.file.clone()), own: None, token: None };
+    until("the node to listen", async || caller.get("/livez").await.ok()).await;
+    for (host, expected) in [("locks.example", 200), ("locks.example:443", 200), ("evil.example", 403)] {
+        let stream = caller.credentials().connect(&caller.address, None, |_| Ok(())).await.unwrap();
+        assert_eq!(status_for(stream, host).await, expected, "{host}");
+    }
+}
+
+/// A separate port for members has the same gate.
+#[tokio::test]
+async fn web_page_cannot_call_the_members_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let (address, members) = (free_address(7420), free_address(7421));
+    let mut node = Node::new(1, address.clone(), members.clone(), folder.path());
+    node.spawn(&["--peer-listen", &members, "--cell", &format!("1={members}")]);
+    until("the node to serve", async || node.leading_term().await).await;
+    let hello = "POST /lockkeeper.peer.v1.Peer/Hello HTTP/1.1\r\n";
+    for kind in ["text/plain", "application/grpc", "application/json"] {
+        let head =
+            format!("{hello}host: {members}\r\ncontent-type: {kind}\r\norigin: https://evil.example\r\n");
+        send(&members, &head, &message(b"")).await.unwrap().assert_refused(415, "invalid");
+    }
+    for (host, more) in [("evil.example", ""), (&*members, "origin: https://evil.example\r\n")] {
+        let head = format!("GET /v1/locks HTTP/1.1\r\nhost: {host}\r\n{more}");
+        send(&members, &head, b"").await.unwrap().assert_refused(403, "forbidden");
+    }
+    let mut channel = open(&members).channel().await.unwrap();
+    let path = "/lockkeeper.peer.v1.Peer/Hello";
+    let foreign = [("content-type", "application/grpc"), ("origin", "https://evil.example")];
+    let (_, code) = call(&mut channel, path, &foreign, &message(b"")).await;
+    assert_eq!(code.as_deref(), Some("7"), "permission denied");
+    let (_, code) = call(&mut channel, path, &[("content-type", "application/grpc")], &message(b"")).await;
+    assert_eq!(code, None, "a member is answered");
+    // Calls of clients are not served there.
+    let path = "/lockkeeper.v1.Lockkeeper/ListLocks";
+    let (_, code) = call(&mut channel, path, &[("content-type", "application/grpc")], &message(b"")).await;
+    assert_eq!(code.as_deref(), Some("12"), "unimplemented");
+}
+
 #[tokio::test]
 async fn node_with_authentication_serves_any_host_name() {
     let secure = SecureNode::start().await;
     // Its callers name the host "localhost"; the certificate is for an address.
-    let mut stream =
+    let stream =
         secure.anonymous().credentials().connect(&secure.node.address, None, |_| Ok(())).await.unwrap();
-    stream
-        .write_all(
-            b"GET /livez HTTP/1.1\r\nhost: lockkeeper-client.lockkeeper.svc\r\nconnection: close\r\n\r\n",
-        )
-        .await
-        .unwrap();
-    stream.flush().await.unwrap();
-    let mut status = [0; 12];
-    tokio::time::timeout(Duration::from_secs(20), stream.read_exact(&mut status)).await.unwrap().unwrap();
-    assert_eq!(&status, b"HTTP/1.1 200");
+    assert_eq!(status_for(stream, "lockkeeper-client.lockkeeper.svc").await, 200);
 }
 
 #[tokio::test]
@@ -197,8 +297,19 @@ async fn malformed_grpc_message_is_invalid_argument() {
     let plain = TestNode::start(&[]).await;
     let mut channel = open(&plain.node.address).channel().await.unwrap();
     let kind = [("content-type", "application/grpc")];
-    for path in ["/lockkeeper.v1.Lockkeeper/ForceRelease", "/grpc.health.v1.Health/Check"] {
-        let (_, code) = call(&mut channel, path, &kind, &message(b"\xff\xff\xff")).await;
+    for path in [
+        "/lockkeeper.v1.Lockkeeper/ForceRelease",
+        "/lockkeeper.v1.Lockkeeper/Stream",
+        "/lockkeeper.v1.Lockkeeper/ObserveElection",
+        "/lockkeeper.peer.v1.Peer/Hello",
+        "/lockkeeper.peer.v1.Peer/Join",
+        "/lockkeeper.peer.v1.Peer/SnapshotOffer",
+        "/lockkeeper.peer.v1.Peer/SnapshotSend",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    ] {
+        let code = final_code(&mut channel, path, &kind, &message(b"\xff\xff\xff")).await;
         assert_eq!(code.as_deref(), Some("3"), "{path}");
     }
 }

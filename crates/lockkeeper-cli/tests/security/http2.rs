@@ -1,14 +1,18 @@
 //! Hand-written HTTP/2 clients that request large answers without a flow-control window, which no client library does.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::operation::Kind;
+use lockkeeper_net::frame::GREETING;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::connections::TestNode;
 use crate::fixture::Caller;
-use crate::harness::http;
+use crate::harness::{LONG, http};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: u8 = 4;
@@ -24,6 +28,8 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Maximum memory growth for all of them, in MiB. Without the byte budget, each connection takes 230 MB.
 const GROWTH_MAX: u64 = 160;
 const STREAMS: u32 = 200;
+/// How long a client may leave its answers unread.
+const STALLED_FOR: Duration = Duration::from_secs(30);
 const CONNECTIONS: usize = 5;
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -178,4 +184,59 @@ async fn reading_client_gets_all_answers() {
         }
     }
     assert!(bytes > whole * REQUESTS as usize * 9 / 10, "{bytes} bytes of {REQUESTS} times {whole}");
+}
+
+/// A client that answers pings is alive, but one that leaves its answers unread is closed all the same.
+#[tokio::test]
+async fn client_that_does_not_read_answers_is_closed() {
+    const PING: u8 = 6;
+    const ACK: u8 = 1;
+    let plain = TestNode::start(&[]).await;
+    let address = &plain.node.address;
+    create_locks(address).await;
+    let began = Instant::now();
+    let over_http2 = async {
+        let mut stream = connect(address, 0).await;
+        request_listings(&mut stream, address, 10).await;
+        let mut head = [0; 9];
+        // Frames without a window: settings, pings, heads of answers.
+        while stream.read_exact(&mut head).await.is_ok() {
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            if stream.read_exact(&mut payload).await.is_err() {
+                break;
+            }
+            assert_ne!((head[3], payload.is_empty()), (DATA, false), "there is no window");
+            if (head[3], head[4]) == (PING, 0)
+                && stream.write_all(&frame(PING, ACK, 0, &payload)).await.is_err()
+            {
+                break;
+            }
+        }
+        began.elapsed()
+    };
+    let over_frames = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let list = Kind::ListLocks(v1::ListLocksRequest { limit: 1_000, ..Default::default() });
+        let operations = (1..=100).map(|id| v1::Operation { id, kind: Some(list.clone()) }).collect();
+        let mut bytes = BytesMut::from(&GREETING[..]);
+        lockkeeper_net::frame::encode(&v1::ClientFrame { operations }, &mut bytes);
+        stream.write_all(&bytes).await.unwrap();
+        // Sends fail once the node has closed the connection.
+        let keep_alive = v1::KeepAliveAll { sessions: vec!["0".repeat(32)] };
+        let operations = vec![v1::Operation { id: 101, kind: Some(Kind::KeepAlive(keep_alive)) }];
+        bytes.clear();
+        lockkeeper_net::frame::encode(&v1::ClientFrame { operations }, &mut bytes);
+        while stream.write_all(&bytes).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        began.elapsed()
+    };
+    let both = async { tokio::join!(over_http2, over_frames) };
+    let closed = tokio::time::timeout(STALLED_FOR + LONG, both).await;
+    let (http2, frames) = closed.expect("both connections are closed");
+    println!("closed after {http2:?} over HTTP/2 and {frames:?} over frames");
+    for took in [http2, frames] {
+        assert!(took + Duration::from_secs(1) > STALLED_FOR, "closed for another reason after {took:?}");
+    }
+    plain.assert_works().await;
 }

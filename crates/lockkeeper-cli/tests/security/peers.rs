@@ -17,7 +17,7 @@ use crate::certificates::Authority;
 use crate::fixture::{Caller, ROOT_TOKEN};
 use crate::harness::network::{Delay, Network};
 use crate::harness::node::{Node, free_address};
-use crate::harness::{until, write_secret};
+use crate::harness::{attempts, until, write_secret};
 
 async fn peer(caller: &Caller) -> Result<PeerClient<Channel>, String> {
     caller.channel().await.map(PeerClient::new)
@@ -188,22 +188,40 @@ impl SecureCell {
     }
 }
 
+/// Requires that a cell with TLS between distant members keeps its leader and fails no request.
+async fn assert_stable(delay: Delay, timing: &str) {
+    let network = Network::new();
+    network.delay(Some(delay));
+    let cell = SecureCell::start_with(true, Some(&network), &["--timing", timing]).await;
+    // A busy machine can delay heartbeats for too long now and then.
+    attempts(3, async || {
+        let (leader, term) = (cell.leader().await, cell.term().await);
+        let root = cell.root(&cell.nodes[leader], true);
+        let keeper: Keeper = root.builder().connect(&format!("lockkeeper://{}", root.address)).await.unwrap();
+        let (began, mut pairs) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_secs(6) {
+            keeper.lock("far").acquire().await.unwrap().release().await.unwrap();
+            pairs += 1;
+        }
+        println!("{pairs} pairs in {:?}, {} lost packets", began.elapsed(), network.lost());
+        let after = (cell.leader().await, cell.term().await);
+        match after == (leader, term) {
+            true => Ok(()),
+            false => Err(format!("leader and term {:?} became {after:?}", (leader, term))),
+        }
+    })
+    .await;
+}
+
 /// TLS handshakes take four round trips.
 #[tokio::test]
 async fn global_timing_is_stable_with_tls() {
-    let network = Network::new();
-    network.delay(Some(Delay::of_round_trip(400, 0)));
-    let cell = SecureCell::start_with(true, Some(&network), &["--timing", "global"]).await;
-    let (leader, term) = (cell.leader().await, cell.term().await);
-    let root = cell.root(&cell.nodes[leader], true);
-    let keeper: Keeper = root.builder().connect(&format!("lockkeeper://{}", root.address)).await.unwrap();
-    let (began, mut pairs) = (Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(4) {
-        keeper.lock("far").acquire().await.unwrap().release().await.unwrap();
-        pairs += 1;
-    }
-    println!("{pairs} pairs in {:?}", began.elapsed());
-    assert_eq!((cell.leader().await, cell.term().await), (leader, term));
+    assert_stable(Delay::of_round_trip(400, 0), "global").await;
+}
+
+#[tokio::test]
+async fn default_timing_is_stable_at_50_ms_with_tls_and_packet_loss() {
+    assert_stable(Delay::of_round_trip(50, 5), "lan").await;
 }
 
 async fn assert_outsiders_are_refused(cell: &SecureCell) {

@@ -3,17 +3,19 @@
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
+use lockkeeper_api::v1;
 use lockkeeper_net::frame::GREETING;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::connections::TestNode;
-use crate::fixture::SecureNode;
+use crate::fixture::{Caller, ROOT_TOKEN, SecureNode};
 use crate::harness::LONG;
+use crate::{before_auth, http2};
 
 /// The time limit of the node, and the tolerance for a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
-const LATE: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_secs(15);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Kinds of HTTP/2 frames.
 const DATA: u8 = 0;
@@ -175,4 +177,45 @@ async fn slow_senders_are_closed() {
     futures_util::StreamExt::collect::<Vec<()>>(all).await;
     plain.assert_works().await;
     secure.root().read("/v1/status").await.ok();
+}
+
+/// Requests that an unauthenticated caller may repeat, on each protocol, do not extend its time.
+#[tokio::test]
+async fn active_connections_without_authentication_are_closed() {
+    const PING: u8 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let plain = before_auth::secured(folder.path()).await;
+    let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes();
+    let look = v1::operation::Kind::GetLock(v1::GetLockRequest { lock: "a".into() });
+    let operations = vec![v1::Operation { id: 1, kind: Some(look) }];
+    let mut operation = BytesMut::new();
+    lockkeeper_net::frame::encode(&v1::ClientFrame { operations }, &mut operation);
+    let every = Duration::from_secs(1);
+    let http2 = http2::preface(1 << 16);
+    let watch = http2::grpc_request(1, &caller, "/grpc.health.v1.Health/Watch", &[0; 5], true);
+    let gets = (1..).step_by(2).take(LONG.as_secs() as usize);
+    let gets = gets.map(|id| http2::frame(HEADERS, 5, id, &http2::head("GET", &caller, "/livez")));
+    let senders = [
+        SlowSender { what: "health checks", first: vec![], drops: vec![request("/livez")], every },
+        SlowSender { what: "refused requests", first: vec![], drops: vec![request("/v1/locks")], every },
+        SlowSender {
+            what: "refused operations",
+            first: GREETING.to_vec(),
+            drops: vec![operation.to_vec()],
+            every,
+        },
+        SlowSender {
+            what: "a watch of the health",
+            first: [http2.clone(), watch].concat(),
+            drops: vec![frame(PING, 0, 0, &[0; 8])],
+            every,
+        },
+        SlowSender { what: "health checks over HTTP/2", first: http2, drops: gets.collect(), every },
+    ];
+    let all = senders.map(|sender| async {
+        sender.run(TcpStream::connect(&plain.node.address).await.unwrap(), |_| false).await;
+    });
+    futures_util::future::join_all(all).await;
+    caller.token(ROOT_TOKEN).read("/v1/status").await.ok();
 }

@@ -4,38 +4,46 @@
 //! LOCKKEEPER_ADVERSARY_SECONDS=60 runs it in full. LOCKKEEPER_NODE_BINARY selects another build of the node.
 
 mod attacks;
+mod contract;
+pub mod frames;
+mod grpc;
+mod holdings;
+mod http;
 mod operations;
+mod other_services;
+mod tally;
 
-use std::process::Command;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use lockkeeper_api::v1;
+use lockkeeper_api::v1::answer::Kind as Answer;
 use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_api::v1::operation::Kind;
-use lockkeeper_net::frame::{self, GREETING};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use self::attacks::Adversary;
+use self::attacks::{Adversary, FRAMES, GRPC_STREAM};
+use self::frames::{Frames, assert_done};
+use self::grpc::GRPC;
+use self::holdings::{candidate, waits};
+use self::http::HTTP;
 use self::operations::{CROWDED, VALUE, acquire, long};
+use self::other_services::OTHERS;
+use self::tally::Tally;
 use crate::connections::TestNode;
 use crate::fixture::Caller;
-use crate::harness::LONG;
 use crate::harness::node::has_other_binary;
+use crate::memory_cap::MemoryCap;
 
 /// Default duration of the attack.
-const ATTACK: Duration = Duration::from_secs(15);
-/// The node's cap on resident memory, far below what a single unbounded request used to take.
+const ATTACK: Duration = Duration::from_secs(25);
+/// The node's cap on memory, far below what a single unbounded request used to take.
 const CAP_MIB: u64 = 768;
-/// The limit that the kernel enforces. It counts reserved memory, which the allocator takes in pieces of a gibibyte.
-const RESERVED_MAX_MIB: u64 = 4 * CAP_MIB;
 /// Time limit for a keep-alive of another client.
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// The same for a debug build on a shared machine.
@@ -46,81 +54,36 @@ const PAUSE: Duration = Duration::from_millis(10);
 // State before the attack: long names, long queues, many sessions.
 const LOCKS: u64 = 2_000;
 const WAITERS: u64 = 1_000;
-const SESSIONS: u64 = 5_000;
+const SESSIONS: usize = 5_000;
+const TTL_MS: u64 = 600_000;
 
 fn attack_time() -> Duration {
     let seconds = std::env::var("LOCKKEEPER_ADVERSARY_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(ATTACK, Duration::from_secs)
 }
 
-/// A frame connection that waits for all answers of a call.
-struct Frames {
-    stream: TcpStream,
-    buffer: BytesMut,
-}
-
-impl Frames {
-    async fn connect(caller: &Caller) -> Frames {
-        let mut stream = TcpStream::connect(&caller.address).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.write_all(GREETING).await.unwrap();
-        stream.read_exact(&mut [0; GREETING.len()]).await.unwrap();
-        let mut frames = Frames { stream, buffer: BytesMut::new() };
-        let token = caller.token.clone().unwrap();
-        frames.call(vec![Kind::Authenticate(v1::AuthenticateRequest { token })]).await;
-        frames
-    }
-
-    /// Sends operations in one frame and waits for all answers.
-    async fn call(&mut self, kinds: Vec<Kind>) -> Vec<v1::Answer> {
-        let count = kinds.len();
-        let operations = kinds.into_iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
-        let mut bytes = BytesMut::new();
-        frame::encode(&v1::ClientFrame { operations: operations.collect() }, &mut bytes);
-        self.stream.write_all(&bytes).await.unwrap();
-        let mut answers = Vec::new();
-        while answers.len() < count {
-            match frame::decode::<v1::ServerFrame>(&mut self.buffer, 64 << 20).unwrap() {
-                Some(frame) => answers.extend(frame.answers),
-                None => {
-                    let read = tokio::time::timeout(LONG, self.stream.read_buf(&mut self.buffer)).await;
-                    assert!(read.expect("an answer").unwrap() > 0, "the node has closed the connection");
-                }
-            }
-        }
-        answers
-    }
-}
-
-#[track_caller]
-fn all_done(answers: &[v1::Answer]) {
-    for answer in answers {
-        assert!(!matches!(answer.kind, Some(v1::answer::Kind::Error(_))), "{answer:?}");
-    }
-}
-
-/// Creates the state that makes operations expensive.
-async fn populate(caller: &Caller, session: &str) {
-    let mut frames = Frames::connect(caller).await;
+/// Creates the state that makes operations expensive. The queue lasts as long as the connection.
+async fn populate(caller: &Caller, session: &str) -> io::Result<Frames> {
+    let mut frames = Frames::connect(caller).await?;
     let held = (0..LOCKS).map(|number| Kind::Acquire(acquire(session, long("held", number))));
-    all_done(&frames.call(held.collect()).await);
-    let opened = (0..SESSIONS)
-        .map(|_| Kind::OpenSession(v1::OpenSessionRequest { ttl_ms: 600_000, owner: "o".repeat(500) }));
-    all_done(&frames.call(opened.collect()).await);
-    let value = v1::PutValueRequest { key: VALUE.into(), value: vec![1; 60 << 10], ..Default::default() };
-    all_done(&frames.call(vec![Kind::PutValue(value), Kind::Acquire(acquire(session, CROWDED))]).await);
+    assert_done(&frames.call(held.collect()).await?);
+    let open = |ttl_ms| Kind::OpenSession(v1::OpenSessionRequest { ttl_ms, owner: "o".repeat(500) });
+    let opened = frames.call(vec![open(TTL_MS); SESSIONS]).await?;
+    assert_done(&opened);
+    let Some(Answer::OpenSession(v1::OpenSessionResponse { session: waiter, .. })) = opened.first() else {
+        panic!("a session")
+    };
+    let value = || v1::PutValueRequest { key: VALUE.into(), value: vec![1; 60 << 10], ..Default::default() };
+    assert_done(&frames.call(vec![Kind::PutValue(value()), Kind::Acquire(acquire(session, CROWDED))]).await?);
     // These are not answered before the end of the attack.
-    let waits = (0..WAITERS).map(|number| {
-        let request = format!("waiter-{number}");
-        Kind::Acquire(v1::AcquireRequest { wait_forever: true, request, ..acquire(session, CROWDED) })
+    let queue = (0..WAITERS).map(|number| {
+        let request = waits(waiter, CROWDED, format!("waiter-{number}"));
+        Kind::Acquire(v1::AcquireRequest { value: candidate(), scope: format!("scope-{number}"), ..request })
     });
-    let operations = waits.zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
-    let mut bytes = BytesMut::new();
-    frame::encode(&v1::ClientFrame { operations: operations.collect() }, &mut bytes);
-    frames.stream.write_all(&bytes).await.unwrap();
+    frames.send(queue.collect()).await?;
     // Sent after them: when this is answered, they wait.
-    let value = v1::PutValueRequest { key: VALUE.into(), value: vec![1; 60 << 10], ..Default::default() };
-    Frames::connect(caller).await.call(vec![Kind::PutValue(value)]).await;
+    assert_done(&frames.call(vec![Kind::PutValue(value())]).await?);
+    Ok(frames)
 }
 
 /// Renews a session repeatedly. Returns the slowest duration and the count.
@@ -139,9 +102,10 @@ async fn renew(renewal: &mut impl AsyncFnMut(), stop: &AtomicBool) -> (Duration,
 /// Runs clients of another identity, one on each protocol.
 async fn renew_on_all_protocols(victim: &Caller, stop: &AtomicBool) -> [(&'static str, Duration, u32); 3] {
     let (one, two, three) = (victim.session().await, victim.session().await, victim.session().await);
-    let mut frames = Frames::connect(victim).await;
+    let mut frames = Frames::connect(victim).await.unwrap();
     let mut over_frames = async || {
-        all_done(&frames.call(vec![Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![one.clone()] })]).await);
+        let renewal = Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![one.clone()] });
+        assert_done(&frames.call(vec![renewal]).await.unwrap());
     };
     let mut node = LockkeeperClient::new(victim.channel().await.unwrap());
     let authorization: tonic::metadata::MetadataValue<_> =
@@ -167,7 +131,11 @@ async fn known(admin: &Caller, identity: &str, rights: &[&str]) -> Caller {
 }
 
 struct Setup {
+    /// Holds the queue.
+    _frames: Frames,
     plain: TestNode,
+    // Last: the node ends before its control group is removed.
+    _cap: MemoryCap,
     adversary: Adversary,
     hoarder: Adversary,
     victim: Caller,
@@ -175,23 +143,45 @@ struct Setup {
 
 /// Starts a node with little memory, a lot of state and three identities.
 async fn set_up() -> Setup {
-    let plain = TestNode::start(&[]).await;
-    let limited = Command::new("prlimit")
-        .args(["--pid", &plain.process().to_string(), &format!("--data={}", RESERVED_MAX_MIB << 20)])
-        .status()
-        .expect("prlimit (util-linux)");
-    assert!(limited.success());
+    let cap = MemoryCap::new(CAP_MIB);
+    let plain = TestNode::start_capped(&cap, &[]).await;
     let open = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     let enabled = open.post("/v1/access/enable", json!({"identity": "admin"})).await.ok();
     let admin = Caller { token: Some(enabled["token"].as_str().unwrap().to_owned()), ..open };
     let caller = known(&admin, "adversary", &["acquire", "force_release"]).await;
     let opened = caller.post("/v1/session/open", json!({"ttl_ms": 600_000})).await.ok();
     let session = opened["session"].as_str().unwrap().to_owned();
-    populate(&caller, &session).await;
-    let hoarder =
-        Adversary { caller: known(&admin, "hoarder", &["acquire"]).await, session: session.clone() };
+    let frames = populate(&caller, &session).await.unwrap();
+    let tally = Tally::default();
+    let hoarder = known(&admin, "hoarder", &["acquire"]).await;
+    let hoarder = Adversary { caller: hoarder, session: session.clone(), tally: tally.clone() };
     let victim = known(&admin, "victim", &["acquire"]).await;
-    Setup { plain, adversary: Adversary { caller, session }, hoarder, victim }
+    Setup {
+        _frames: frames,
+        plain,
+        _cap: cap,
+        adversary: Adversary { caller, session, tally },
+        hoarder,
+        victim,
+    }
+}
+
+/// Checks that every operation of the contract was answered: with a success, if the adversary has the right.
+fn assert_every_operation_was_answered(tally: &Tally, http_calls: &[String]) {
+    let stream = contract::stream_operations();
+    let streamed = [FRAMES, GRPC_STREAM]
+        .into_iter()
+        .flat_map(|protocol| stream.iter().map(move |operation| tally.check(protocol, operation, true)));
+    let called = contract::methods()
+        .into_iter()
+        .filter(|method| method != "stream")
+        .map(|method| tally.check(GRPC, &method, !grpc::ADMINISTRATIVE.contains(&method.as_str())));
+    let over_http = http_calls.iter().map(|call| tally.check(HTTP, call, !http::is_administrative(call)));
+    let others =
+        other_services::CALLS.iter().map(|(call, is_permitted)| tally.check(OTHERS, call, *is_permitted));
+    let all = streamed.chain(called).chain(over_http).chain(others);
+    let missing: Vec<String> = all.filter_map(Result::err).collect();
+    assert!(missing.is_empty(), "{missing:#?}\n{tally}");
 }
 
 fn runtime() -> Runtime {
@@ -201,7 +191,9 @@ fn runtime() -> Runtime {
 #[test]
 fn node_under_attack_stays_within_its_memory_and_serves_others() {
     let (attackers, others) = (runtime(), runtime());
-    let Setup { plain, adversary, hoarder, victim } = others.block_on(set_up());
+    let setup = others.block_on(set_up());
+    let Setup { plain, adversary, hoarder, victim, .. } = &setup;
+    let http_calls = others.block_on(contract::http_calls(victim));
     let stop = Arc::new(AtomicBool::new(false));
     // On a separate thread, to measure the node and not the test.
     let renewals = std::thread::spawn({
@@ -214,15 +206,16 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
         hoarder.exhaust_budget(&mut tasks);
         tasks
     });
-    let (began, mut peak) = (Instant::now(), 0);
+    let began = Instant::now();
     while began.elapsed() < attack_time() && !renewals.is_finished() {
-        peak = peak.max(plain.memory_mib());
         std::thread::sleep(Duration::from_millis(50));
     }
     stop.store(true, Ordering::Relaxed);
     attackers.block_on(async { drop(tasks) });
     attackers.shutdown_background();
     let renewed = renewals.join().expect("all keep-alives were answered");
+    let peak = plain.memory_peak_mib();
+    print!("{}", adversary.tally);
     println!("after {:?}: at most {peak} MiB of {CAP_MIB}; {renewed:?}", began.elapsed());
     let within = if has_other_binary() { KEEP_ALIVE_WITHIN } else { KEEP_ALIVE_UNOPTIMISED_WITHIN };
     for (protocol, slowest, count) in renewed {
@@ -230,6 +223,7 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
         assert!(slowest < within, "a keep-alive over {protocol} waited for {slowest:?}");
     }
     assert!(peak < CAP_MIB, "{peak} MiB");
+    assert_every_operation_was_answered(&adversary.tally, &http_calls);
     others.block_on(async {
         let session = victim.session().await;
         victim.acquire(&session, "after the attack").await.ok();

@@ -1,41 +1,46 @@
-//! Every operation of the contract in its most expensive form.
+//! Every operation of a stream in its most expensive form.
 
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::operation::Kind;
 
+use super::contract;
+use super::holdings::{Holdings, candidate, waiting_request, waits};
+
 /// Names that the adversary uses repeatedly.
 pub const CROWDED: &str = "adversary/crowded";
 pub const VALUE: &str = "adversary/value";
-/// Number of operation kinds of a stream.
-const KINDS: usize = 24;
+/// Operations of a frame.
+const OPERATIONS: usize = 1_000;
+/// Elections that one frame observes, each of another name.
+const OBSERVED: u64 = 1_000;
 
-/// The index of a kind. A new kind does not compile without one.
-fn index_of(kind: &Kind) -> usize {
+/// The name of an operation in the contract. A new kind does not compile without one.
+fn name_of(kind: &Kind) -> &'static str {
     match kind {
-        Kind::OpenSession(_) => 0,
-        Kind::KeepAlive(_) => 1,
-        Kind::CloseSession(_) => 2,
-        Kind::Acquire(_) => 3,
-        Kind::AcquireAll(_) => 4,
-        Kind::Release(_) => 5,
-        Kind::Cancel(_) => 6,
-        Kind::Attach(_) => 7,
-        Kind::GetLock(_) => 8,
-        Kind::ListLocks(_) => 9,
-        Kind::CheckToken(_) => 10,
-        Kind::ForceRelease(_) => 11,
-        Kind::PutValue(_) => 12,
-        Kind::GetValue(_) => 13,
-        Kind::DeleteValue(_) => 14,
-        Kind::Status(_) => 15,
-        Kind::GetHistory(_) => 16,
-        Kind::GetAudit(_) => 17,
-        Kind::GetTop(_) => 18,
-        Kind::GetWaitGraph(_) => 19,
-        Kind::HandOver(_) => 20,
-        Kind::TakeRate(_) => 21,
-        Kind::ObserveElection(_) => 22,
-        Kind::Authenticate(_) => 23,
+        Kind::OpenSession(_) => "open_session",
+        Kind::KeepAlive(_) => "keep_alive",
+        Kind::CloseSession(_) => "close_session",
+        Kind::Acquire(_) => "acquire",
+        Kind::AcquireAll(_) => "acquire_all",
+        Kind::Release(_) => "release",
+        Kind::Cancel(_) => "cancel",
+        Kind::Attach(_) => "attach",
+        Kind::GetLock(_) => "get_lock",
+        Kind::ListLocks(_) => "list_locks",
+        Kind::CheckToken(_) => "check_token",
+        Kind::ForceRelease(_) => "force_release",
+        Kind::PutValue(_) => "put_value",
+        Kind::GetValue(_) => "get_value",
+        Kind::DeleteValue(_) => "delete_value",
+        Kind::Status(_) => "status",
+        Kind::GetHistory(_) => "get_history",
+        Kind::GetAudit(_) => "get_audit",
+        Kind::GetTop(_) => "get_top",
+        Kind::GetWaitGraph(_) => "get_wait_graph",
+        Kind::HandOver(_) => "hand_over",
+        Kind::TakeRate(_) => "take_rate",
+        Kind::ObserveElection(_) => "observe_election",
+        Kind::Authenticate(_) => "authenticate",
     }
 }
 
@@ -61,18 +66,21 @@ pub fn acquire_all(session: &str, round: u64, policy: &str) -> v1::AcquireAllReq
 
 /// All forms of an acquire.
 fn acquires(session: &str, round: u64) -> Vec<Kind> {
-    let waits =
-        |request: String| v1::AcquireRequest { wait_forever: true, request, ..acquire(session, CROWDED) };
+    let crowded = |request: String| waits(session, CROWDED, request);
     let mut kinds = vec![
         // The same waiting request again, a new one, one that is refused at once.
-        Kind::Acquire(waits("the same".into())),
-        Kind::Acquire(waits(format!("request-{}", round % 5_000))),
+        Kind::Acquire(crowded("the same".into())),
+        Kind::Acquire(v1::AcquireRequest {
+            value: candidate(),
+            scope: format!("waiting-{}", round % 1_000),
+            ..crowded(format!("request-{}", round % 1_000))
+        }),
         Kind::Acquire(acquire(session, CROWDED)),
         Kind::Acquire(acquire(session, long("held", round % 2_000))),
         Kind::Acquire(v1::AcquireRequest {
             mode: Some(v1::Mode::Shared.into()),
             lock_delay_ms: 60_000,
-            value: "v".repeat(4_000),
+            value: candidate(),
             ..acquire(session, long("shared", round % 100))
         }),
         Kind::Acquire(v1::AcquireRequest {
@@ -81,10 +89,12 @@ fn acquires(session: &str, round: u64) -> Vec<Kind> {
             ..acquire(session, "adversary/counted")
         }),
         Kind::Acquire(v1::AcquireRequest {
-            value: "candidate".repeat(400),
-            wait_forever: true,
-            request: format!("candidate-{}", round % 100),
-            ..acquire(session, format!("election/adversary/{}", round % 10))
+            value: candidate(),
+            ..waits(
+                session,
+                &format!("election/adversary/{}", round % 10),
+                format!("candidate-{}", round % 100),
+            )
         }),
     ];
     for policy in ["detect", "wait_die", "wound_wait"] {
@@ -92,60 +102,64 @@ fn acquires(session: &str, round: u64) -> Vec<Kind> {
         kinds.push(Kind::Acquire(v1::AcquireRequest {
             scope: format!("scope-{}", round % 8),
             policy: policy.into(),
-            ..waits(format!("{policy}-{}", round % 200))
+            ..crowded(format!("{policy}-{}", round % 200))
         }));
     }
     kinds
 }
 
-/// Every operation of a stream.
-pub fn every_operation(session: &str, token: &str, round: u64) -> Vec<Kind> {
+/// Operations that use up what the adversary holds.
+fn ends(holdings: &Holdings) -> Vec<Kind> {
+    let session = &holdings.holder;
+    let mut kinds: Vec<Kind> =
+        holdings.held.iter().map(|(lock, token)| release(session, lock, *token)).collect();
+    let (election, epoch) = holdings.handed_over.clone();
+    let (resigned, resigned_epoch) = &holdings.resigned;
+    kinds.extend([
+        Kind::HandOver(v1::HandOverRequest { session: session.clone(), election, epoch, to: candidate() }),
+        release(session, &format!("election/{resigned}"), *resigned_epoch),
+        Kind::ForceRelease(v1::ForceReleaseRequest {
+            lock: holdings.crowd.clone(),
+            reason: "r".repeat(1_000),
+        }),
+        Kind::DeleteValue(v1::DeleteValueRequest { key: holdings.value.clone(), ..Default::default() }),
+        Kind::CloseSession(v1::CloseSessionRequest { session: holdings.full.clone() }),
+    ]);
+    kinds
+}
+
+fn release(session: &str, lock: &str, token: u64) -> Kind {
+    let (session, lock) = (session.to_owned(), lock.to_owned());
+    Kind::Release(v1::ReleaseRequest { session, lock, token, forget: true })
+}
+
+/// Operations that can be repeated.
+fn repeatable(session: &str, token: &str, holdings: &Holdings, round: u64) -> Vec<Kind> {
     let session = session.to_owned();
     let mut kinds = acquires(&session, round);
     kinds.extend([
         Kind::Authenticate(v1::AuthenticateRequest { token: token.to_owned() }),
         Kind::OpenSession(v1::OpenSessionRequest { ttl_ms: 1_000, owner: "o".repeat(500) }),
         Kind::KeepAlive(v1::KeepAliveAll { sessions: vec![session.clone(); 8_000] }),
-        Kind::CloseSession(v1::CloseSessionRequest { session: "0".repeat(32) }),
-        Kind::Release(v1::ReleaseRequest {
-            session: session.clone(),
-            lock: long("held", round % 2_000),
-            token: 1,
-            forget: true,
+        Kind::Cancel(v1::CancelRequest { session: holdings.waiter.clone(), request: waiting_request(round) }),
+        // The session of the most grants, rarely: it closes the connections that attached it before.
+        Kind::Attach(v1::AttachRequest {
+            session: if round % 8 == 0 { session.clone() } else { holdings.full.clone() },
         }),
-        Kind::Cancel(v1::CancelRequest {
-            session: session.clone(),
-            request: format!("request-{}", round % 5_000),
-        }),
-        Kind::Attach(v1::AttachRequest { session: session.clone() }),
         Kind::GetLock(v1::GetLockRequest { lock: CROWDED.into() }),
         Kind::ListLocks(v1::ListLocksRequest { limit: 1_000, ..Default::default() }),
         Kind::CheckToken(v1::CheckTokenRequest { lock: CROWDED.into(), token: 1, ..Default::default() }),
-        Kind::ForceRelease(v1::ForceReleaseRequest {
-            lock: long("forced", round % 50),
-            reason: "r".repeat(1_000),
-        }),
         Kind::PutValue(v1::PutValueRequest {
             key: format!("adversary/{}", round % 16),
             value: vec![1; 60 << 10],
             ..Default::default()
         }),
         Kind::GetValue(v1::GetValueRequest { key: VALUE.into() }),
-        Kind::DeleteValue(v1::DeleteValueRequest {
-            key: format!("adversary/{}", round % 16),
-            ..Default::default()
-        }),
         Kind::Status(v1::StatusRequest {}),
         Kind::GetHistory(v1::GetHistoryRequest { lock: CROWDED.into(), ..Default::default() }),
         Kind::GetAudit(v1::GetAuditRequest { limit: u32::MAX }),
         Kind::GetTop(v1::GetTopRequest { limit: u32::MAX }),
         Kind::GetWaitGraph(v1::GetWaitGraphRequest::default()),
-        Kind::HandOver(v1::HandOverRequest {
-            session,
-            election: format!("adversary/{}", round % 10),
-            epoch: 1,
-            to: "candidate".repeat(400),
-        }),
         Kind::TakeRate(v1::TakeRateRequest {
             limiter: long("rate", round),
             rate_per_s: 1.0,
@@ -153,32 +167,52 @@ pub fn every_operation(session: &str, token: &str, round: u64) -> Vec<Kind> {
             ..Default::default()
         }),
         Kind::ObserveElection(v1::ObserveElectionRequest {
-            election: format!("adversary/observed/{round}"),
-            known_epoch: Some(0),
+            election: "adversary/0".into(),
             ..Default::default()
         }),
     ]);
     kinds
 }
 
-/// A frame full of operations. The largest of them occur once.
-pub fn frame(session: &str, token: &str, round: u64) -> v1::ClientFrame {
-    let kinds = every_operation(session, token, round);
-    let (large, small): (Vec<Kind>, Vec<Kind>) = kinds.into_iter().partition(|kind| {
-        matches!(kind, Kind::PutValue(_) | Kind::KeepAlive(_) | Kind::AcquireAll(_) | Kind::HandOver(_))
-    });
+/// Observes an election that does not change: not answered.
+fn observe(number: u64) -> Kind {
+    Kind::ObserveElection(v1::ObserveElectionRequest {
+        election: long("observed", number),
+        known_epoch: Some(0),
+        ..Default::default()
+    })
+}
+
+/// A frame full of operations, and their names. The largest of them occur once.
+pub fn frame(
+    session: &str,
+    token: &str,
+    holdings: &Holdings,
+    round: u64,
+) -> (v1::ClientFrame, Vec<&'static str>) {
     let authenticate = Kind::Authenticate(v1::AuthenticateRequest { token: token.to_owned() });
-    let many = small.iter().cycle().take(1_000).cloned();
-    let kinds = [authenticate].into_iter().chain(large).chain(many);
-    v1::ClientFrame {
-        operations: kinds.zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) }).collect(),
-    }
+    let (large, small): (Vec<Kind>, Vec<Kind>) = repeatable(session, token, holdings, round)
+        .into_iter()
+        .partition(|kind| matches!(kind, Kind::PutValue(_) | Kind::KeepAlive(_) | Kind::AcquireAll(_)));
+    let many: Vec<Kind> = match round % 4 {
+        3 => (0..OBSERVED).map(|number| observe(OBSERVED * round + number)).collect(),
+        _ => small.iter().cycle().take(OPERATIONS).cloned().collect(),
+    };
+    let kinds: Vec<Kind> =
+        [authenticate].into_iter().chain(ends(holdings)).chain(large).chain(many).collect();
+    let names = kinds.iter().map(name_of).collect();
+    let operations = kinds.into_iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
+    (v1::ClientFrame { operations: operations.collect() }, names)
 }
 
 #[test]
-fn every_operation_is_covered() {
-    let mut places: Vec<usize> = every_operation("s", "t", 0).iter().map(index_of).collect();
-    places.sort_unstable();
-    places.dedup();
-    assert_eq!(places, (0..KINDS).collect::<Vec<_>>());
+fn every_operation_of_a_stream_is_covered() {
+    let mut holdings = Holdings::default();
+    holdings.held.push(("lock".into(), 1));
+    let (_, mut names) = frame("s", "t", &holdings, 0);
+    names.sort_unstable();
+    names.dedup();
+    let mut expected = contract::stream_operations();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
 }
