@@ -52,11 +52,23 @@ pub enum Mutation {
     AcknowledgeWithoutRoom,
     /// Work beyond the budget of its entry is done anyway (S11).
     IgnoreBudget,
+    /// A request that was refused as invalid or because of a limit is forgotten, unlike other refusals (S5).
+    ForgetInvalid,
+    /// A restarted node forgets the longer promise of its last process (S3).
+    ForgetPromise,
+    /// The cell version is raised although a member does not answer.
+    VersionRaisedEarly,
+    /// A failed leadership transfer never ends: the leader sends no heartbeats.
+    TransferNeverEnds,
+    /// A quiet cell does not log cell time (S2).
+    TimeNotLogged,
+    /// A grant whose caller disconnected before the answer was sent is kept.
+    KeepUndelivered,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 24] = [
+    pub const ALL: [Mutation; 30] = [
         Mutation::ForgetRequest,
         Mutation::ForgetRefusals,
         Mutation::Overtake,
@@ -81,6 +93,12 @@ impl Mutation {
         Mutation::IgnoreDisagreement,
         Mutation::AcknowledgeWithoutRoom,
         Mutation::IgnoreBudget,
+        Mutation::ForgetInvalid,
+        Mutation::ForgetPromise,
+        Mutation::VersionRaisedEarly,
+        Mutation::TransferNeverEnds,
+        Mutation::TimeNotLogged,
+        Mutation::KeepUndelivered,
     ];
 }
 

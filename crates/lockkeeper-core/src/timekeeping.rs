@@ -4,6 +4,7 @@
 //! in cell time would be an hour shorter after a fail-over.
 
 use crate::id::CellTime;
+use crate::mutation::{self, Mutation};
 use crate::table::LockTable;
 
 /// The longest time between two entries while anything depends on cell time. A little less than a second, so that cell
@@ -14,7 +15,8 @@ impl LockTable {
     /// When the next entry is due without requests: at [`LockTable::next_wake`], or when cell time has to be logged again.
     /// The leader then proposes a `Tick`. `None` if nothing depends on time: such a cell writes nothing to its log.
     pub fn next_entry_due(&self) -> Option<CellTime> {
-        let time = self.depends_on_time().then(|| self.now.plus_ms(TIME_LOGGED_EVERY_MS));
+        let logs_time = self.depends_on_time() && !mutation::is_on(Mutation::TimeNotLogged);
+        let time = logs_time.then(|| self.now.plus_ms(TIME_LOGGED_EVERY_MS));
         match (self.next_wake(), time) {
             (Some(wake), Some(time)) => Some(wake.min(time)),
             (wake, time) => wake.or(time),

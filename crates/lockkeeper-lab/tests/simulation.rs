@@ -27,7 +27,8 @@ fn run_seed(seed: u64) -> Outcome {
 
 #[test]
 fn seed_is_deterministic() {
-    for seed in [3, 17, 41] {
+    // Random faults, and the two scenarios.
+    for seed in [3, 17, 24, 41] {
         let (first, second) = (run_seed(seed), run_seed(seed));
         assert!(first.grants > 0, "seed {seed}: no grants");
         assert_eq!(first.hash, second.hash, "seed {seed} is not deterministic");
@@ -68,7 +69,10 @@ fn no_seed_violates_a_property() {
     assert!(grants.load(Ordering::Relaxed) > (end - first) * 10, "too few grants");
 }
 
-/// The whole list takes long: `simulate --mutations 1000` prints the table of docs/proof.md. These are found soon, and cover
+/// Seeds that are tried for a bug. Each bug of the test needs fewer than half of them (docs/proof.md).
+const SEEDS_PER_BUG_MAX: u64 = 300;
+
+/// The whole list takes long: `simulate --mutations 1500` prints the table of docs/proof.md. These are found soon, and cover
 /// each part: table, node, disk, library.
 #[test]
 fn reintroduced_bugs_are_detected() {
@@ -77,7 +81,10 @@ fn reintroduced_bugs_are_detected() {
         Mutation::ShortTimeAtTakeOver,
         Mutation::ServeBeforeBarrier,
         Mutation::LeaseIgnoresPromise,
+        Mutation::ForgetPromise,
         Mutation::ForgetRefusals,
+        Mutation::ForgetInvalid,
+        Mutation::TimeNotLogged,
         Mutation::IgnoreDisagreement,
         Mutation::GrantBeforeCommit,
         Mutation::AcknowledgeBeforeSync,
@@ -85,7 +92,7 @@ fn reintroduced_bugs_are_detected() {
         Mutation::WallClock,
     ];
     for mutation in some {
-        let found = proof::find(mutation, 1_500, DURATION, threads()).unwrap();
+        let found = proof::find(mutation, SEEDS_PER_BUG_MAX, DURATION, threads()).unwrap();
         println!("{mutation:?}: {:?} seeds, {}: {}", found.seeds, found.checker, found.violation);
         assert!(found.seeds.is_some(), "{mutation:?} was not detected");
     }

@@ -32,7 +32,7 @@ impl LockTable {
         }
         let answer = self.acquire_new(request);
         if let Err(refusal) = &answer
-            && !mutation::is_on(Mutation::ForgetRefusals)
+            && !is_forgotten(refusal)
         {
             // A late copy of a refused request must not be granted: its caller has moved on (S5).
             self.settle(request.session, id.clone(), Remembered::Refused(refusal.clone()));
@@ -277,6 +277,14 @@ impl LockTable {
                 return;
             }
         }
+    }
+}
+
+/// Whether a bug that was put back forgets this refusal.
+fn is_forgotten(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::Invalid(_) | Refusal::Limit(_) if mutation::is_on(Mutation::ForgetInvalid) => true,
+        _ => mutation::is_on(Mutation::ForgetRefusals),
     }
 }
 

@@ -23,6 +23,8 @@ pub struct History {
     pub losses: Vec<Loss>,
     /// Late copies of refused requests.
     pub repeats: Vec<Repeat>,
+    /// Cell times of leaders, in the order of their observation.
+    pub leader_times: Vec<LeaderTime>,
     /// Holders and waiters that remain after all clients are gone.
     pub left: Vec<Leftover>,
 }
@@ -150,6 +152,17 @@ pub struct Repeat {
     pub refusal: String,
     /// The token, if the late copy was granted.
     pub token: Option<u64>,
+}
+
+/// The cell time of a leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderTime {
+    /// The leader.
+    pub node: u32,
+    /// Its cell time.
+    pub cell_time_ms: u64,
+    /// When it was observed.
+    pub seen: Duration,
 }
 
 /// A holder or waiter that remains although all clients are gone.

@@ -1,6 +1,7 @@
 //! Properties of every history of a cell, whatever faults happened. Each property has its own file and a test with a history
 //! that violates it.
 
+pub mod cell_time;
 pub mod fifo;
 pub mod history;
 pub mod leases_kept;
@@ -21,7 +22,7 @@ pub type Violation = String;
 pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
 
 /// Every property.
-pub const ALL: [Checker; 9] = [
+pub const ALL: [Checker; 10] = [
     ("one_holder", one_holder::check),
     ("tokens_rise", tokens_rise::check),
     ("fifo", fifo::check),
@@ -31,6 +32,7 @@ pub const ALL: [Checker; 9] = [
     ("leases_kept", leases_kept::check),
     ("no_ghosts", no_ghosts::check),
     ("refusals_are_final", refusals_are_final::check),
+    ("cell_time", cell_time::check),
 ];
 
 /// Runs all checks.

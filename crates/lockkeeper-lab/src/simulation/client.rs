@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockkeeper::{Error, Guard, Keeper, Token};
 
+use super::faults::Emphasis;
 use super::machine::{true_after, true_now};
 use super::random::Random;
 use super::recorder::Recorder;
@@ -35,8 +36,7 @@ pub(super) struct Work {
     pub(super) requests: Arc<AtomicU64>,
     /// True time at which a session lapses that is deliberately not renewed in time.
     pub(super) next_lapse: Arc<Mutex<Option<Duration>>>,
-    /// Plain clients let most sessions lapse, and renew them often afterwards.
-    pub(super) lapses_often: bool,
+    pub(super) emphasis: Emphasis,
 }
 
 /// Counts an active worker until dropped, even if it is killed.
@@ -62,7 +62,7 @@ pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Rando
     let keeper = Arc::new(Mutex::new(keeper));
     let mut tasks = Vec::new();
     // A quiet client, like an elected leader without other requests.
-    let quiet = random.once_in(3);
+    let quiet = random.once_in(3) || work.emphasis == Emphasis::QuietCell;
     for number in 0..if quiet { 1 } else { workers } {
         let worker = Worker {
             number: client * 10 + number,

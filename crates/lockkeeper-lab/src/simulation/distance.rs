@@ -6,10 +6,14 @@ use lockkeeper_server::raft::{Timing, TimingPreset};
 
 use super::faults::Fault;
 use super::network::MachineId;
+use super::node::End;
 use super::random::Random;
 
 /// The node that forms the cell, and is elected first.
 const FIRST_LEADER: MachineId = 1;
+
+/// The follower whose promise becomes shorter at a restart.
+const RESTARTED: MachineId = 2;
 
 /// Distances between the nodes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +27,9 @@ pub(super) enum Distance {
     /// The same, and the first leader starts with a longer promise than its followers. When it is cut off, they can elect another
     /// leader long before its own promise would end.
     LongerLeader,
+    /// In one place. The first leader and a follower start with a longer promise. When the leader is cut off, that follower is
+    /// restarted with a short one, and could elect another leader long before its earlier promise ends.
+    RestartedFollower,
 }
 
 impl Distance {
@@ -35,6 +42,7 @@ impl Distance {
             2 => Distance::Far(TimingPreset::Global),
             3 => Distance::Mixed,
             4 => Distance::LongerLeader,
+            5 => Distance::RestartedFollower,
             _ => Distance::Near,
         }
     }
@@ -45,7 +53,11 @@ impl Distance {
             Distance::Near => TimingPreset::Lan,
             Distance::Far(preset) => preset,
             Distance::LongerLeader if is_first && node == FIRST_LEADER => TimingPreset::Global,
+            Distance::RestartedFollower if is_first && [FIRST_LEADER, RESTARTED].contains(&node) => {
+                TimingPreset::Global
+            }
             Distance::LongerLeader if is_first => TimingPreset::Lan,
+            Distance::RestartedFollower => TimingPreset::Lan,
             Distance::Mixed | Distance::LongerLeader => {
                 *random.one_of(&[TimingPreset::Lan, TimingPreset::Lan, TimingPreset::Global])
             }
@@ -55,18 +67,24 @@ impl Distance {
 
     /// Faults for this distance.
     pub(super) fn faults(self, seed: u64, clients: usize) -> Vec<(Duration, Fault)> {
-        if self != Distance::LongerLeader {
+        if !matches!(self, Distance::LongerLeader | Distance::RestartedFollower) {
             return Vec::new();
         }
         let mut random = Random::new(seed ^ 0x6c6f_6e67_6572);
         let at = random.between_ms(1_500, 3_500);
-        vec![(at, Fault::Split(random.below(1 << clients), random.between_ms(2_000, 7_000)))]
+        let split = Fault::Split(random.below(1 << clients), random.between_ms(2_000, 7_000));
+        let mut faults = vec![(at, split)];
+        if self == Distance::RestartedFollower {
+            faults.push((at, Fault::Kill(RESTARTED, End::Killed)));
+            faults.push((at + random.between_ms(10, 200), Fault::Start(RESTARTED)));
+        }
+        faults
     }
 
     /// Additional one-way latency between nodes.
     pub(super) fn one_way(self) -> Duration {
         Duration::from_millis(match self {
-            Distance::Near | Distance::Mixed | Distance::LongerLeader => 0,
+            Distance::Near | Distance::Mixed | Distance::LongerLeader | Distance::RestartedFollower => 0,
             Distance::Far(TimingPreset::Lan) => 20,
             Distance::Far(TimingPreset::Region) => 65,
             Distance::Far(TimingPreset::Global) => 185,

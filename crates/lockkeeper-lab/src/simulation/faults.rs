@@ -11,6 +11,8 @@ use super::random::Random;
 pub(super) enum Fault {
     /// A node's process is killed, or its machine loses power.
     Kill(MachineId, End),
+    /// The leader's process is killed, and started again after this duration.
+    KillLeader(Duration),
     /// A node is started.
     Start(MachineId),
     /// A machine is paused for this duration.
@@ -71,6 +73,18 @@ pub(super) struct FaultKinds {
 }
 
 impl FaultKinds {
+    /// Only the faults of a scenario.
+    pub(super) const NONE: FaultKinds = FaultKinds {
+        kills: false,
+        power: false,
+        stops: false,
+        cuts: false,
+        clients: false,
+        members: false,
+        damage: false,
+        disks: false,
+    };
+
     /// Most runs have only a few kinds, so that each gets enough time.
     pub(super) fn at_random(random: &mut Random) -> FaultKinds {
         let all = random.once_in(4);
@@ -90,23 +104,40 @@ impl FaultKinds {
     }
 }
 
-/// A rare fault that some runs repeat. Uses a separate generator, so that the rest of a seed does not change.
+/// A rare fault that some runs repeat, or a scenario for one. Uses a separate generator, so that the rest of a seed does not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Emphasis {
     Nothing,
     /// The leader loses its majority and gets it back in the same term.
     LostMajorities,
+    /// The same as a scenario: without other faults, with one client that renews its lapsed session as soon as the leader serves
+    /// again, and one that waits for its lock.
+    RegainedTerm,
     /// Clients with high latency to a slow cell.
     Lag,
+    /// A scenario: one client that holds a lock for long, and no other requests, until the leader is killed.
+    QuietCell,
 }
 
 impl Emphasis {
     pub(super) fn at_random(seed: u64) -> Emphasis {
-        match Random::new(seed ^ 0x656d_7068).below(5) {
+        match Random::new(seed ^ 0x656d_7068).below(10) {
             0 => Emphasis::LostMajorities,
-            1 => Emphasis::Lag,
+            5 => Emphasis::RegainedTerm,
+            1 | 6 => Emphasis::Lag,
+            2 => Emphasis::QuietCell,
             _ => Emphasis::Nothing,
         }
+    }
+
+    /// Whether the run has no faults but these.
+    pub(super) fn is_scenario(self) -> bool {
+        matches!(self, Emphasis::RegainedTerm | Emphasis::QuietCell)
+    }
+
+    /// Whether plain clients let most sessions lapse.
+    pub(super) fn has_lapses(self) -> bool {
+        matches!(self, Emphasis::LostMajorities | Emphasis::RegainedTerm)
     }
 
     pub(super) fn faults(
@@ -126,6 +157,15 @@ impl Emphasis {
                     let (duration, back_off) = lost_majority(&mut random);
                     faults.push((now, Fault::LoseMajorityAtLapse(duration, back_off)));
                 }
+                Emphasis::RegainedTerm => {
+                    let (_, back_off) = lost_majority(&mut random);
+                    let duration = random.between_ms(REGAINED_AFTER_MS.0, REGAINED_AFTER_MS.1);
+                    faults.push((now, Fault::LoseMajorityAtLapse(duration, back_off)));
+                }
+                Emphasis::QuietCell => {
+                    let starts = random.between_ms(500, 2_000);
+                    faults.push((now, Fault::KillLeader(starts)));
+                }
                 Emphasis::Lag => lag(&mut random, nodes, clients, now, &mut faults),
             }
             now += random.between_ms(2_500, 5_000);
@@ -133,6 +173,10 @@ impl Emphasis {
         faults
     }
 }
+
+/// A leader that gets its majority back after this time has stopped serving, and still sends heartbeats, so that it stays the
+/// leader of its term.
+const REGAINED_AFTER_MS: (u64, u64) = (1_200, 1_900);
 
 /// Duration of a lost majority, and the retransmission back-off of its links.
 fn lost_majority(random: &mut Random) -> (Duration, Duration) {

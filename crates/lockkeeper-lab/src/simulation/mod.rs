@@ -17,6 +17,8 @@ mod plain_client;
 pub mod proof;
 mod random;
 mod recorder;
+mod setup;
+mod waiter;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,12 +33,13 @@ use tempfile::TempDir;
 
 use self::client::{LOCKS, RETRY_PAUSE, Work};
 use self::distance::Distance;
-use self::faults::{DiskState, Emphasis, Fault, FaultKinds};
+use self::faults::{DiskState, Emphasis, Fault};
 use self::machine::{Machine, true_now};
-use self::network::{MachineId, Network, Quality, address_of};
+use self::network::{MachineId, Network, address_of};
 use self::node::{AdminAction, Digests, End, Node};
 use self::random::Random;
 use self::recorder::{Recorded, Recorder};
+use self::setup::Setup;
 use crate::checkers::history::{Leftover, Read};
 use crate::checkers::{self, History};
 
@@ -50,8 +53,6 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// How long a follower's disk stays slow after its link to the leader is healed.
 const SLOW_AFTER_HEAL: Duration = Duration::from_secs(2);
-/// Between two looks for a session that will lapse.
-const LAPSE_POLL: Duration = Duration::from_millis(50);
 /// Time reserved for reading the final state within that limit.
 const FINAL_READS_MAX: Duration = Duration::from_secs(10);
 
@@ -113,6 +114,8 @@ struct World {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     faults: VecDeque<(Duration, Fault)>,
+    /// A majority to lose shortly before the next lapse of a session: duration and back-off.
+    awaits_lapse: Option<(Duration, Duration)>,
     recorder: Recorder,
     work: Work,
     clocks_within_drift: bool,
@@ -140,6 +143,8 @@ enum ClientKind {
     Library,
     /// Raw frames, without the library.
     Plain,
+    /// The library, waiting for the lock of a scenario.
+    Waiter,
 }
 
 impl World {
@@ -149,83 +154,55 @@ impl World {
         if options.trace {
             recorder.keep_trace();
         }
-        let quality = Quality {
-            delay_min_ms: 0,
-            delay_max_ms: *random.one_of(&[1, 5, 20]),
-            lost_once_in: *random.one_of(&[0, 0, 200, 50]),
-        };
-        let distance = Distance::at_random(options.seed);
-        let network = Network::new(random.fork(), quality);
-        network.set_distance(distance.one_way());
-        let kinds = FaultKinds::at_random(&mut random);
-        // Clocks differ by up to half a percent from the true time, so by up to one percent from each other, as assumed.
-        // In some runs they drift further: then only tokens protect, and must.
-        let clocks_within_drift = !random.once_in(8);
-        let off_by = if clocks_within_drift { 0.004_9 } else { 0.08 };
+        let setup = Setup::at_random(options.seed, &mut random, options.duration);
+        let off_by = if setup.clocks_within_drift { 0.004_9 } else { 0.08 };
         let rate = |random: &mut Random| 1.0 + off_by * (random.below(2_001) as f64 / 1_000.0 - 1.0);
-        let plain = CLIENTS_FROM + 3 + random.below(3) as u32;
-        let clients: Vec<MachineId> = (CLIENTS_FROM..=plain).collect();
-        let ttl = Duration::from_millis(*random.one_of(&[800, 2_000, 4_000]));
-        let mut plan = faults::plan(&mut random, kinds, &NODES, &clients, options.duration);
-        let emphasis = Emphasis::at_random(options.seed);
-        plan.extend(emphasis.faults(options.seed, &NODES, &clients, options.duration));
-        plan.extend(distance.faults(options.seed, clients.len()));
-        plan.sort_by_key(|(at, _)| *at);
-        let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
-        let snapshot_every = *random.one_of(&[40, 200, 100_000]);
-        // A damaged table must not spread through a snapshot before it is detected.
-        let snapshot_every = if kinds.damage { 100_000 } else { snapshot_every };
-        let setup = format!(
-            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, TTL {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
-             clocks {}",
-            clients.len(),
-            if clocks_within_drift { "within the assumed drift" } else { "beyond the assumed drift" }
-        );
-
+        // Other runs set cell time back further: a leader without a majority does not commit it.
+        let records_time = setup.emphasis == Emphasis::QuietCell;
         let folder = memory_folder()?;
         let digests = Digests::default();
         let nodes = (1..=4)
             .map(|id| {
                 let path = folder.path().join(format!("node-{id}"));
-                Node::new(id, path, rate(&mut random), snapshot_every, &digests)
+                Node::new(id, path, rate(&mut random), setup.snapshot_every, &digests, records_time)
             })
             .collect();
         let addresses: Vec<String> = (1..=4).map(address_of).collect();
         let work = Work {
-            url: format!("lockkeeper://{}", addresses[..if kinds.members { 4 } else { 3 }].join(",")),
-            ttl,
+            url: format!("lockkeeper://{}", addresses[..if setup.kinds.members { 4 } else { 3 }].join(",")),
+            ttl: setup.ttl,
             recorder: recorder.clone(),
             until: options.duration,
             busy: Arc::default(),
             requests: Arc::default(),
             next_lapse: Arc::default(),
-            lapses_often: emphasis == Emphasis::LostMajorities,
+            emphasis: setup.emphasis,
         };
         let mut world = World {
             options,
             now: Duration::ZERO,
-            step,
-            network,
+            step: setup.step,
+            network: setup.network,
             nodes,
             clients: Vec::new(),
-            faults: plan.into(),
+            faults: setup.faults.into(),
+            awaits_lapse: None,
             recorder,
             work,
-            clocks_within_drift,
-            distance,
+            clocks_within_drift: setup.clocks_within_drift,
+            distance: setup.distance,
             timings: Random::new(options.seed ^ 0x0074_696d_696e_6773),
             is_final_state_read: false,
-            setup,
+            setup: setup.description,
             _folder: folder,
             random: random.fork(),
         };
         for id in NODES {
             world.start(id)?;
         }
-        for id in clients {
+        for (id, kind) in setup.clients {
             let rate = rate(&mut random);
             let workers = 1 + random.below(2) as u32;
-            let kind = if id == plain { ClientKind::Plain } else { ClientKind::Library };
             let machine = world.new_client(id, kind, rate, workers)?;
             world.clients.push(Client { id, kind, machine, rate, workers });
         }
@@ -244,6 +221,7 @@ impl World {
         let nodes = self.nodes.iter().map(|node| node.id).collect();
         match kind {
             ClientKind::Library => machine.spawn(client::run(id, workers, work, random)),
+            ClientKind::Waiter => machine.spawn(waiter::run(id, work)),
             ClientKind::Plain => machine.spawn(plain_client::run(id, nodes, work, random)),
         }
         Ok(machine)
@@ -269,6 +247,7 @@ impl World {
                 self.inject(fault)?;
             }
         }
+        self.lose_majority_before_lapse();
         let mut machines: Vec<&mut Machine> =
             self.nodes.iter_mut().filter_map(|node| node.machine.as_mut()).collect();
         machines.extend(self.clients.iter_mut().map(|client| &mut client.machine));
@@ -294,6 +273,12 @@ impl World {
                     End::PowerCut => "power cuts",
                 });
             }
+            Fault::KillLeader(starts) => {
+                if let Some(leader) = self.nodes.iter().find(|node| node.leads()).map(|node| node.id) {
+                    self.plan(self.now, Fault::Kill(leader, End::Killed));
+                    self.plan(self.now + starts, Fault::Start(leader));
+                }
+            }
             Fault::Start(id) => self.start(id)?,
             Fault::Stop(id, time) => {
                 let until = self.now + time;
@@ -316,7 +301,7 @@ impl World {
                 self.recorder.count("single streams disturbed");
             }
             Fault::LoseMajority(duration, back_off) => self.lose_majority(duration, back_off),
-            Fault::LoseMajorityAtLapse(duration, back_off) => self.lose_majority_at_lapse(duration, back_off),
+            Fault::LoseMajorityAtLapse(duration, back_off) => self.awaits_lapse = Some((duration, back_off)),
             Fault::HealForNew(one, other, back_off) => self.network.heal_for_new(one, other, back_off),
             Fault::SetClock(id, by_ms) => {
                 let client = self.clients.iter().filter(|client| client.id == id);
@@ -338,12 +323,14 @@ impl World {
     }
 
     /// Times the cut so that the expiry of a session is in the leader's log, but not committed. Waits for a session that will lapse.
-    fn lose_majority_at_lapse(&mut self, duration: Duration, back_off: Duration) {
+    fn lose_majority_before_lapse(&mut self) {
+        let Some((duration, back_off)) = self.awaits_lapse else { return };
         let next_lapse = self.work.next_lapse.lock().unwrap_or_else(PoisonError::into_inner).take();
         let before = self.random.between_ms(80, 220);
-        match next_lapse.map(|at| at.saturating_sub(before)).filter(|at| *at > self.now) {
-            Some(begins) => self.plan(begins, Fault::LoseMajority(duration, back_off)),
-            None => self.plan(self.now + LAPSE_POLL, Fault::LoseMajorityAtLapse(duration, back_off)),
+        let begins = next_lapse.map(|at| at.saturating_sub(before)).filter(|at| *at > self.now);
+        if let Some(begins) = begins {
+            self.awaits_lapse = None;
+            self.plan(begins, Fault::LoseMajority(duration, back_off));
         }
     }
 

@@ -16,6 +16,7 @@ use super::machine::{Machine, true_now};
 use super::network::{MachineId, Network, address_of};
 use super::random::Random;
 use super::recorder::Recorder;
+use crate::checkers::history::LeaderTime;
 
 /// Interval between checks for actions.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -73,6 +74,7 @@ pub(super) struct Node {
     actions: Arc<Mutex<VecDeque<AdminAction>>>,
     leads: Arc<AtomicBool>,
     digests: Digests,
+    records_time: bool,
 }
 
 impl Node {
@@ -82,6 +84,7 @@ impl Node {
         rate: f64,
         snapshot_every: u64,
         digests: &Digests,
+        records_time: bool,
     ) -> Node {
         Node {
             id,
@@ -95,6 +98,7 @@ impl Node {
             actions: Arc::default(),
             leads: Arc::default(),
             digests: digests.clone(),
+            records_time,
         }
     }
 
@@ -131,6 +135,7 @@ impl Node {
         let (id, recorder) = (self.id, recorder.clone());
         let (actions, digests) = (self.actions.clone(), self.digests.clone());
         let leads = self.leads.clone();
+        let records_time = self.records_time;
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
@@ -163,7 +168,13 @@ impl Node {
                         }
                         None => {}
                     }
-                    leads.store(server.api().check_leads().is_ok(), Ordering::Relaxed);
+                    let leads_now = server.api().check_leads().is_ok();
+                    leads.store(leads_now, Ordering::Relaxed);
+                    if leads_now && records_time {
+                        let cell_time_ms = server.api().status().cell_time_ms;
+                        let time = LeaderTime { node: id, cell_time_ms, seen: true_now() };
+                        recorder.update(|history| history.leader_times.push(time));
+                    }
                     if is_damaged {
                         // A restart rebuilds the table from the log: such a run has no snapshots.
                         let serves = leads.load(Ordering::Relaxed);

@@ -9,6 +9,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use lockkeeper_api::Code;
 use lockkeeper_api::v1::{self, answer, operation};
 use lockkeeper_net::frame::{self, GREETING};
 use lockkeeper_net::net::{self, Stream};
@@ -16,9 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::client::{Busy, LOCKS, RETRY_PAUSE, Work};
+use super::faults::Emphasis;
 use super::machine::{true_after, true_now};
 use super::network::{MachineId, address_of};
 use super::random::Random;
+use super::waiter;
 use crate::checkers::history::{Hold, Loss, Repeat};
 
 /// Time limit for an answer before another node is tried.
@@ -35,7 +38,7 @@ pub(super) async fn run(client: MachineId, nodes: Vec<MachineId>, work: Work, ra
     let busy = Busy::new(&work.busy);
     let mut client = PlainClient { client, nodes, node_index: 0, connection: None, work, random };
     while true_now() < client.work.until {
-        match client.random.once_in(4) {
+        match client.random.once_in(4) && client.work.emphasis != Emphasis::RegainedTerm {
             true => client.repeat_refused_request().await,
             false => client.hold_once().await,
         }
@@ -69,7 +72,8 @@ impl PlainClient {
         self.call(operation::Kind::CloseSession(v1::CloseSessionRequest { session }), ANSWER_TIMEOUT).await;
     }
 
-    /// Tries to acquire a lock without waiting. If it is refused, sends late copies of the request.
+    /// Tries to acquire a lock without waiting, sometimes with another capacity than a holder's. If it is refused, sends late copies
+    /// of the request.
     async fn repeat_refused_request(&mut self) {
         let Some(session) = self.open_session().await else { return };
         let lock = *self.random.one_of(&LOCKS);
@@ -77,11 +81,12 @@ impl PlainClient {
             session: session.clone(),
             lock: lock.to_owned(),
             request: "refused".to_owned(),
+            capacity: self.random.once_in(2).then_some(2),
             ..Default::default()
         };
         let first = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_TIMEOUT).await;
         if let Some(answer::Kind::Error(error)) = first
-            && error.code == "busy"
+            && matches!(error.code.parse(), Ok(Code::Busy | Code::Invalid))
         {
             for _ in 0..1 + self.random.below(4) {
                 tokio::time::sleep(self.random.between_ms(10, self.work.ttl.as_millis() as u64 / 4)).await;
@@ -94,7 +99,7 @@ impl PlainClient {
                 let refusal = error.code.clone();
                 let repeat = Repeat { client: self.client, lock: lock.to_owned(), refusal, token };
                 self.work.recorder.update(|history| history.repeats.push(repeat));
-                self.work.recorder.count("refused requests repeated");
+                self.work.recorder.count(&format!("requests repeated after {}", error.code));
             }
         }
         self.close_session(session).await;
@@ -104,7 +109,10 @@ impl PlainClient {
     async fn hold_once(&mut self) {
         let ttl = self.work.ttl;
         let Some(session) = self.open_session().await else { return };
-        let lock = *self.random.one_of(&LOCKS);
+        let lock = match self.work.emphasis {
+            Emphasis::RegainedTerm => waiter::LOCK,
+            _ => *self.random.one_of(&LOCKS),
+        };
         let invoked = true_now();
         let acquire = v1::AcquireRequest {
             session: session.clone(),
@@ -140,8 +148,11 @@ impl PlainClient {
         let ends = true_now() + self.random.between_ms(ttl_ms / 2, 6 * ttl_ms);
         while true_now() < ends {
             // Mostly in time, sometimes after the session should have expired.
-            let lapses =
-                if self.work.lapses_often { !self.random.once_in(4) } else { self.random.once_in(3) };
+            let lapses = match self.work.emphasis {
+                Emphasis::RegainedTerm => true,
+                Emphasis::LostMajorities => !self.random.once_in(4),
+                _ => self.random.once_in(3),
+            };
             let pause = match lapses {
                 true => {
                     let next_lapse = true_after(self.work.ttl);
@@ -164,7 +175,7 @@ impl PlainClient {
             let promised = self.promised_from_now();
             let renewal = v1::KeepAliveAll { sessions: vec![session.to_owned()] };
             // A node that is paused should not keep the client from the others.
-            let within = if self.work.lapses_often { HASTY_TIMEOUT } else { ANSWER_TIMEOUT };
+            let within = if self.work.emphasis.has_lapses() { HASTY_TIMEOUT } else { ANSWER_TIMEOUT };
             match self.call(operation::Kind::KeepAlive(renewal), within).await {
                 Some(answer::Kind::KeepAlive(renewed))
                     if renewed.ttl_ms.first().is_some_and(|ttl| *ttl > 0) =>

@@ -20,7 +20,8 @@ pub struct Detection {
     pub violation: String,
 }
 
-/// Reintroduces a bug and runs seeds on several threads until one finds it, or up to `seeds_max`.
+/// Reintroduces a bug and runs seeds on several threads until one finds it, or up to `seeds_max`. Fails if such a seed has a
+/// violation without the bug as well.
 pub fn find(mutation: Mutation, seeds_max: u64, duration: Duration, threads: usize) -> io::Result<Detection> {
     let next = AtomicU64::new(0);
     let end = AtomicU64::new(seeds_max);
@@ -34,17 +35,13 @@ pub fn find(mutation: Mutation, seeds_max: u64, duration: Duration, threads: usi
                     if seed >= end.load(Ordering::Relaxed) {
                         return;
                     }
-                    match run(RunOptions { seed, duration, trace: false, mutation: Some(mutation) }) {
-                        Ok(outcome) => {
-                            // A checker's violation is more specific than a liveness failure.
-                            let first = outcome.violations.iter().find(|(checker, _)| *checker != "alive");
-                            let Some((checker, violation)) = first.or(outcome.violations.first()) else {
-                                continue;
-                            };
+                    match run_with(mutation, seed, duration) {
+                        Ok(None) => {}
+                        Ok(Some((checker, violation))) => {
                             end.fetch_min(seed, Ordering::Relaxed);
                             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                             if found.as_ref().is_none_or(|(before, ..)| seed < *before) {
-                                *found = Some((seed, checker, violation.clone()));
+                                *found = Some((seed, checker, violation));
                             }
                         }
                         Err(error) => {
@@ -67,17 +64,38 @@ pub fn find(mutation: Mutation, seeds_max: u64, duration: Duration, threads: usi
     Ok(Detection { mutation, seeds, checker, violation })
 }
 
-/// Whether the simulation can observe the bug. Three bugs are out of reach:
-/// - `ExpiryIgnoresVersion` is masked: once an expiry is decided, renewals are refused, so a client that the version would save
-///   is already past its deadline. lockkeeper-core/tests/model/bugs.rs finds it.
-/// - `RestoreKeepsTokens` needs a restore from a backup, which the simulation does not do. lockkeeper-core/tests/restore.rs
-///   finds it.
-/// - `IgnoreBudget` needs larger tables. lockkeeper-core/tests/work finds it.
-pub fn is_observable(mutation: &Mutation) -> bool {
-    !matches!(
-        mutation,
-        Mutation::ExpiryIgnoresVersion | Mutation::RestoreKeepsTokens | Mutation::IgnoreBudget
-    )
+/// Runs a seed with a bug. Returns the first violation, which must not occur without the bug.
+fn run_with(mutation: Mutation, seed: u64, duration: Duration) -> io::Result<Option<(&'static str, String)>> {
+    let options = RunOptions { seed, duration, trace: false, mutation: Some(mutation) };
+    let violations = run(options)?.violations;
+    // A checker's violation is more specific than a liveness failure.
+    let specific = violations.iter().find(|(checker, _)| *checker != "alive");
+    let Some(found) = specific.or(violations.first()) else { return Ok(None) };
+    match run(RunOptions { mutation: None, ..options })?.violations.first() {
+        None => Ok(Some(found.clone())),
+        Some((checker, violation)) => Err(io::Error::other(format!(
+            "seed {seed} has a violation without {mutation:?} as well: {checker}: {violation}"
+        ))),
+    }
+}
+
+/// The test that finds a bug that the simulation cannot observe, with the reason. `None` for a bug that seeds find.
+pub fn test_that_finds(mutation: Mutation) -> Option<&'static str> {
+    Some(match mutation {
+        // Once an expiry is decided, renewals are refused, so a client that the version would save is already past its deadline.
+        Mutation::ExpiryIgnoresVersion => "lockkeeper-core/tests/model/bugs.rs",
+        // The simulation does not restore backups.
+        Mutation::RestoreKeepsTokens => "lockkeeper-core/tests/restore.rs",
+        // Only larger tables exhaust a budget.
+        Mutation::IgnoreBudget => "lockkeeper-core/tests/work/generated.rs",
+        // All nodes of the simulation support one version.
+        Mutation::VersionRaisedEarly => "lockkeeper-server/src/leader/upgrade.rs",
+        // Only a leader whose followers can never win an election stays without heartbeats.
+        Mutation::TransferNeverEnds => "lockkeeper-server/src/raft/hand_over.rs",
+        // The clients of the simulation do not use HTTP.
+        Mutation::KeepUndelivered => "lockkeeper-server/tests/server/http/disconnect.rs",
+        _ => return None,
+    })
 }
 
 /// Describes a bug for the table in docs/proof.md.
@@ -111,5 +129,11 @@ pub fn description(mutation: Mutation) -> &'static str {
         Mutation::IgnoreDisagreement => "a node serves although its table differs from the majority's (S13)",
         Mutation::AcknowledgeWithoutRoom => "an entry is acknowledged although the disk is full (S10)",
         Mutation::IgnoreBudget => "work beyond the budget of its entry is done (S11)",
+        Mutation::ForgetInvalid => "an acquire that was refused as invalid is forgotten (S5)",
+        Mutation::ForgetPromise => "a restarted node forgets its longer promise (S3)",
+        Mutation::VersionRaisedEarly => "the cell version is raised although a member is silent",
+        Mutation::TransferNeverEnds => "a failed leadership transfer leaves a leader without heartbeats",
+        Mutation::TimeNotLogged => "a quiet cell does not log cell time (S2)",
+        Mutation::KeepUndelivered => "a grant whose caller disconnected before the answer is kept",
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{Grant, Reply, SessionId};
 use tokio::sync::oneshot;
 
@@ -51,7 +52,7 @@ impl fmt::Debug for UndeliveredGrant {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !*self.keeps.get_mut() {
+        if !*self.keeps.get_mut() && !mutation::is_on(Mutation::KeepUndelivered) {
             self.shared.give_back(self.session, &self.grant);
         }
     }
@@ -79,6 +80,7 @@ impl Drop for AwaitedGrant {
         self.answer.close();
         if let Ok(Ok(Reply::Granted(grant))) = self.answer.try_recv()
             && self.gives_back
+            && !mutation::is_on(Mutation::KeepUndelivered)
         {
             self.shared.give_back(self.session, &grant);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{CellVersion, Command};
 
 use crate::data_dir::DataDir;
@@ -57,6 +58,37 @@ async fn highest_common(consensus: &Consensus, home: &DataDir, own: CellVersion)
     let others = members.iter().filter(|member| member.node_id != identity.node_id);
     let context = consensus.peer_context(identity.clone());
     let answers = join_all(others.map(|other| hello(&context, &other.member.peer)));
-    let supported = answers.await.into_iter().map(|answer| answer.ok().map(|peer| peer.cell_version_max));
+    let answers = answers.await.into_iter();
+    let answers = answers.filter(|answer| answer.is_ok() || !mutation::is_on(Mutation::VersionRaisedEarly));
+    let supported = answers.map(|answer| answer.ok().map(|peer| peer.cell_version_max));
     supported.collect::<Option<Vec<_>>>().map(|all| all.into_iter().fold(own, CellVersion::min))
+}
+
+#[cfg(all(test, feature = "next-version", feature = "simulation"))]
+mod tests {
+    use super::*;
+    use crate::formation::versions::Versions;
+    use crate::test_cell::{leader, start_cell};
+
+    /// A silent member may be an older binary. The check would notice a leader that ignores silent members.
+    #[tokio::test]
+    async fn silent_member_supports_no_version() {
+        let mut nodes = start_cell(|id, mut config| {
+            // One older node, so that the version is not raised before it stops.
+            config.versions = if id == 3 { Versions::RELEASED } else { Versions::NEXT };
+            config
+        })
+        .await;
+        let leads = leader(&nodes).await;
+        let older = nodes.pop().unwrap();
+        let asks = if leads == 2 { 0 } else { leads };
+        let api = nodes[asks].api();
+        let common = async || highest_common(api.consensus(), api.home(), CellVersion::NEXT).await;
+        assert_eq!(common().await, Some(CellVersion::RELEASED));
+        older.stop().await;
+        assert_eq!(common().await, None);
+        mutation::put_back(Some(Mutation::VersionRaisedEarly));
+        assert_eq!(common().await, Some(CellVersion::NEXT));
+        mutation::put_back(None);
+    }
 }

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
 use openraft::LogId;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
@@ -84,7 +85,9 @@ impl Consensus {
             *self.handing_over.pending() = None;
             return false;
         }
-        if transfer.since.elapsed() < ELECTIONS_UNTIL_FAILED * self.timing.election_max {
+        if transfer.since.elapsed() < ELECTIONS_UNTIL_FAILED * self.timing.election_max
+            || mutation::is_on(Mutation::TransferNeverEnds)
+        {
             return false;
         }
         tracing::warn!(to = transfer.to, "leadership transfer failed: starting an election");
@@ -121,14 +124,15 @@ impl Consensus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Node;
     use crate::test_cell::{LONG, leader, put, start_cell, until};
 
     /// A member that does not exist, so a transfer to it fails.
     const ABSENT: u64 = 9;
 
-    /// The other members can't take over either. Without recovery the leader would never send heartbeats or accept entries again.
-    #[tokio::test]
-    async fn the_leader_recovers_from_a_failed_transfer() {
+    /// Transfers the leadership to a member that does not exist, while the others can't take over either. Returns the nodes, the
+    /// position of the leader and its term before the transfer.
+    async fn fail_a_transfer() -> (Vec<Node>, usize, u64) {
         let nodes = start_cell(|_, config| config).await;
         let leads = leader(&nodes).await;
         let leader = &nodes[leads];
@@ -143,14 +147,27 @@ mod tests {
         let leader_term = &leader.api().shared().leader_term;
         leader_term.yield_for(LONG);
         leader_term.end(None);
-
-        let began = Instant::now();
         let handed_over = consensus.hand_over(ABSENT).await;
+        assert!(handed_over.is_err(), "the member does not exist");
+        (nodes, leads, term)
+    }
+
+    /// Without recovery the leader would never send heartbeats or accept entries again.
+    #[tokio::test]
+    async fn the_leader_recovers_from_a_failed_transfer() {
+        let (nodes, leads, term) = fail_a_transfer().await;
+        let leader = &nodes[leads];
         until("writes to resume", async || put(leader, "k", 1).await.then_some(())).await;
-        println!(
-            "{handed_over:?}; writes resumed {} ms after the transfer began",
-            began.elapsed().as_millis()
-        );
-        assert!(consensus.status().term > term);
+        assert!(leader.api().consensus().status().term > term);
+    }
+
+    #[cfg(feature = "simulation")]
+    #[tokio::test]
+    async fn missing_recovery_is_noticed() {
+        mutation::put_back(Some(Mutation::TransferNeverEnds));
+        let (nodes, leads, term) = fail_a_transfer().await;
+        assert_eq!(nodes[leads].api().consensus().status().term, term);
+        assert!(!put(&nodes[leads], "k", 1).await);
+        mutation::put_back(None);
     }
 }

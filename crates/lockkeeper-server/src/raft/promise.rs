@@ -7,12 +7,15 @@
 use std::io;
 use std::time::Duration;
 
+use lockkeeper_core::mutation::{self, Mutation};
+
 use crate::data_dir::DataDir;
 
 /// Makes a longer promise durable before it is first given. Returns the longest promise that can still hold.
 pub(crate) fn prepare(home: &DataDir, promise: Duration) -> io::Result<Duration> {
     let promise_ms = promise.as_millis() as u64;
-    let before = home.identity().promise_ms;
+    let forgets = mutation::is_on(Mutation::ForgetPromise);
+    let before = if forgets { 0 } else { home.identity().promise_ms };
     if promise_ms > before {
         home.remember_promise(promise_ms)?;
     }
@@ -37,7 +40,7 @@ mod tests {
     const LONG: Duration = Duration::from_millis(3_000);
 
     fn open(folder: &std::path::Path) -> DataDir {
-        DataDir::open(folder, Some(1)).unwrap()
+        DataDir::open(folder, Some(1), crate::data_dir::InsecureFiles::Refused).unwrap()
     }
 
     #[test]

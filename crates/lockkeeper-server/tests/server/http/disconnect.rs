@@ -137,3 +137,35 @@ async fn grant_of_a_request_with_an_id_is_kept() {
         client.release(&session, &lock, token).await.ok();
     }
 }
+
+/// Without the release the locks would stay held, and these tests would notice it.
+#[cfg(feature = "simulation")]
+#[tokio::test(flavor = "current_thread")]
+async fn grants_without_a_receiver_are_noticed() {
+    use lockkeeper_core::mutation::{Mutation, put_back};
+
+    let (_node, client) = start().await;
+    put_back(Some(Mutation::KeepUndelivered));
+    let session = client.session().await;
+    let mut unanswered = Vec::new();
+    for number in 0..200 {
+        let lock = format!("lock-{number}");
+        let mut stream = connect(client).await;
+        stream
+            .write_all(&post("/v1/lock/acquire", &json!({"session": session, "lock": lock})))
+            .await
+            .unwrap();
+        for _ in 0..number % 8 {
+            tokio::task::yield_now().await;
+        }
+        if !is_answered(&stream) {
+            unanswered.push(lock);
+        }
+    }
+    let mut held = 0;
+    for lock in &unanswered {
+        held += client.lock(lock).await["holders"].as_array().map_or(0, Vec::len);
+    }
+    put_back(None);
+    assert!(held > 0, "none of {} locks is held", unanswered.len());
+}
