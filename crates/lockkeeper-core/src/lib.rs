@@ -36,6 +36,7 @@ pub mod id;
 pub mod limiter;
 pub mod limits;
 mod lock;
+#[doc(hidden)]
 pub mod mutation;
 pub mod percent;
 mod queue;
@@ -70,4 +71,4 @@ pub use sequencer::Sequencer;
 pub use snapshot::{Restore, SnapshotError};
 pub use table::{LockTable, TableError};
 pub use version::CellVersion;
-pub use view::{Counts, HolderView, LockView, WaiterView};
+pub use view::{Counts, HolderView, LeaderView, LockView, WaiterView};

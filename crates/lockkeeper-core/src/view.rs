@@ -74,6 +74,19 @@ pub struct WaiterView {
     pub value: SmolStr,
 }
 
+/// The leader of an election: the first holder of its lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderView {
+    /// Its session.
+    pub session: SessionId,
+    /// The owner of its session; empty if the session has ended and the grant is about to be freed.
+    pub owner: SmolStr,
+    /// The token of its grant, which is its epoch.
+    pub token: Token,
+    /// The value that it campaigned with.
+    pub value: SmolStr,
+}
+
 /// The size of a table in records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
@@ -105,6 +118,27 @@ impl LockTable {
         self.locks.get(lock).is_some_and(|lock| lock.holders.contains(token))
     }
 
+    /// The current leader of the election with this lock. Does not visit the queue, so every observer can call it on every
+    /// change.
+    pub fn leader_of(&self, lock: &LockName) -> Option<LeaderView> {
+        reads::count(1);
+        let (token, session) = self.locks.get(lock)?.holders.iter().next()?;
+        let held = self.grants.get(&(session, token))?;
+        let value = value_of(held.extra.as_ref());
+        Some(LeaderView { session, owner: self.owner_of_session(session), token, value })
+    }
+
+    /// The number of requests that wait for a lock. Does not visit the queue.
+    pub fn waiting_for(&self, lock: &LockName) -> u32 {
+        reads::count(1);
+        self.locks.get(lock).map_or(0, |lock| lock.waiting)
+    }
+
+    /// The owner of a session; empty if the session has ended.
+    fn owner_of_session(&self, session: SessionId) -> SmolStr {
+        self.sessions.get(&session).map_or_else(SmolStr::default, |session| session.owner.clone())
+    }
+
     /// A live session.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
@@ -126,7 +160,7 @@ impl LockTable {
             .range((session, Token::default())..)
             .inspect(|_| reads::count(1))
             .take_while(move |((owner, _), _)| *owner == session)
-            .map(|((_, token), held)| Grant { locks: held.locks.clone(), token: *token, mode: held.mode })
+            .map(|((_, token), held)| Grant::new(held, *token))
     }
 
     /// Waiting requests in the order of their tickets, from `first`, with their request ids.
@@ -190,9 +224,6 @@ impl LockTable {
     fn view(&self, name: &LockName, lock: &Lock, now: CellTime, limit: usize) -> LockView {
         reads::count(1);
         let now = now.max(self.now);
-        let owner = |session: SessionId| {
-            self.sessions.get(&session).map_or_else(SmolStr::default, |session| session.owner.clone())
-        };
         let counted = lock.capacity != crate::admission::UNCOUNTED;
         let holders =
             lock.holders.iter().take(limit).inspect(|_| reads::count(1)).filter_map(|(token, session)| {
@@ -202,7 +233,7 @@ impl LockTable {
                     token,
                     mode: held.mode,
                     permits: if counted { held.units } else { 1 },
-                    owner: owner(session),
+                    owner: self.owner_of_session(session),
                     held_ms: now.ms_since(held.since),
                     scope: self.scope_name(held.extra.as_ref()),
                     value: value_of(held.extra.as_ref()),
@@ -220,7 +251,7 @@ impl LockTable {
                 session: waiter.session,
                 position,
                 mode: waiter.mode,
-                owner: owner(waiter.session),
+                owner: self.owner_of_session(waiter.session),
                 waited_ms: now.ms_since(waiter.since),
                 scope: self.scope_name(waiter.extra.as_ref()),
                 value: value_of(waiter.extra.as_ref()),

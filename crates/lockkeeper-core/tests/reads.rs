@@ -93,6 +93,27 @@ fn read_of_one_lock_is_bounded() {
 }
 
 #[test]
+fn leader_of_an_election_is_read_without_its_candidates() {
+    let campaign = |count| {
+        let candidate = |session, value: &str| {
+            let value = Some(value.into());
+            Command::Acquire(Acquire { wait: Wait::Forever, value, ..acquire(session, "election/a") })
+        };
+        let head = [open(1), open(2), candidate(1, "first")];
+        head.into_iter().chain(numbers(count).map(|_| candidate(2, "next"))).collect()
+    };
+    assert_bounded(4, campaign, |table| {
+        let lock = LockName::from("election/a");
+        let leader = table.leader_of(&lock).unwrap();
+        assert_eq!((leader.session, leader.token), (SessionId(1 << 64), Token(1)));
+        assert_eq!((leader.value.as_str(), leader.owner.as_str()), ("first", "o"));
+        assert_eq!(u64::from(table.waiting_for(&lock)), table.counts().waiting);
+        let unknown = LockName::from("election/b");
+        assert_eq!((table.leader_of(&unknown), table.waiting_for(&unknown)), (None, 0));
+    });
+}
+
+#[test]
 fn page_of_locks_is_bounded() {
     let held = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
     assert_bounded(200, held, |table| {
