@@ -12,12 +12,15 @@ use tokio::net::TcpStream;
 
 use crate::harness::cell::Cell;
 use crate::harness::client::{grant, open_session};
-use crate::harness::until;
+use crate::harness::{attempts, until};
 
 const SCOPES: usize = 250;
 const WAITERS: usize = 9_700;
-/// Before work budgets, no client got an answer for 4.6 to 6.5 s, and all three nodes lost the leadership.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// For the debug build; the most expensive entry takes about 20 ms in a release build. Before work budgets, no client got an
+/// answer for 4.6 to 6.5 s, and all three nodes lost the leadership.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
+/// A busy machine can delay an answer or heartbeats.
+const ATTEMPTS: usize = 3;
 
 fn request(session: &str, lock: &str) -> v1::AcquireRequest {
     v1::AcquireRequest { session: session.to_owned(), lock: lock.to_owned(), ..Default::default() }
@@ -52,7 +55,11 @@ async fn until_counted(cell: &Cell, leader: u64, what: &str, count: u64) {
 }
 
 #[tokio::test]
-async fn costly_frame_does_not_stall_other_clients() {
+async fn costly_frame_neither_stalls_other_clients_nor_deposes_the_leader() {
+    attempts(ATTEMPTS, send_costly_frame).await;
+}
+
+async fn send_costly_frame() -> Result<(), String> {
     let cell = Cell::start(3).await;
     let leader = cell.leader().await;
     let listen_addr = cell.node(leader).listen_addr.clone();
@@ -81,14 +88,26 @@ async fn costly_frame_does_not_stall_other_clients() {
     while began.elapsed() < Duration::from_secs(5) {
         let started = Instant::now();
         let body = json!({"session": holder, "lock": format!("other-{answered}")});
-        cell.post(leader, "/v1/lock/acquire", body).await.ok();
+        let answer = cell.post(leader, "/v1/lock/acquire", body).await;
+        if answer.status != 200 {
+            return Err(format!("refused: {}", answer.body));
+        }
         slowest = slowest.max(started.elapsed());
         answered += 1;
     }
     println!("{answered} acquires of other clients within 5 s of the frame, the slowest in {slowest:?}");
-    assert!(slowest < ANSWERED_WITHIN, "{slowest:?}");
     for id in 1..=3 {
         let status = cell.node(id).until_status().await;
-        assert_eq!((&status["term"], status["leader"].as_u64()), (&term, Some(leader)), "node {id}");
+        if (&status["term"], status["leader"].as_u64()) != (&term, Some(leader)) {
+            return Err(format!("node {id} follows another leader: {status}"));
+        }
+    }
+    // A leader that loses its quorum for a moment may return in the same term.
+    if cell.node(leader).log_text().contains("no longer leads the cell") {
+        return Err(format!("node {leader} lost its leadership for a moment"));
+    }
+    match slowest < ANSWERED_WITHIN {
+        true => Ok(()),
+        false => Err(format!("the slowest answer took {slowest:?}")),
     }
 }

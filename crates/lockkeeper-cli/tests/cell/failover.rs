@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockkeeper::{Event, Guard, GuardState, Keeper};
+use lockkeeper_net::utc::{now_ms, shown_ms};
+use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::harness::cell::Cell;
+use crate::harness::cell::{Cell, text};
 use crate::harness::client::{Load, grant, keep_alive, open_session};
-use crate::harness::until;
+use crate::harness::{attempts, until};
 
 /// Generous, for a busy machine with two cores. The measured time is printed.
 const NEW_GRANT_WITHIN: Duration = Duration::from_secs(10);
@@ -16,6 +18,8 @@ const WAITERS: usize = 5;
 /// The fail-over time with `lan` timing. A busy machine may exceed it, but not every time.
 const FAIL_OVER_WITHIN: Duration = Duration::from_millis(500);
 const FAIL_OVERS: usize = 8;
+/// A busy machine can delay heartbeats for too long now and then.
+const NO_ELECTION_ATTEMPTS: usize = 4;
 
 async fn owners_in_queue(cell: &Cell, lock: &str) -> Vec<String> {
     let seen = cell.read(&format!("/v1/lock?name={lock}")).await;
@@ -145,6 +149,33 @@ async fn failover_of_a_quiet_cell_sets_cell_time_back_by_at_most_a_second() {
     assert!(after <= most, "held for {after} ms, at most {most} ms is possible");
 }
 
+/// Events before and after a fail-over have the UTC of their leaders, over HTTP and in the CLI. The audit trail has it too.
+#[tokio::test]
+async fn events_show_utc() {
+    let began_ms = now_ms();
+    let mut cell = Cell::start(3).await;
+    let session = open_session(&cell, 600_000).await;
+    let held = grant(&cell, &session, "job").await;
+    let granted_by_ms = now_ms();
+    let leader = cell.leader().await;
+    cell.kill(leader);
+    let release = json!({"session": session, "lock": "job", "token": held["token"]});
+    cell.call("/v1/lock/release", Some(&release)).await;
+
+    let history = cell.read("/v1/history?name=job").await;
+    let utc_ms = |number: usize| history["events"][number]["utc_ms"].as_u64().expect("UTC");
+    let (released_ms, granted_ms) = (utc_ms(0), utc_ms(1));
+    assert!((began_ms..=granted_by_ms).contains(&granted_ms), "{history}");
+    assert!((granted_by_ms..=now_ms()).contains(&released_ms), "{history}");
+    let shown = text(&cell.cli(&["history", "job"]).await.stdout);
+    for ms in [granted_ms, released_ms] {
+        assert!(shown.contains(shown_ms(ms).trim_end_matches(" UTC")), "{ms}: {shown}");
+    }
+    let audit = cell.read("/v1/audit").await;
+    let formed_ms = audit["acts"].as_array().and_then(|acts| acts.last()?["utc_ms"].as_u64());
+    assert!(formed_ms.is_some_and(|ms| (began_ms..=granted_by_ms).contains(&ms)), "{audit}");
+}
+
 #[tokio::test]
 async fn new_leader_gives_every_session_its_full_ttl() {
     let ttl = Duration::from_millis(6_000);
@@ -185,51 +216,39 @@ async fn new_leader_gives_every_session_its_full_ttl() {
 #[tokio::test]
 async fn killed_follower_does_not_affect_clients() {
     let mut cell = Cell::start(3).await;
-    let leader = cell.leader().await;
-    let term = cell.node(leader).until_status().await["term"].clone();
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(3))).await;
     let events = keeper.events();
     let guard: Guard = keeper.lock("kept").acquire().await.unwrap();
     let mut load = Load::start(&cell, 3).await;
 
-    let follower = cell.others(leader)[0];
-    cell.kill(follower);
-    load.until_more(300).await;
-    cell.spawn(follower);
-    load.until_more(100).await;
+    let mut follower = 0;
+    attempts(NO_ELECTION_ATTEMPTS, async || {
+        let leader = cell.until_agreed().await;
+        let term = cell.node(leader).until_status().await["term"].clone();
+        follower = cell.others(leader)[0];
+        cell.kill(follower);
+        load.until_more(300).await;
+        cell.spawn(follower);
+        load.until_more(100).await;
+        let after = cell.until_agreed().await;
+        let term_after = cell.node(after).until_status().await["term"].clone();
+        match (after, &term_after) == (leader, &term) {
+            true => Ok(()),
+            false => Err(format!("node {leader} led in term {term}, then node {after} in term {term_after}")),
+        }
+    })
+    .await;
     let done = load.end().await;
     cell.until_in_sync(&[1, 2, 3]).await;
 
-    assert_eq!(cell.leader().await, leader, "the leader did not change");
-    assert_eq!(cell.node(leader).until_status().await["term"], term, "there was no election");
     assert_eq!(guard.state(), GuardState::Held);
     assert_no_loss(events).await;
     println!("{done} pairs of acquire and release, none failed");
 
     // It has caught up, so it can lead.
+    let leader = cell.leader().await;
     cell.stop(cell.others(leader).into_iter().find(|other| *other != follower).unwrap());
     let seen = cell.read("/v1/lock?name=kept").await;
     assert_eq!(seen["holders"][0]["token"], guard.token().0, "two of three serve: {seen}");
     guard.release().await.unwrap();
-}
-
-/// Cell time is logged about once a second while a lock is held, so a fail-over of a quiet cell sets it back by at most
-/// that much (S2).
-#[tokio::test]
-async fn held_times_survive_the_fail_over_of_a_quiet_cell() {
-    let mut cell = Cell::start(3).await;
-    let session = open_session(&cell, 60_000).await;
-    grant(&cell, &session, "kept").await;
-    let held_ms =
-        async |cell: &Cell| cell.read("/v1/lock?name=kept").await["holders"][0]["held_ms"].as_u64().unwrap();
-    let before = until("the lock to be held for four seconds", async || {
-        Some(held_ms(&cell).await).filter(|ms| *ms >= 4_000)
-    })
-    .await;
-    let leader = cell.leader().await;
-    cell.kill(leader);
-    cell.leader().await;
-    let after = held_ms(&cell).await;
-    println!("held for {before} ms before the fail-over, for {after} ms after it");
-    assert!(after + 1_000 >= before, "held for {before} ms before, for {after} ms after");
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::cell::Cell;
-use crate::harness::until;
+use crate::harness::{attempts, until};
 
 const OBSERVED: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 5;
@@ -40,16 +40,16 @@ async fn idle_cell_opens_no_connections_starts_no_elections_and_writes_nothing()
     })
     .await;
     // On a busy machine a heartbeat is late now and then, so one quiet attempt is enough.
-    for attempt in 1..=ATTEMPTS {
+    attempts(ATTEMPTS, async || {
         let (before, began) = (read_counters(&cell).await, Instant::now());
         tokio::time::sleep(OBSERVED).await;
         let after = read_counters(&cell).await;
-        println!("in {:?}: {before:?} became {after:?} {COUNTERS:?}", began.elapsed());
-        if before == after {
-            return;
+        match before == after {
+            true => Ok(()),
+            false => Err(format!("in {:?}: {before:?} became {after:?} {COUNTERS:?}", began.elapsed())),
         }
-        assert!(attempt < ATTEMPTS, "{ATTEMPTS} attempts without {OBSERVED:?} of quiet: {COUNTERS:?}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

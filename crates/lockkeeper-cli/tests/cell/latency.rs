@@ -2,16 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::Keeper;
+use lockkeeper::{GuardState, Keeper};
 use serde_json::{Value, json};
 
 use crate::harness::cell::{Cell, text};
-use crate::harness::client::{grant, open_session};
+use crate::harness::client::{Load, grant, open_session};
 use crate::harness::network::Delay;
 use crate::harness::until;
 
-/// How long each cell is observed.
-const OBSERVED: Duration = Duration::from_secs(4);
+/// Each cell is observed for several periods.
+const PERIODS: usize = 5;
+const OBSERVED: Duration = Duration::from_secs(3);
+/// A busy machine can delay a thread by more than a timing tolerates.
+const DISTURBED_MAX: usize = 1;
+/// Lost packets per thousand. A lost packet delays all later ones of its connection until TCP retransmits it, here 200 ms more
+/// than a round trip.
+const LOST_PER_MILLE: u64 = 5;
 
 /// Acquires and releases a lock at the leader for some seconds. Fails if a request is refused or the leader changes.
 async fn watch(cell: &Cell) -> Result<(), String> {
@@ -49,8 +55,21 @@ async fn accepted(cell: &Cell, leader: u64, call: &str, body: Value) -> Result<V
     if answer.status == 200 { Ok(answer.body) } else { Err(format!("{call}: {}", answer.body)) }
 }
 
-async fn serves_without_election(cell: &Cell) {
-    watch(cell).await.expect("a cell that answers everything under one leader");
+/// Requires that everything is answered under one leader. Returns the number of lost packets.
+async fn serves_without_election(cell: &Cell) -> u64 {
+    let before = cell.network.lost();
+    let mut disturbed = Vec::new();
+    for _ in 0..PERIODS {
+        if let Err(why) = watch(cell).await {
+            println!("{why}");
+            disturbed.push(why);
+            cell.until_agreed().await;
+        }
+    }
+    assert!(disturbed.len() <= DISTURBED_MAX, "{} of {PERIODS} periods: {disturbed:#?}", disturbed.len());
+    let lost = cell.network.lost() - before;
+    println!("{lost} packets were lost meanwhile");
+    lost
 }
 
 async fn start(round_trip_ms: u64, lost_per_mille: u64, words: &[&str]) -> Cell {
@@ -72,22 +91,10 @@ async fn default_timing_is_stable_at_50_ms() {
     serves_without_election(&cell).await;
 }
 
-/// A lost packet delays all later ones until TCP retransmits it, here 250 ms.
 #[tokio::test]
 async fn default_timing_is_stable_at_50_ms_with_packet_loss() {
-    let cell = start(50, 20, &[]).await;
-    // On a busy machine a loss and a late thread together can exceed what `lan` tolerates, so some periods may fail.
-    until("a period with lost packets in which everything is answered", async || {
-        let before = cell.network.lost();
-        if let Err(refused) = watch(&cell).await {
-            println!("{refused}");
-            return None;
-        }
-        let lost = cell.network.lost() - before;
-        println!("{lost} packets were lost meanwhile");
-        (lost > 0).then_some(())
-    })
-    .await;
+    let cell = start(50, LOST_PER_MILLE, &[]).await;
+    assert!(serves_without_election(&cell).await > 0, "no packet was lost");
 }
 
 #[tokio::test]
@@ -106,13 +113,13 @@ async fn failover_is_fast_at_50_ms() {
 
 #[tokio::test]
 async fn region_timing_is_stable_at_150_ms() {
-    let cell = start(150, 5, &["--timing", "region"]).await;
+    let cell = start(150, LOST_PER_MILLE, &["--timing", "region"]).await;
     serves_without_election(&cell).await;
 }
 
 #[tokio::test]
 async fn global_timing_is_stable_at_400_ms() {
-    let cell = start(400, 5, &["--timing", "global"]).await;
+    let cell = start(400, LOST_PER_MILLE, &["--timing", "global"]).await;
     serves_without_election(&cell).await;
 }
 
@@ -141,19 +148,27 @@ async fn round_trip_too_long_for_the_timing_is_reported() {
     .await;
 }
 
+/// Members are distant, clients work, and members with different timing form one cell meanwhile.
 #[tokio::test]
 async fn rolling_restart_changes_the_timing() {
-    let mut cell = Cell::start(3).await;
-    let session = open_session(&cell, 60_000).await;
-    let token = grant(&cell, &session, "kept").await["token"].clone();
+    let mut cell = start(50, 0, &[]).await;
+    let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(10))).await;
+    let guard = keeper.lock("kept").acquire().await.unwrap();
+    let mut load = Load::start(&cell, 3).await;
     for id in 1..=3 {
         cell.node_mut(id).term().await;
         let list = cell.list();
         cell.spawn_with(id, &["--cell", &list, "--timing", "region"]);
         cell.until_agreed().await;
+        load.until_more(20).await;
+        assert_eq!(guard.state(), GuardState::Held);
     }
     for node in &cell.nodes {
         assert_eq!(node.until_status().await["election_timeout_ms"], 1_200);
     }
-    assert_eq!(cell.read("/v1/lock?name=kept").await["holders"][0]["token"], token);
+    let done = load.end().await;
+    println!("{done} pairs of acquire and release while the timing changed, none failed");
+    let seen = cell.read("/v1/lock?name=kept").await;
+    assert_eq!(seen["holders"][0]["token"], guard.token().0);
+    guard.release().await.unwrap();
 }

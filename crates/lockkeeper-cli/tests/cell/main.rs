@@ -22,6 +22,7 @@ mod idle;
 mod latency;
 mod lease;
 mod majority;
+mod mass_expiry;
 mod members;
 mod misconfigured;
 mod partitions;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper::{GuardState, Keeper};
 
+use crate::harness::attempts;
 use crate::harness::cell::Cell;
 use crate::harness::client::Load;
 
@@ -46,6 +47,11 @@ fn build_shim(folder: &Path) -> PathBuf {
 
 /// How long pairs are counted.
 const MEASURED: Duration = Duration::from_secs(4);
+const CLIENTS: usize = 64;
+/// Pairs before the healthy follower is killed.
+const PAIRS_BEFORE: u64 = 6_000;
+/// A busy machine can be late.
+const ATTEMPTS: usize = 3;
 
 struct Disks(Cell);
 
@@ -77,10 +83,12 @@ impl Disks {
 
     /// The total duration of a node's syncs, from its metrics.
     async fn seconds_of_syncs(&self, id: u64) -> f64 {
-        let page = self.0.get(id, "/metrics").await.body;
-        let mut lines = page.as_str().expect("text").lines();
-        let line = lines.find(|line| line.starts_with("lockkeeper_wal_fsync_seconds_sum"));
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("the metric of syncs")
+        self.0.metric(id, "lockkeeper_wal_fsync_seconds_sum").await
+    }
+
+    /// How long a leader has waited for lagging followers.
+    async fn seconds_of_pauses(&self, leader: u64) -> f64 {
+        self.0.metric(leader, "lockkeeper_proposal_pause_seconds_total").await
     }
 }
 
@@ -97,7 +105,7 @@ async fn slow_disk_of_the_leader_does_not_slow_the_cell_and_three_slow_disks_los
     let leader = cell.leader().await;
     let before = disks.seconds_of_syncs(leader).await;
     disks.set_delay(leader, 250);
-    let one = grants_in(&load, MEASURED).await;
+    let (one, _) = measure(&load).await;
     assert!(disks.seconds_of_syncs(leader).await > before + 1.0, "the leader's disk was not slow");
     assert!(one > 4 * 4 * 3, "{one} pairs in 4 s: the leader's disk slowed the cell");
     assert_eq!(guard.state(), GuardState::Held);
@@ -105,11 +113,11 @@ async fn slow_disk_of_the_leader_does_not_slow_the_cell_and_three_slow_disks_los
     for id in 1..=3 {
         disks.set_delay(id, 100);
     }
-    let all = grants_in(&load, MEASURED).await;
+    let (all, took) = measure(&load).await;
     assert!(all > 0, "nothing was granted while all disks were slow");
     // A pair is two entries in sequence, each with at least one sync on two disks. More pairs mean missing syncs.
-    let most = 3 * (MEASURED.as_millis() as u64 / (2 * 100) + 2);
-    assert!(all <= most, "{all} pairs in {MEASURED:?}, but at most {most} can be durable on a majority");
+    let most = 3 * (took.as_millis() as u64 / (2 * 100) + 2);
+    assert!(all <= most, "{all} pairs in {took:?}, but at most {most} can be durable on a majority");
     assert_eq!(guard.state(), GuardState::Held);
 
     for id in 1..=3 {
@@ -124,42 +132,61 @@ async fn slow_disk_of_the_leader_does_not_slow_the_cell_and_three_slow_disks_los
     cell.until_in_sync(&[1, 2, 3]).await;
 }
 
-/// The pairs of a period. A failed request fails the test.
-async fn grants_in(load: &Load, time: Duration) -> u64 {
+/// The pairs of a period, and how long it was. A failed request fails the test.
+async fn measure(load: &Load) -> (u64, Duration) {
     let (began, before) = (Instant::now(), load.done());
-    tokio::time::sleep(time).await;
-    println!("{} pairs in {:?}", load.done() - before, began.elapsed());
-    load.done() - before
+    tokio::time::sleep(MEASURED).await;
+    let measured = (load.done() - before, began.elapsed());
+    println!("{} pairs in {:?}", measured.0, measured.1);
+    measured
 }
 
 /// A follower with a slow disk keeps up, because one sync covers all entries that have arrived. When the healthy follower
-/// fails, writes continue with the slow one.
+/// fails, writes continue with the slow one. With these delays it lags by less than the leader tolerates;
+/// `lockkeeper-server/tests/server/throttle.rs` has a follower that lags by more.
 #[tokio::test]
 async fn writes_continue_soon_when_only_a_follower_with_a_slow_disk_is_left() {
-    // On an idle machine it takes less than a second. With one sync per message it took 9 to 12 s.
-    let within = Duration::from_secs(6);
-    for milliseconds in [8, 30] {
-        let mut disks = Disks::start().await;
-        let leader = disks.0.leader().await;
-        let [slow, healthy] = disks.0.others(leader)[..] else { panic!("three nodes") };
-        disks.set_delay(slow, milliseconds);
-        let mut load = Load::start(&disks.0, 24).await;
-        let before = load.done();
-        load.until_more(1_500).await;
-        let lag = disks.lag(leader, slow).await;
-        assert_eq!(disks.0.leader().await, leader, "the load must not change the leader");
-
-        disks.0.kill(healthy);
-        let killed = Instant::now();
-        load.until_more(100).await;
-        let silence = killed.elapsed();
-        println!(
-            "{milliseconds} ms a sync: {} pairs, {lag} entries behind; 100 pairs within {} ms of the kill",
-            load.done() - before,
-            silence.as_millis()
-        );
-        assert!(silence < within, "no writes for {silence:?} with {milliseconds} ms a sync");
-        disks.set_delay(slow, 0);
-        load.end().await;
+    // With one sync per message it took 9 to 12 s.
+    for (milliseconds, within_ms) in [(8, 1_500), (30, 3_000)] {
+        attempts(ATTEMPTS, async || {
+            let silence = silence_after_the_healthy_follower_died(milliseconds).await?;
+            match silence < Duration::from_millis(within_ms) {
+                true => Ok(()),
+                false => Err(format!("{milliseconds} ms a sync: no writes for {silence:?}")),
+            }
+        })
+        .await;
     }
+}
+
+/// Returns how long the next 100 pairs took.
+async fn silence_after_the_healthy_follower_died(milliseconds: u32) -> Result<Duration, String> {
+    let mut disks = Disks::start().await;
+    let leader = disks.0.leader().await;
+    let [slow, healthy] = disks.0.others(leader)[..] else { panic!("three nodes") };
+    disks.set_delay(slow, milliseconds);
+    let mut load = Load::start(&disks.0, CLIENTS).await;
+    let (before, mut lag) = (load.done(), 0);
+    while load.done() < before + PAIRS_BEFORE {
+        load.until_more(PAIRS_BEFORE / 30).await;
+        lag = lag.max(disks.lag(leader, slow).await);
+    }
+    let paused = disks.seconds_of_pauses(leader).await;
+    if disks.0.leader().await != leader {
+        return Err("the load changed the leader".to_owned());
+    }
+    let pairs = load.done() - before;
+
+    disks.0.kill(healthy);
+    let killed = Instant::now();
+    load.until_more(100).await;
+    let silence = killed.elapsed();
+    println!(
+        "{milliseconds} ms a sync: {pairs} pairs, at most {lag} entries behind, {paused:.3} s of pauses; 100 pairs within {} ms of \
+         the kill",
+        silence.as_millis()
+    );
+    disks.set_delay(slow, 0);
+    load.end().await;
+    Ok(silence)
 }

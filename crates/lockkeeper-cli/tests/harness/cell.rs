@@ -220,6 +220,19 @@ impl Cell {
         http::get(&node.listen_addr, path).await.unwrap_or_else(|error| panic!("node {id}: {path}: {error}"))
     }
 
+    /// The value of a metric of a node: of its first line, if the name has no labels.
+    pub async fn find_metric(&self, id: u64, name: &str) -> Option<f64> {
+        let page = self.get(id, "/metrics").await.body;
+        let mut lines = page.as_str()?.lines();
+        let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+        lines.find(is_it)?.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// The same for a metric that is always there.
+    pub async fn metric(&self, id: u64, name: &str) -> f64 {
+        self.find_metric(id, name).await.unwrap_or_else(|| panic!("node {id} has no metric {name}"))
+    }
+
     /// Calls the leader, and retries until a node answers for the cell: on a busy machine a leader may be late for a moment.
     /// For idempotent calls only.
     pub async fn call(&self, path: &str, body: Option<&serde_json::Value>) -> serde_json::Value {

@@ -29,6 +29,19 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
+/// Repeats an observation that a busy machine can spoil, until it succeeds. A defect fails every attempt.
+pub async fn attempts(max: usize, mut observe: impl AsyncFnMut() -> Result<(), String>) {
+    let mut reasons = Vec::new();
+    while reasons.len() < max {
+        match observe().await {
+            Ok(()) => return,
+            Err(reason) => reasons.push(reason),
+        }
+        println!("attempt {} of {max}: {}", reasons.len(), reasons[reasons.len() - 1]);
+    }
+    panic!("all {max} attempts failed: {reasons:#?}");
+}
+
 /// Writes a file that only its owner may read.
 pub fn write_secret(path: &std::path::Path, text: &str) {
     use std::io::Write;

@@ -25,8 +25,17 @@ const CLIENT: u64 = 0;
 struct Rules {
     /// Links (from, to) whose bytes are held back.
     held: HashSet<(u64, u64)>,
+    /// Links (from, to) that hold back the bytes of connections with lower numbers than this.
+    frozen: HashMap<(u64, u64), u64>,
     /// Bytes per second of slow links (from, to).
     slow: HashMap<(u64, u64), usize>,
+}
+
+impl Rules {
+    fn holds_back(&self, connection: u64, from: u64, to: u64) -> bool {
+        self.held.contains(&(from, to))
+            || self.frozen.get(&(from, to)).is_some_and(|passes| connection < *passes)
+    }
 }
 
 /// Latency and packet loss between nodes.
@@ -72,6 +81,8 @@ pub struct Network {
     rules: watch::Sender<Rules>,
     delay: Arc<Mutex<Option<Delay>>>,
     lost: Arc<AtomicU64>,
+    /// The number of connections so far.
+    connections: Arc<AtomicU64>,
     processes: Arc<Mutex<HashMap<u32, u64>>>,
     proxies: Arc<Mutex<JoinSet<()>>>,
 }
@@ -82,6 +93,7 @@ impl Network {
             rules: watch::Sender::default(),
             delay: Arc::default(),
             lost: Arc::default(),
+            connections: Arc::default(),
             processes: Arc::default(),
             proxies: Arc::new(Mutex::new(JoinSet::new())),
         }
@@ -137,6 +149,18 @@ impl Network {
         self.rules.send_replace(Rules::default());
     }
 
+    /// Ends the cuts between two nodes for connections that are opened from now on. Older ones stay frozen until the next
+    /// [`Network::heal`], as a connection whose next TCP retransmit is still far away.
+    pub fn heal_for_new(&self, one: u64, other: u64) {
+        let next = self.connections.load(Ordering::Relaxed);
+        self.rules.send_modify(|rules| {
+            for link in [(one, other), (other, one)] {
+                rules.held.remove(&link);
+                rules.frozen.insert(link, next);
+            }
+        });
+    }
+
     /// Opens the proxy in front of a node.
     pub async fn proxy(&self, node: u64, public: &str, real: &str) {
         let listener = TcpListener::bind(public).await.expect("a free address");
@@ -157,6 +181,7 @@ impl Network {
     }
 
     async fn carry(&self, inbound: TcpStream, peer: SocketAddr, to: u64, real: &str) -> io::Result<()> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let outbound = TcpStream::connect(real).await?;
         // Scanning all sockets of the machine takes a while.
         let (network, local) = (self.clone(), inbound.local_addr()?);
@@ -170,17 +195,17 @@ impl Network {
         let (in_read, in_write) = inbound.into_split();
         let (out_read, out_write) = outbound.into_split();
         tokio::select! {
-            ended = self.pump(in_read, out_write, from, to) => ended,
-            ended = self.pump(out_read, in_write, to, from) => ended,
+            ended = self.pump(number, in_read, out_write, (from, to)) => ended,
+            ended = self.pump(number, out_read, in_write, (to, from)) => ended,
         }
     }
 
     async fn pump(
         &self,
+        connection: u64,
         mut read: OwnedReadHalf,
         mut write: OwnedWriteHalf,
-        from: u64,
-        to: u64,
+        (from, to): (u64, u64),
     ) -> io::Result<()> {
         let mut rules = self.rules.subscribe();
         let delay = self.delay_between(from, to);
@@ -206,7 +231,7 @@ impl Network {
             while let Some((due, bytes)) = arriving.recv().await {
                 tokio::time::sleep_until(due).await;
                 // A close is held back as well: the other side must not notice it.
-                let slow = match rules.wait_for(|rules| !rules.held.contains(&(from, to))).await {
+                let slow = match rules.wait_for(|rules| !rules.holds_back(connection, from, to)).await {
                     Ok(rules) => rules.slow.get(&(from, to)).copied(),
                     Err(_) => return Ok(()),
                 };
