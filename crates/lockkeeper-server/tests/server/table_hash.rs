@@ -1,9 +1,14 @@
 //! Members whose lock tables differ (S13): the minority stops serving and reports it.
 #![cfg(feature = "simulation")]
 
+use std::time::{Duration, Instant};
+
 use lockkeeper_server::{Node, NodeConfig};
 
 use crate::support::{find_leader, leader, put, start_cell, until};
+
+/// Several times as long as an election takes.
+const REFUSED_FOR: Duration = Duration::from_secs(4);
 
 async fn cell(folder: &std::path::Path) -> Vec<Node> {
     start_cell(|id, config| NodeConfig {
@@ -69,6 +74,49 @@ async fn leader_with_a_different_table_stops_and_another_node_leads() {
     assert_ne!(next, damaged);
     until("a write", async || put(&nodes[next], "k", 1).await.then_some(())).await;
     assert!(nodes[damaged].api().ready().is_err());
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+/// Without a majority whose tables are known to be equal, nothing is granted: two nodes disagree and the third is down.
+#[tokio::test(flavor = "current_thread")]
+async fn nothing_is_granted_while_the_only_two_nodes_disagree() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut nodes = cell(folder.path()).await;
+    let leads = leader(&nodes).await;
+    assert!(put(&nodes[leads], "k", 1).await);
+    nodes[(leads + 1) % 3].api().make_table_different();
+    nodes.remove((leads + 2) % 3).stop().await;
+    until("a node to report the difference", async || {
+        if let Some(leader) = find_leader(&nodes) {
+            put(&nodes[leader], "k", 1).await;
+        }
+        let statuses: Vec<_> = nodes.iter().map(|node| node.api().status()).collect();
+        let mut members = statuses.iter().flat_map(|status| &status.members);
+        let is_noticed = statuses.iter().any(|status| status.disagreement.is_some())
+            || members.any(|member| member.disagreement.is_some());
+        is_noticed.then_some(())
+    })
+    .await;
+    until("no node to serve", async || find_leader(&nodes).is_none().then_some(())).await;
+    // Longer than elections take: neither node starts serving again.
+    let began = Instant::now();
+    let mut refusals = 0;
+    while began.elapsed() < REFUSED_FOR {
+        for node in &nodes {
+            let api = node.api();
+            assert!(api.ready().is_err() || api.check_leads().is_err(), "a node serves");
+            let opened =
+                tokio::time::timeout(Duration::from_secs(1), api.open_session(10_000, "test".into()));
+            assert!(!matches!(opened.await, Ok(Ok(_))), "a session was opened");
+            let written = tokio::time::timeout(Duration::from_secs(1), put(node, "k", 1));
+            assert!(!matches!(written.await, Ok(true)), "a value was written");
+            refusals += 2;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("{refusals} requests were refused");
     for node in nodes {
         node.stop().await;
     }

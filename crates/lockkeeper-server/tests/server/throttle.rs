@@ -43,7 +43,8 @@ async fn leader_waits_for_a_lagging_follower_until_it_counts_as_down() {
     .await;
     let leads = leader(&nodes).await;
     let node = &nodes[leads];
-    assert_eq!(write(node, 50).await, 0.0, "no follower lags");
+    // On a busy machine a follower may lag for a moment.
+    until("the leader not to wait", async || (write(node, 50).await == 0.0).then_some(())).await;
 
     // A follower without disk space refuses entries but answers heartbeats: it lags, but is not silent.
     let lagging = (leads + 1) % 3;
