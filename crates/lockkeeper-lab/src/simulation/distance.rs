@@ -65,6 +65,16 @@ impl Distance {
         preset.timing()
     }
 
+    /// The longest promise of a node, and thus the longest time for which a leader serves that is cut off.
+    pub(super) fn promise_max(self) -> Duration {
+        let longest = match self {
+            Distance::Near => TimingPreset::Lan,
+            Distance::Far(preset) => preset,
+            Distance::Mixed | Distance::LongerLeader | Distance::RestartedFollower => TimingPreset::Global,
+        };
+        longest.timing().promise()
+    }
+
     /// Faults for this distance.
     pub(super) fn faults(self, seed: u64, clients: usize) -> Vec<(Duration, Fault)> {
         if !matches!(self, Distance::LongerLeader | Distance::RestartedFollower) {

@@ -159,12 +159,21 @@ impl World {
         let rate = |random: &mut Random| 1.0 + off_by * (random.below(2_001) as f64 / 1_000.0 - 1.0);
         // Other runs set cell time back further: a leader without a majority does not commit it.
         let records_time = setup.emphasis == Emphasis::QuietCell;
+        let promise_max = setup.distance.promise_max();
         let folder = memory_folder()?;
         let digests = Digests::default();
         let nodes = (1..=4)
             .map(|id| {
                 let path = folder.path().join(format!("node-{id}"));
-                Node::new(id, path, rate(&mut random), setup.snapshot_every, &digests, records_time)
+                Node::new(
+                    id,
+                    path,
+                    rate(&mut random),
+                    setup.snapshot_every,
+                    &digests,
+                    records_time,
+                    promise_max,
+                )
             })
             .collect();
         let addresses: Vec<String> = (1..=4).map(address_of).collect();

@@ -20,7 +20,7 @@ use crate::checkers::history::LeaderTime;
 
 /// Interval between checks for actions.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Time limit for a leader with a diverged table to notice it.
+/// Time limit for a leader with a diverged table to notice it, after the lease that it may have.
 const DETECTION_MAX: Duration = Duration::from_secs(3);
 /// Small, so that a run goes through many of them.
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -75,6 +75,8 @@ pub(super) struct Node {
     leads: Arc<AtomicBool>,
     digests: Digests,
     records_time: bool,
+    /// Time limit for noticing a diverged table.
+    detection_max: Duration,
 }
 
 impl Node {
@@ -85,6 +87,7 @@ impl Node {
         snapshot_every: u64,
         digests: &Digests,
         records_time: bool,
+        promise_max: Duration,
     ) -> Node {
         Node {
             id,
@@ -99,6 +102,7 @@ impl Node {
             leads: Arc::default(),
             digests: digests.clone(),
             records_time,
+            detection_max: DETECTION_MAX + promise_max,
         }
     }
 
@@ -135,7 +139,7 @@ impl Node {
         let (id, recorder) = (self.id, recorder.clone());
         let (actions, digests) = (self.actions.clone(), self.digests.clone());
         let leads = self.leads.clone();
-        let records_time = self.records_time;
+        let (records_time, detection_max) = (self.records_time, self.detection_max);
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
@@ -179,7 +183,7 @@ impl Node {
                         // A restart rebuilds the table from the log: such a run has no snapshots.
                         let serves = leads.load(Ordering::Relaxed);
                         serving_since = serving_since.filter(|_| serves).or(serves.then(true_now));
-                        if serving_since.is_some_and(|since| true_now() - since > DETECTION_MAX) {
+                        if serving_since.is_some_and(|since| true_now() - since > detection_max) {
                             recorder.record_failure(
                                 true_now(),
                                 format!("node {id} keeps serving although its table differs"),
