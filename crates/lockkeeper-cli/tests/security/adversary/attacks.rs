@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::frames::Frames;
 use super::holdings::Holdings;
 use super::tally::Tally;
 use super::{http, operations};
@@ -19,6 +20,8 @@ use crate::http2;
 
 /// How long a connection with unread answers lasts.
 pub const UNREAD_FOR: Duration = Duration::from_secs(1);
+/// How long a connection with answers that are read lasts.
+const READ_FOR: Duration = Duration::from_secs(5);
 /// Pause after a refusal of what an attack needs.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Protocols, as counted.
@@ -42,26 +45,26 @@ pub struct Adversary {
 }
 
 impl Adversary {
-    /// Attacks all protocols at once.
+    /// Attacks all protocols at once, and reads the answers.
     pub fn attack(&self, tasks: &mut JoinSet<()>) {
-        for reads in [true, false, false] {
-            tasks.spawn(self.clone().over_frames(reads));
-        }
+        tasks.spawn(self.clone().over_frames());
         tasks.spawn(self.clone().over_grpc_stream());
         tasks.spawn(self.clone().over_grpc());
         tasks.spawn(self.clone().over_http());
         tasks.spawn(self.clone().over_other_services());
         tasks.spawn(self.clone().over_member_frames());
-        for window in [0, 1 << 20] {
-            tasks.spawn(self.clone().over_http2(window));
-        }
-        for reads in [true, false] {
-            tasks.spawn(self.clone().over_console(reads));
-        }
+        tasks.spawn(self.clone().over_http2(1 << 20));
+        tasks.spawn(self.clone().over_console(true));
     }
 
-    /// Exhausts the budget of its identity. Uses a separate identity, so that the reads of the other one stay expensive.
+    /// Leaves answers unread and messages incomplete, which exhausts the budget of its identity: the reads of the other
+    /// one stay expensive.
     pub fn exhaust_budget(&self, tasks: &mut JoinSet<()>) {
+        for _ in 0..2 {
+            tasks.spawn(self.clone().over_unread_frames());
+        }
+        tasks.spawn(self.clone().over_http2(0));
+        tasks.spawn(self.clone().over_console(false));
         tasks.spawn(self.clone().with_unfinished_messages());
     }
 
@@ -78,45 +81,40 @@ impl Adversary {
         }
     }
 
-    /// Frames full of operations. With answers that are read, they use what the adversary holds.
-    async fn over_frames(self, reads: bool) {
+    /// Frames full of operations, which use what the adversary holds.
+    async fn over_frames(self) {
         for round in 0.. {
-            let holdings = match reads {
-                true => self.holdings().await,
-                false => Holdings::default(),
-            };
-            let (frame, names) = operations::frame(&self.session, self.token(), &holdings, round);
-            let mut stream = self.connect().await;
-            let mut bytes = BytesMut::from(&GREETING[..]);
-            frame::encode(&frame, &mut bytes);
-            drop(stream.write_all(&bytes).await);
-            let read = async {
-                match reads {
-                    true => self.count_frames(&mut stream, &names).await,
-                    false => std::future::pending().await,
+            let holdings = self.holdings().await;
+            let (kinds, names) = operations::frame(&self.session, self.token(), &holdings, round);
+            let Ok(mut frames) = Frames::connect(&self.caller).await else { continue };
+            let call = async {
+                let first = frames.send(kinds).await.unwrap_or(u64::MAX);
+                while let Ok(answers) = frames.receive().await {
+                    self.count(FRAMES, &names, first, answers);
                 }
             };
-            drop(tokio::time::timeout(UNREAD_FOR, read).await);
+            drop(tokio::time::timeout(READ_FOR, call).await);
         }
     }
 
-    /// Reads the answers of a connection until it ends.
-    async fn count_frames(&self, stream: &mut TcpStream, names: &[&'static str]) {
-        let mut buffer = BytesMut::new();
-        if stream.read_exact(&mut [0; GREETING.len()]).await.is_err() {
-            return;
-        }
-        while stream.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {
-            while let Ok(Some(frame)) = frame::decode::<v1::ServerFrame>(&mut buffer, 64 << 20) {
-                self.count(FRAMES, names, frame);
-            }
+    /// The same without reading the answers.
+    async fn over_unread_frames(self) {
+        for round in 0.. {
+            let (kinds, _) = operations::frame(&self.session, self.token(), &Holdings::default(), round);
+            let Ok(mut frames) = Frames::connect(&self.caller).await else { continue };
+            let unread = async {
+                drop(frames.send(kinds).await);
+                std::future::pending::<()>().await;
+            };
+            drop(tokio::time::timeout(UNREAD_FOR, unread).await);
         }
     }
 
-    fn count(&self, protocol: &'static str, names: &[&'static str], frame: v1::ServerFrame) {
-        for answer in frame.answers {
+    /// Counts the answers to operations whose ids begin with `first`.
+    fn count(&self, protocol: &'static str, names: &[&'static str], first: u64, answers: Vec<v1::Answer>) {
+        for answer in answers {
             let is_accepted = !matches!(answer.kind, Some(v1::answer::Kind::Error(_)));
-            self.tally.add(protocol, names[answer.id as usize - 1], is_accepted);
+            self.tally.add(protocol, names[(answer.id - first) as usize], is_accepted);
         }
     }
 
@@ -138,16 +136,19 @@ impl Adversary {
             let Ok(channel) = self.caller.channel().await else { continue };
             let mut node = self.client(channel);
             let holdings = self.holdings().await;
-            let (frame, names) = operations::frame(&self.session, self.token(), &holdings, round);
+            let (kinds, names) = operations::frame(&self.session, self.token(), &holdings, round);
+            let operations =
+                kinds.into_iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
+            let frame = v1::ClientFrame { operations: operations.collect() };
             let frames = futures_util::stream::iter([frame]).chain(futures_util::stream::pending());
             let Ok(answers) = node.stream(self.request(frames)).await else { continue };
             let mut answers = answers.into_inner();
             let read = async {
                 while let Ok(Some(frame)) = answers.message().await {
-                    self.count(GRPC_STREAM, &names, frame);
+                    self.count(GRPC_STREAM, &names, 1, frame.answers);
                 }
             };
-            drop(tokio::time::timeout(UNREAD_FOR, read).await);
+            drop(tokio::time::timeout(READ_FOR, read).await);
         }
     }
 
@@ -187,7 +188,15 @@ impl Adversary {
             self.token()
         );
         drop(stream.write_all(head.as_bytes()).await);
-        drop(tokio::time::timeout(5 * UNREAD_FOR, drain(&mut stream, reads)).await);
+        let watch = async {
+            if reads {
+                let mut status = [0; 12];
+                let is_read = stream.read_exact(&mut status).await.is_ok();
+                self.tally.add(http::HTTP, "GET /console/events", is_read && status.ends_with(b" 200"));
+            }
+            drain(&mut stream, reads).await;
+        };
+        drop(tokio::time::timeout(READ_FOR, watch).await);
     }
 
     /// Incomplete frames, bodies and gRPC messages.

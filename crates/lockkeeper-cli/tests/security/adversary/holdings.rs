@@ -18,7 +18,7 @@ const WAITERS: u64 = 40;
 /// A full-size value of a candidate.
 const VALUE_BYTES: usize = 4_000;
 /// The sessions end by themselves.
-const TTL_MS: u64 = 10_000;
+const TTL_MS: u64 = 30_000;
 
 /// Sessions with grants and waiters of their own, which one round uses up.
 #[derive(Default)]

@@ -153,8 +153,9 @@ async fn set_up() -> Setup {
     let session = opened["session"].as_str().unwrap().to_owned();
     let frames = populate(&caller, &session).await.unwrap();
     let tally = Tally::default();
-    let hoarder = known(&admin, "hoarder", &["acquire"]).await;
-    let hoarder = Adversary { caller: hoarder, session: session.clone(), tally: tally.clone() };
+    let hoarder = known(&admin, "hoarder", &["acquire", "force_release"]).await;
+    let own = hoarder.session().await;
+    let hoarder = Adversary { caller: hoarder, session: own, tally: tally.clone() };
     let victim = known(&admin, "victim", &["acquire"]).await;
     Setup {
         _frames: frames,

@@ -183,26 +183,29 @@ fn observe(number: u64) -> Kind {
     })
 }
 
-/// A frame full of operations, and their names. The largest of them occur once.
-pub fn frame(
-    session: &str,
-    token: &str,
-    holdings: &Holdings,
-    round: u64,
-) -> (v1::ClientFrame, Vec<&'static str>) {
-    let authenticate = Kind::Authenticate(v1::AuthenticateRequest { token: token.to_owned() });
+/// The operations of a frame, and their names. The largest of them occur once.
+pub fn frame(session: &str, token: &str, holdings: &Holdings, round: u64) -> (Vec<Kind>, Vec<&'static str>) {
     let (large, small): (Vec<Kind>, Vec<Kind>) = repeatable(session, token, holdings, round)
         .into_iter()
         .partition(|kind| matches!(kind, Kind::PutValue(_) | Kind::KeepAlive(_) | Kind::AcquireAll(_)));
+    // Those with large answers last: the node waits until they are read.
+    let (reads, others): (Vec<Kind>, Vec<Kind>) = small.into_iter().partition(|kind| {
+        matches!(kind, Kind::GetLock(_) | Kind::ListLocks(_) | Kind::GetValue(_) | Kind::Attach(_))
+    });
+    let small = [others, reads].concat();
     let many: Vec<Kind> = match round % 4 {
         3 => (0..OBSERVED).map(|number| observe(OBSERVED * round + number)).collect(),
         _ => small.iter().cycle().take(OPERATIONS).cloned().collect(),
     };
+    let all = v1::AcquireAllRequest {
+        session: holdings.holder.clone(),
+        locks: (0..100).map(|place| long("all-of-stream", 100 * holdings.number + place)).collect(),
+        ..Default::default()
+    };
     let kinds: Vec<Kind> =
-        [authenticate].into_iter().chain(ends(holdings)).chain(large).chain(many).collect();
+        ends(holdings).into_iter().chain([Kind::AcquireAll(all)]).chain(large).chain(many).collect();
     let names = kinds.iter().map(name_of).collect();
-    let operations = kinds.into_iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind) });
-    (v1::ClientFrame { operations: operations.collect() }, names)
+    (kinds, names)
 }
 
 #[test]
