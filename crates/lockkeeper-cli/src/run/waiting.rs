@@ -58,9 +58,11 @@ pub(crate) fn held_by(lock: &LockState) -> String {
     match &lock.holders[..] {
         [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", humanize(lock.closed)),
         [] => String::new(),
-        [only] => format!(", held by {} for {}", only.owner, humanize(only.held)),
+        // A line break in an owner must not look like another message.
+        [only] => format!(", held by {} for {}", escape::line(&only.owner), humanize(only.held)),
         [first, others @ ..] => {
-            format!(", held by {} and {} more for {}", first.owner, others.len(), humanize(first.held))
+            let owner = escape::line(&first.owner);
+            format!(", held by {owner} and {} more for {}", others.len(), humanize(first.held))
         }
     }
 }
