@@ -23,7 +23,7 @@ class LockkeeperError(Exception):
     """An error of the cell. `code` is stable and meant for programs."""
 
     def __init__(self, error):
-        super().__init__(error["message"])
+        super().__init__(f"{error['code']}: {error['message']}")
         self.code = error["code"]
         self.details = error
 
