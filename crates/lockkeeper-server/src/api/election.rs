@@ -10,6 +10,7 @@ use lockkeeper_core::LockName;
 
 use super::Api;
 use crate::failure::Failure;
+use crate::limits::budget::ObserverSeat;
 
 /// How often an observer checks whether this node still leads the cell.
 const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -17,20 +18,23 @@ const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_millis(500);
 impl Api {
     /// Returns the current leader of the election with this lock.
     pub(crate) fn election(&self, lock: &LockName) -> Result<Election, Failure> {
-        self.ask(Request::Election(lock.clone()))?.try_into().map_err(Failure::from)
+        self.read_authorized(Request::Election(lock.clone()))?.try_into().map_err(Failure::from)
     }
 
-    /// Streams the current leader and every change. Ends with an error when this node no longer leads the cell.
+    /// Streams the current leader and every change. Ends with an error when this node no longer leads the cell. The stream
+    /// occupies the seat.
     pub(crate) fn observe(
         &self,
         lock: LockName,
+        seat: ObserverSeat,
     ) -> impl Stream<Item = Result<Election, Failure>> + Send + use<> {
         let api = self.clone();
-        futures_util::stream::unfold(Some(None), move |state: Option<Option<u64>>| {
+        futures_util::stream::unfold(Some((None, seat)), move |state: Option<(Option<u64>, ObserverSeat)>| {
             let (api, lock) = (api.clone(), lock.clone());
             async move {
-                let seen = api.next_leader(&lock, state?).await;
-                let state = seen.as_ref().ok().map(|seen| Some(seen.epoch()));
+                let (known, seat) = state?;
+                let seen = api.next_leader(&lock, known).await;
+                let state = seen.as_ref().ok().map(|seen| (Some(seen.epoch()), seat));
                 Some((seen, state))
             }
         })

@@ -6,6 +6,7 @@ mod acquire;
 mod backup;
 mod election;
 mod members;
+pub(crate) mod page_room;
 mod read;
 mod status;
 

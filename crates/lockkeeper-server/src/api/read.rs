@@ -2,25 +2,23 @@
 
 use std::sync::MutexGuard;
 
-use lockkeeper_api::election::Election;
+use lockkeeper_api::election::{Election, Leader};
 use lockkeeper_api::lock::{LockPage, LockState};
 use lockkeeper_api::session::KeptAlive;
 use lockkeeper_api::status::Members;
 use lockkeeper_api::token::TokenCheck;
 use lockkeeper_api::{Answer, Request, v1};
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{CellTime, LockName, LockTable, LockView, Refusal};
+use lockkeeper_core::{CellTime, LockName, LockTable, Refusal};
 
 use super::Api;
+use super::page_room::{PageRoom, page};
 use crate::failure::Failure;
 
 /// Locks in a page if the request has no limit.
 const PAGE_DEFAULT: usize = 100;
 /// Most locks in a page.
 const PAGE_MAX: usize = 1_000;
-/// A page ends with the lock that fills it to this size, whatever the limit of the request: names, owners and values of
-/// candidates may be long.
-const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Holders and waiters shown of one lock.
 const SHOWN_OF_ONE_MAX: usize = 1_000;
 /// Holders and waiters shown of each lock in a list.
@@ -55,7 +53,7 @@ impl Api {
                 valid: view.table.holds(&lock, token),
                 last_token: view.table.last_token_of(&lock).0,
             }),
-            Request::Election(lock) => Answer::Election(Election::from(view.lock(&lock))),
+            Request::Election(lock) => Answer::Election(view.election(&lock)),
             Request::History { lock, limit } => Answer::History(view.history(&lock, limit)),
             Request::Audit { limit } => Answer::Audit(view.audit(limit)),
             Request::Top { limit } => Answer::Top(view.top(&self.shared().hourly_stats, limit)),
@@ -90,16 +88,16 @@ impl Api {
     /// Returns the state of one lock.
     pub fn lock(&self, name: &str) -> Result<LockState, Failure> {
         let request = lockkeeper_api::lock::GetLock { name: name.to_owned() };
-        self.ask(lockkeeper_api::Call::into_request(request)?)?.try_into().map_err(Failure::from)
+        self.read_authorized(lockkeeper_api::Call::into_request(request)?)?.try_into().map_err(Failure::from)
     }
 
     /// Returns a value; version 0 means that there is none.
     pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
         let request = v1::GetValueRequest { key: key.to_owned() };
-        self.ask(request.try_into()?)?.try_into().map_err(Failure::from)
+        self.read_authorized(request.try_into()?)?.try_into().map_err(Failure::from)
     }
 
-    pub(super) fn ask(&self, request: Request) -> Result<Answer, Failure> {
+    pub(super) fn read_authorized(&self, request: Request) -> Result<Answer, Failure> {
         self.authorize(&request)?;
         self.read(request)
     }
@@ -121,27 +119,24 @@ impl Api {
 
 impl View<'_> {
     fn lock(&self, name: &LockName) -> LockState {
-        self.table.lock_view(name, self.now, SHOWN_OF_ONE_MAX).into()
+        let mut view = self.table.lock_view(name, self.now, SHOWN_OF_ONE_MAX);
+        PageRoom::default().shorten(&mut view);
+        view.into()
+    }
+
+    fn election(&self, lock: &LockName) -> Election {
+        let leader = self.table.leader_of(lock).map(|leader| Leader {
+            value: leader.value.into(),
+            epoch: leader.token.0,
+            owner: leader.owner.into(),
+        });
+        Election { leader, candidates: self.table.waiting_for(lock) }
     }
 
     /// Returns a page of the locks in use.
     fn locks(&self, prefix: &str, after: &str, limit: usize) -> LockPage {
         let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
-        let mut views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_LIST_MAX);
-        let (mut locks, mut bytes) = (Vec::new(), 0);
-        while locks.len() < limit && bytes < PAGE_BYTES_MAX {
-            let Some(view) = views.next() else { return LockPage { locks, more: false } };
-            bytes += size(&view);
-            locks.push(view.into());
-        }
-        LockPage { locks, more: views.next().is_some() }
+        let (locks, more) = page(self.table.lock_views(prefix, after, self.now, SHOWN_IN_LIST_MAX), limit);
+        LockPage { locks: locks.into_iter().map(LockState::from).collect(), more }
     }
-}
-
-/// Returns the approximate size of a lock in an answer: its texts and the numbers beside them.
-fn size(view: &LockView) -> usize {
-    const NUMBERS: usize = 64;
-    let holders = view.holders.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len() + it.value.len());
-    let waiters = view.queue.iter().map(|it| NUMBERS + it.owner.len() + it.scope.len());
-    NUMBERS + view.name.len() + holders.sum::<usize>() + waiters.sum::<usize>()
 }

@@ -10,13 +10,14 @@ use tokio::sync::watch;
 
 use crate::failure::Failure;
 
-/// Most locks that are observed at the same time.
-const OBSERVED_MAX: usize = 100_000;
+/// Most observers of a node, for all identities together. Connections and identities have lower bounds
+/// (`crate::limits::budget`).
+const OBSERVERS_MAX: usize = 65_536;
 
 /// The observed locks.
 #[derive(Debug, Default)]
 pub struct Observers {
-    /// The number of locks. While it is zero, grants skip the mutex.
+    /// The number of observers. While it is zero, grants skip the mutex.
     count: AtomicUsize,
     // Invariant: each has a receiver.
     locks: Mutex<BTreeMap<LockName, watch::Sender<()>>>,
@@ -30,14 +31,17 @@ impl Observers {
     /// Observes a lock until the observation is dropped.
     pub fn observe(&self, lock: LockName) -> Result<Observation<'_>, Failure> {
         let mut locks = self.locks();
-        if locks.len() >= OBSERVED_MAX && !locks.contains_key(&lock) {
+        // Changed only while the mutex is held.
+        let count = self.count.load(Ordering::Acquire);
+        if count >= OBSERVERS_MAX {
             return Err(Failure::Overload {
-                why: format!("{OBSERVED_MAX} elections are observed on this node, which is its limit").into(),
+                why: format!("this node has {OBSERVERS_MAX} observers of elections, which is its limit")
+                    .into(),
                 retry_after_ms: 1_000,
             });
         }
         let receiver = locks.entry(lock.clone()).or_default().subscribe();
-        self.count.store(locks.len(), Ordering::Release);
+        self.count.store(count + 1, Ordering::Release);
         Ok(Observation { observers: self, lock, receiver })
     }
 
@@ -82,8 +86,8 @@ impl Drop for Observation<'_> {
         // This is the last one.
         if locks.get(&self.lock).is_some_and(|sender| sender.receiver_count() <= 1) {
             locks.remove(&self.lock);
-            self.observers.count.store(locks.len(), Ordering::Release);
         }
+        self.observers.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -109,14 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_observed_locks_is_bounded() {
-        let observers = Observers::default();
-        let name = |number: usize| LockName::from(format!("election-{number}"));
-        let mut observed: Vec<_> =
-            (0..OBSERVED_MAX).map(|number| observers.observe(name(number)).unwrap()).collect();
-        assert!(matches!(observers.observe(name(OBSERVED_MAX)), Err(Failure::Overload { .. })));
-        assert!(observers.observe(name(0)).is_ok(), "it is already observed");
-        observed.pop();
-        assert!(observers.observe(name(OBSERVED_MAX)).is_ok());
+    fn the_number_of_observers_is_bounded_whatever_they_observe() {
+        for distinct in [1, OBSERVERS_MAX] {
+            let observers = Observers::default();
+            let name = |number: usize| LockName::from(format!("election-{}", number % distinct));
+            let mut observed: Vec<_> =
+                (0..OBSERVERS_MAX).map(|number| observers.observe(name(number)).unwrap()).collect();
+            assert!(matches!(observers.observe(name(0)), Err(Failure::Overload { .. })), "{distinct} names");
+            observed.pop();
+            assert!(observers.observe(name(0)).is_ok());
+        }
     }
 }

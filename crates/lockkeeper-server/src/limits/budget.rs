@@ -25,6 +25,14 @@ pub(crate) const CONNECTION_BYTES_MAX: usize = 6 << 20;
 const IDENTITY_BYTES_MAX: usize = 128 << 20;
 /// A connection whose client reads nothing of its queued answers is closed after this time.
 pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
+/// What an observer of an election is counted with: its task or stream, its name and its timer.
+pub(crate) const OBSERVER_BYTES: usize = 2 << 10;
+/// Most observers of one connection.
+pub(crate) const OBSERVERS_PER_CONNECTION_MAX: usize = 1_024;
+/// Most observers of all connections of one identity. A quarter of its budget.
+pub(crate) const OBSERVERS_PER_IDENTITY_MAX: usize = 16_384;
+/// Most streams of one connection that watch the health of the node. They need no authentication.
+pub(crate) const HEALTH_WATCHES_PER_CONNECTION_MAX: usize = 4;
 /// When a refused caller should retry.
 const RETRY_AFTER_MS: u64 = 1_000;
 /// Above this number of identities, the budgets of unused ones are dropped.
@@ -66,16 +74,44 @@ impl Meter {
     }
 }
 
+/// Counts streams that wait for changes. Shared by clones.
+#[derive(Debug, Clone, Default)]
+struct Seats(Arc<AtomicUsize>);
+
+impl Seats {
+    /// Takes a seat, if fewer than `max` are taken.
+    fn take(&self, max: usize) -> Option<Seat> {
+        let free = |taken| (taken < max).then_some(taken + 1);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        taken.is_ok().then(|| Seat(self.0.clone()))
+    }
+}
+
+/// A seat, taken until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat(Arc<AtomicUsize>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The budget that all connections of one identity share.
 #[derive(Debug)]
 struct IdentityBudget {
     meter: Meter,
     lanes: Lanes,
+    observers: Seats,
 }
 
 impl IdentityBudget {
     fn new() -> Arc<IdentityBudget> {
-        Arc::new(IdentityBudget { meter: Meter::new(IDENTITY_BYTES_MAX), lanes: Lanes::default() })
+        Arc::new(IdentityBudget {
+            meter: Meter::new(IDENTITY_BYTES_MAX),
+            lanes: Lanes::default(),
+            observers: Seats::default(),
+        })
     }
 }
 
@@ -114,6 +150,8 @@ impl Budgets {
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionBudget {
     meter: Arc<Meter>,
+    observers: Seats,
+    health_watches: Seats,
     /// When the client last read something, or when nothing was queued.
     progress: Arc<Mutex<Instant>>,
 }
@@ -122,6 +160,8 @@ impl Default for ConnectionBudget {
     fn default() -> ConnectionBudget {
         ConnectionBudget {
             meter: Arc::new(Meter::new(CONNECTION_BYTES_MAX)),
+            observers: Seats::default(),
+            health_watches: Seats::default(),
             progress: Arc::new(Mutex::new(Instant::now())),
         }
     }
@@ -130,6 +170,13 @@ impl Default for ConnectionBudget {
 impl ConnectionBudget {
     fn note_progress(&self) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Admits a stream that watches the health of the node, or refuses it with `limit`.
+    pub(crate) fn admit_health_watch(&self) -> Result<Seat, Failure> {
+        self.health_watches
+            .take(HEALTH_WATCHES_PER_CONNECTION_MAX)
+            .ok_or_else(|| over_budget("this connection watches the health as often as it may"))
     }
 
     /// Completes when answers are queued and the client has read nothing for too long.
@@ -186,6 +233,11 @@ impl ByteBudget {
         }
     }
 
+    /// Whether the connection is below its budget.
+    pub(crate) fn has_connection_room(&self) -> bool {
+        self.connection.meter.has_room()
+    }
+
     /// Refuses a read while the connection or the identity is above its budget: the answer may be large.
     pub(crate) fn check_read(&self) -> Result<(), Failure> {
         match (self.connection.meter.has_room(), self.identity.meter.has_room()) {
@@ -210,6 +262,23 @@ impl ByteBudget {
     pub(crate) fn charge_identity(&self, bytes: usize) -> Charge {
         self.identity.meter.add(bytes);
         Charge { connection: None, identity: self.identity.clone(), bytes }
+    }
+
+    /// Admits an observer of an election, or refuses it with `limit`.
+    pub(crate) fn admit_observer(&self) -> Result<ObserverSeat, Failure> {
+        let Some(connection) = self.connection.observers.take(OBSERVERS_PER_CONNECTION_MAX) else {
+            return Err(over_budget(
+                "this connection observes as many elections as it may: end some observers",
+            ));
+        };
+        let identity = self.identity.observers.take(OBSERVERS_PER_IDENTITY_MAX);
+        let Some(identity) = identity.filter(|_| self.has_identity_room()) else {
+            return Err(over_budget(
+                "this identity observes as many elections as it may: end some observers",
+            ));
+        };
+        let charge = self.charge_identity(OBSERVER_BYTES);
+        Ok(ObserverSeat { _connection: connection, _identity: identity, _charge: charge })
     }
 
     /// Waits for the turn of a read whose cost grows with the table.
@@ -241,6 +310,14 @@ impl ByteBudget {
 
 fn over_budget(why: &'static str) -> Failure {
     Failure::Overload { why: why.into(), retry_after_ms: RETRY_AFTER_MS }
+}
+
+/// The seat of an observer, counted for its connection and its identity until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ObserverSeat {
+    _connection: Seat,
+    _identity: Seat,
+    _charge: Charge,
 }
 
 /// Bytes counted in a budget until this is dropped.

@@ -16,17 +16,19 @@ use tower_service::Service;
 
 use super::connection_limiter::Kind;
 use super::delivery::UnsentGrants;
-use super::http_connection::{ConnectionState, MemberProof};
+use super::http_connection::{ConnectionState, WINDOW_BYTES};
 use super::metered::{self, MeteredRequest};
 use super::reassembly::{MessageLimits, ReassembledMessages};
 use super::request_filter::{self, Protocol};
-use super::{LogThrottle, grpc, http};
+use super::{grpc, http};
 use lockkeeper_core::Right;
 
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::limits::budget::{ByteBudget, ConnectionBudget};
+use crate::limits::log_throttle::LogThrottle;
 use crate::limits::turns::TurnPermit;
+use crate::raft::network::MemberProof;
 use crate::security::hosts::AllowedHosts;
 use crate::security::port_security::MemberPolicy;
 use crate::security::{Principal, admission, authenticator};
@@ -174,11 +176,21 @@ fn grows_with_table(path: &str) -> bool {
     }
 }
 
-/// Waits for the turn of a request that takes long.
-async fn read_turn_for(parts: &request::Parts, budget: &ByteBudget) -> Option<TurnPermit> {
-    match grows_with_table(parts.uri.path()) {
-        true => Some(budget.read_turn().await),
-        false => None,
+/// Waits until a read may run: its connection is below its budget, and it is its turn if it takes long.
+async fn admit(parts: &request::Parts, budget: &ByteBudget) -> Result<Option<TurnPermit>, Failure> {
+    if !is_read(parts) {
+        return Ok(None);
+    }
+    loop {
+        budget.wait_for_room().await;
+        let permit = match grows_with_table(parts.uri.path()) {
+            true => Some(budget.read_turn().await),
+            false => None,
+        };
+        // Answers to the reads before this one may have filled the budget meanwhile.
+        if budget.has_connection_room() {
+            return budget.check_read().map(|()| permit);
+        }
     }
 }
 
@@ -189,17 +201,19 @@ where
     B::Error: Into<axum::BoxError>,
 {
     let (parts, body) = request.into_parts();
-    if is_read(&parts) {
-        budget.wait_for_room().await;
-        if let Err(failure) = budget.check_read() {
-            return http::refuse(failure);
-        }
-    }
-    let permit = read_turn_for(&parts, budget).await;
+    // While the request waits, hyper keeps what has arrived of its body.
+    let unread = (!body.is_end_stream()).then(|| budget.charge_identity(WINDOW_BYTES as usize));
+    let permit = match admit(&parts, budget).await {
+        Ok(permit) => permit,
+        Err(failure) => return http::refuse(failure),
+    };
+    drop(unread);
     let body = MeteredRequest::new(body, budget.clone());
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
+    let response = metered::meter(response, budget).await;
+    // After its answer is counted.
     drop(permit);
-    metered::meter(response, budget).await
+    response
 }
 
 /// Answers a gRPC call within the budget of its connection.
@@ -218,26 +232,23 @@ where
     let collected = async {
         let collected =
             metered::collect_message(body, budget, bytes_max + grpc::MESSAGE_PREFIX_BYTES).await?;
-        if is_read(&parts) {
-            budget.wait_for_room().await;
-            budget.check_read()?;
-        }
-        Ok(collected)
+        Ok((collected, admit(&parts, budget).await?))
     };
-    let (body, charge) = match collected.await {
+    let ((body, charge), permit) = match collected.await {
         Ok(collected) => collected,
         Err(failure) => return grpc::status(failure).into_http(),
     };
     // The message is decoded at once, and the call may then wait for as long as its caller wants.
     drop(charge);
-    let permit = read_turn_for(&parts, budget).await;
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
-    drop(permit);
     let response = grpc::blame_malformed_message(response);
-    match is_streamed {
+    let response = match is_streamed {
         true => metered::meter_stream(response, budget),
         false => metered::meter_whole(response, budget).await,
-    }
+    };
+    // After its answer is counted.
+    drop(permit);
+    response
 }
 
 /// Counts and logs a member's request from a caller that is not a member.
@@ -281,7 +292,8 @@ where
                 if let Some(limits) = streamed_messages(path) {
                     let mut router = router;
                     if is_members {
-                        parts.extensions.insert(MemberProof::new(self.state.clone()));
+                        let state = self.state.clone();
+                        parts.extensions.insert(MemberProof::new(move || state.note_member()));
                     }
                     let answer = match is_members && self.state.is_members() {
                         true => router.call(Request::from_parts(parts, body)),

@@ -1,10 +1,11 @@
 //! `lockkeeper.v1` over gRPC: every operation as a unary call, the stream, health and reflection.
 
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 
 use axum::http::HeaderValue;
 use axum::response::Response as AxumResponse;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use lockkeeper_api::v1::lockkeeper_server::{Lockkeeper, LockkeeperServer};
 use lockkeeper_api::{
     Answer as ApiAnswer, FILE_DESCRIPTOR_SET, Request as ApiRequest, WrongAnswer, election_lock, v1,
@@ -25,7 +26,9 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(super) const MESSAGE_PREFIX_BYTES: usize = 5;
 /// Largest message to health and reflection, which accept unauthenticated callers: names of services and symbols.
 pub(super) const PUBLIC_MESSAGE_BYTES_MAX: usize = 4 * 1024;
-/// Start of the library's error message for undecodable bytes, percent-encoded.
+/// Start of the library's error message for undecodable bytes.
+const MALFORMED_MESSAGE: &str = "failed to decode Protobuf message";
+/// The same in a header, percent-encoded.
 const MALFORMED: &[u8] = b"failed%20to%20decode%20Protobuf%20message";
 
 /// Returns the gRPC services as routes.
@@ -89,6 +92,12 @@ pub(super) fn blame_malformed_message(mut response: AxumResponse) -> AxumRespons
     response
 }
 
+/// Returns the status for an undecodable message of a stream, if this is the library's error for one.
+fn malformed(error: &Status) -> Option<Status> {
+    let is_malformed = error.code() == Code::Internal && error.message().starts_with(MALFORMED_MESSAGE);
+    is_malformed.then(|| status(Failure::Invalid(error.message().to_owned())))
+}
+
 impl Service {
     /// Returns the operations on behalf of the caller.
     fn by<T>(&self, request: &Request<T>) -> Api {
@@ -119,10 +128,11 @@ impl Service {
         &self,
         request: Request<v1::ObserveElectionRequest>,
     ) -> Answer<OutgoingStream<v1::Election>> {
-        let api = self.by(&request);
+        let (api, budget) = (self.by(&request), connection_budget(&request));
         let lock = election_lock(&request.into_inner().election).map_err(|error| status(error.into()))?;
         api.election(&lock).map_err(status)?;
-        let seen = api.observe(lock).map(|seen| seen.map(v1::Election::from).map_err(status));
+        let seat = api.budget(&budget).admit_observer().map_err(status)?;
+        let seen = api.observe(lock, seat).map(|seen| seen.map(v1::Election::from).map_err(status));
         Ok(Response::new(Box::pin(seen)))
     }
 
@@ -143,12 +153,20 @@ impl Service {
         &self,
         request: Request<Streaming<v1::ClientFrame>>,
     ) -> Answer<OutgoingStream<v1::ServerFrame>> {
-        let api = self.by(&request);
-        // Set by the auth layer, so that all streams of a connection share one budget.
-        let budget = request.extensions().get::<ConnectionBudget>().cloned().unwrap_or_default();
-        let stream = ClientStream::within(&budget, request.into_inner(), api);
-        Ok(Response::new(Box::pin(stream.map(Ok))))
+        let (api, budget) = (self.by(&request), connection_budget(&request));
+        let failure = Arc::new(OnceLock::new());
+        let reported = failure.clone();
+        let frames = request.into_inner().inspect_err(move |error| drop(reported.set(error.clone())));
+        let stream = ClientStream::within(&budget, frames, api);
+        // A malformed message ends the stream. The caller learns why, as from a unary call.
+        let reason = futures_util::stream::once(async move { failure.get().and_then(malformed).map(Err) });
+        Ok(Response::new(Box::pin(stream.map(Ok).chain(reason.filter_map(std::future::ready)))))
     }
+}
+
+/// Returns the budget of the request's connection. Set by the auth layer, so that all streams of a connection share one.
+fn connection_budget<T>(request: &Request<T>) -> ConnectionBudget {
+    request.extensions().get::<ConnectionBudget>().cloned().unwrap_or_default()
 }
 
 type Answer<T> = Result<Response<T>, Status>;

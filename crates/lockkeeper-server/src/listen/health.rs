@@ -1,29 +1,76 @@
 //! `grpc.health.v1`: the same answer as `/readyz`, for probes over gRPC.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
 use lockkeeper_api::v1::lockkeeper_server::SERVICE_NAME;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::api::Api;
+use super::grpc;
+use crate::api::{Api, WeakApi};
+use crate::limits::budget::ConnectionBudget;
 
-/// How often the status is checked for a watcher.
+/// How often the status is checked while there are watchers.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// The health service. Computes the status on each call.
+/// The health service.
 pub(super) struct Service {
     api: Api,
+    shared: Arc<SharedStatus>,
+}
+
+/// The status that all watchers share. One task updates it while there are any.
+struct SharedStatus {
+    status: watch::Sender<ServingStatus>,
+    is_updated: AtomicBool,
 }
 
 impl Service {
     pub(super) fn server(api: Api) -> HealthServer<Service> {
-        HealthServer::new(Service { api })
+        let (status, _) = watch::channel(ServingStatus::Unknown);
+        let shared = Arc::new(SharedStatus { status, is_updated: AtomicBool::new(false) });
+        HealthServer::new(Service { api, shared })
+    }
+
+    /// Returns the status and its changes.
+    fn subscribe(&self) -> watch::Receiver<ServingStatus> {
+        let mut receiver = self.shared.status.subscribe();
+        self.shared.update(&self.api);
+        receiver.mark_changed();
+        if !self.shared.is_updated.swap(true, Ordering::AcqRel) {
+            tokio::spawn(self.shared.clone().keep_updated(self.api.downgrade()));
+        }
+        receiver
+    }
+}
+
+impl SharedStatus {
+    fn update(&self, api: &Api) {
+        let now = status_now(api);
+        self.status.send_if_modified(|status| std::mem::replace(status, now) != now);
+    }
+
+    /// Updates the status until there are no watchers. Does not keep the node alive.
+    async fn keep_updated(self: Arc<Self>, api: WeakApi) {
+        loop {
+            tokio::time::sleep(POLL_EVERY).await;
+            let Some(api) = api.upgrade() else { return };
+            self.update(&api);
+            if self.status.receiver_count() == 0 {
+                self.is_updated.store(false, Ordering::Release);
+                // A watcher that came in between has not started another task.
+                if self.status.receiver_count() == 0 || self.is_updated.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }
     }
 }
 
@@ -58,34 +105,22 @@ impl Health for Service {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let mut ticker = tokio::time::interval(POLL_EVERY);
-        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let api = is_known(&request.get_ref().service).then(|| self.api.clone());
-        let watch = Watch { api, ticker, last_sent: None };
-        Ok(Response::new(Box::pin(futures_util::stream::unfold(watch, |mut watch| async move {
-            let status = watch.changed().await;
-            Some((Ok(HealthCheckResponse { status: status.into() }), watch))
-        }))))
-    }
-}
-
-/// A watcher of the status.
-struct Watch {
-    /// None for an unknown service.
-    api: Option<Api>,
-    ticker: Interval,
-    last_sent: Option<ServingStatus>,
-}
-
-impl Watch {
-    async fn changed(&mut self) -> ServingStatus {
-        loop {
-            self.ticker.tick().await;
-            let status = self.api.as_ref().map_or(ServingStatus::ServiceUnknown, status_now);
-            if self.last_sent != Some(status) {
-                self.last_sent = Some(status);
-                return status;
+        // Set by the auth layer.
+        let connection = request.extensions().get::<ConnectionBudget>().cloned().unwrap_or_default();
+        let seat = connection.admit_health_watch().map_err(grpc::status)?;
+        let (unknown, status) = match is_known(&request.get_ref().service) {
+            true => (None, self.subscribe()),
+            false => {
+                let (unknown, mut status) = watch::channel(ServingStatus::ServiceUnknown);
+                status.mark_changed();
+                (Some(unknown), status)
             }
-        }
+        };
+        let state = (status, (unknown, seat));
+        Ok(Response::new(Box::pin(futures_util::stream::unfold(state, |(mut status, held)| async move {
+            status.changed().await.ok()?;
+            let now = *status.borrow_and_update();
+            Some((Ok(HealthCheckResponse { status: now.into() }), (status, held)))
+        }))))
     }
 }

@@ -10,21 +10,24 @@ use hyper_util::service::TowerToHyperService;
 use lockkeeper_net::net::Stream;
 use lockkeeper_net::tls::Visitor;
 
+use super::Port;
 use super::auth_layer::AuthLayer;
 use super::connection_limiter::{ConnectionPermit, Kind};
 use super::delivery::{DeliveryTracker, UnsentGrants};
 use super::wire_protocol::WireProtocol;
-use super::{FIRST_BYTES_WITHIN, Port};
 use crate::api::Api;
 use crate::limits::budget::ConnectionBudget;
+use crate::limits::deadlines::FIRST_BYTES_WITHIN;
 use crate::security::port_security::MemberPolicy;
 
 /// Interval of pings on an idle HTTP/2 connection.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-/// Flow-control window of an HTTP/2 stream and connection: bytes that hyper buffers until they are read. Not counted in the
-/// byte budget.
-const WINDOW_BYTES: u32 = 512 << 10;
-/// The window for members, identified by their certificate or by the port. Larger for snapshots over long distances.
+/// Flow-control window of an HTTP/2 stream and connection: bytes that hyper buffers until they are read. It cannot be raised
+/// later, so it is the protocol's smallest one: anybody can fill it. Counted in the byte budget while a request is not read.
+pub(super) const WINDOW_BYTES: u32 = 65_535;
+/// The window on the members' own port, for snapshots over long distances.
+const MEMBERS_PORT_WINDOW_BYTES: u32 = 512 << 10;
+/// The window for members with a certificate.
 const MEMBERS_WINDOW_BYTES: u32 = 4 << 20;
 /// Largest HTTP/2 frame that peers may send. The entry of a busy node fits into one, and so into one write.
 const FRAME_BYTES: u32 = 64 << 10;
@@ -60,24 +63,6 @@ enum CloseReason {
     Unauthenticated,
 }
 
-/// Passed to the members' service with each request, to report that the request was a member's.
-#[derive(Debug, Clone)]
-pub(crate) struct MemberProof(Arc<ConnectionState>);
-
-impl MemberProof {
-    pub(super) fn new(state: Arc<ConnectionState>) -> MemberProof {
-        MemberProof(state)
-    }
-
-    /// Marks the connection as a member's. If all member slots are taken, it keeps its kind.
-    pub(crate) fn accept(&self) {
-        self.0.authenticated.store(true, Ordering::Relaxed);
-        if let Err(why) = self.0.permit().move_to(Kind::Member) {
-            tracing::debug!(why, "failed to count a connection as a member's");
-        }
-    }
-}
-
 impl ConnectionState {
     fn new(permit: ConnectionPermit) -> ConnectionState {
         ConnectionState {
@@ -96,6 +81,14 @@ impl ConnectionState {
         self.has_request.store(true, Ordering::Relaxed);
         if is_authenticated {
             self.authenticated.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the connection as a member's. If all member slots are taken, it keeps its kind.
+    pub(super) fn note_member(&self) {
+        self.authenticated.store(true, Ordering::Relaxed);
+        if let Err(why) = self.permit().move_to(Kind::Member) {
+            tracing::debug!(why, "failed to count a connection as a member's");
         }
     }
 
@@ -140,8 +133,11 @@ pub(super) async fn serve(
     {
         return port.api.shared().metrics.turned_away(why);
     }
-    let is_members = !port.frames || port.members == MemberPolicy::Certified && visitor.member;
-    let window = if is_members { MEMBERS_WINDOW_BYTES } else { WINDOW_BYTES };
+    let window = match port.members {
+        MemberPolicy::Certified if visitor.member => MEMBERS_WINDOW_BYTES,
+        _ if !port.frames => MEMBERS_PORT_WINDOW_BYTES,
+        _ => WINDOW_BYTES,
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Set explicitly, because the builder would wait for the rest of a preface without a time limit.
     builder = match protocol {

@@ -10,6 +10,7 @@ use lockkeeper_core::{LockName, LockView};
 use serde::Serialize;
 
 use super::disk::Disk;
+use crate::api::page_room::{PageRoom, page};
 use crate::api::{Api, View};
 
 /// Locks or elections in a page.
@@ -138,26 +139,28 @@ impl View<'_> {
     /// Returns a page of the locks whose names start with `prefix`, after the name `after`.
     pub fn lock_list(&self, prefix: &str, after: &str) -> LockList {
         let views = self.table.lock_views(prefix, after, self.now, SHOWN_IN_PAGE + 1);
-        let mut locks: Vec<_> =
-            views.take(PAGE + 1).map(|view| ShownLock::new(view, SHOWN_IN_PAGE)).collect();
-        let more = locks.len() > PAGE;
-        locks.truncate(PAGE);
+        let (views, more) = page(views, PAGE);
+        let locks = views.into_iter().map(|view| ShownLock::new(view, SHOWN_IN_PAGE)).collect();
         LockList { locks, more, total: self.table.counts().locks }
     }
 
     /// Returns one lock with its history.
     pub fn lock_in_full(&self, name: &LockName) -> LockInFull {
-        let view = self.table.lock_view(name, self.now, SHOWN_OF_ONE + 1);
-        LockInFull { lock: ShownLock::new(view, SHOWN_OF_ONE), history: self.history(name, 0) }
+        let mut view = self.table.lock_view(name, self.now, SHOWN_OF_ONE + 1);
+        let found = view.holders.len();
+        PageRoom::default().shorten(&mut view);
+        let is_shortened = view.holders.len() < found;
+        let mut lock = ShownLock::new(view, SHOWN_OF_ONE);
+        lock.more_holders |= is_shortened;
+        LockInFull { lock, history: self.history(name, 0) }
     }
 
     /// Returns a page of elections after the one with this name.
     pub fn elections(&self, after: &str) -> ElectionList {
         let after = if after.is_empty() { String::new() } else { format!("{ELECTION_PREFIX}{after}") };
         let views = self.table.lock_views(ELECTION_PREFIX, &after, self.now, CANDIDATES);
-        let mut elections: Vec<_> = views.take(PAGE + 1).map(ShownElection::new).collect();
-        let more = elections.len() > PAGE;
-        elections.truncate(PAGE);
+        let (views, more) = page(views, PAGE);
+        let elections = views.into_iter().map(ShownElection::new).collect();
         ElectionList { elections, more }
     }
 }

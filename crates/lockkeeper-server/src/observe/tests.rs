@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, SessionId, Wait};
+use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, SessionId, Wait, limits};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ use lockkeeper_api::session::SessionFilter;
 
 use super::SESSIONS_SCANNED_MAX;
 use crate::api::View;
+use crate::api::page_room::PAGE_BYTES_MAX;
 use crate::leader::expiry::Expiry;
 use crate::metrics::hourly_stats::HourlyStats;
 
@@ -162,4 +163,54 @@ fn a_page_scans_a_bounded_number_of_sessions_and_the_next_one_continues_there() 
         after = next;
     }
     assert_eq!(pages, [0, 1, 0]);
+}
+
+fn json_bytes(view: &impl Serialize) -> usize {
+    serde_json::to_string(view).unwrap().len()
+}
+
+/// Elections with candidates whose owners, scopes and values are as long as possible, and take six times as much in JSON.
+#[test]
+fn views_of_the_longest_texts_have_a_bounded_size() {
+    const ELECTIONS: usize = 60;
+    const CANDIDATES: u64 = 300;
+    /// The history that the view of one lock has besides.
+    const HISTORY_BYTES: usize = 1 << 20;
+    let mut table = LockTable::new();
+    let mut run = |command: Command| {
+        let batch = Batch { now: table.now(), utc_ms: 0, commands: vec![command] };
+        let applied = table.apply(table.applied() + 1, &batch).unwrap();
+        assert!(applied.answers[0].is_ok(), "{:?}", applied.answers);
+    };
+    let text = |bytes: usize| "\u{1}".repeat(bytes);
+    let session = SessionId(1 << 96);
+    let owner = text(limits::OWNER_BYTES_MAX).into();
+    run(Command::OpenSession { session, ttl_ms: 60_000, owner, identity: None });
+    for number in 0..ELECTIONS {
+        let candidates = if number == 0 { CANDIDATES } else { 6 };
+        for candidate in 0..candidates {
+            run(Command::Acquire(Acquire {
+                wait: if candidate == 0 { Wait::No } else { Wait::Forever },
+                value: Some(text(limits::CANDIDATE_BYTES_MAX).into()),
+                request: Some(format!("r-{number}-{candidate}").into()),
+                ..Acquire::new(session, Locks::One(format!("election/{number:02}").into()))
+            }));
+        }
+    }
+    let table = Mutex::new(table);
+    let whole = {
+        let lock = view(&table).table.lock_view(&"election/00".into(), CellTime(0), usize::MAX);
+        json_bytes(&lockkeeper_api::lock::LockState::from(lock))
+    };
+    assert!(whole > 6 * PAGE_BYTES_MAX, "{whole}");
+    for (what, bytes) in [
+        ("list", json_bytes(&view(&table).lock_list("", ""))),
+        ("elections", json_bytes(&view(&table).elections(""))),
+        ("lock", json_bytes(&view(&table).lock_in_full(&"election/00".into()))),
+    ] {
+        assert!(
+            (PAGE_BYTES_MAX / 2..PAGE_BYTES_MAX + HISTORY_BYTES).contains(&bytes),
+            "{what}: {bytes} bytes"
+        );
+    }
 }

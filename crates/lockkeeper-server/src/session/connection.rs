@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use lockkeeper_api::{ReplyShape, v1};
-use lockkeeper_core::{Grant, LockName, SessionEnd, SessionId, Token};
+use lockkeeper_core::{Freed, Grant, LockName, SessionEnd, SessionId, Token};
 use prost::Message;
+use tokio::task::JoinSet;
 
 use crate::api::{Api, WeakApi};
 use crate::failure::{Failure, Outcome};
@@ -37,6 +38,8 @@ pub struct Connection {
     viewer: Mutex<Option<WeakApi>>,
     /// Counts what the stream keeps. Replaced when the client authenticates.
     budget: Mutex<Option<ByteBudget>>,
+    /// Operations that wait for a change. They end with the stream.
+    waiting: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +77,15 @@ pub enum Intake {
 impl Connection {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs an operation that waits for a change, until it is done or the stream is closed.
+    pub(crate) fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.try_join_next().is_some() {}
+        if !self.is_closed() {
+            waiting.spawn(operation);
+        }
     }
 
     /// Marks the client as authenticated, or authentication as off.
@@ -160,7 +172,10 @@ impl Connection {
     /// Answers an operation.
     pub fn answer(&self, id: u64, shape: &ReplyShape, outcome: Outcome) {
         match outcome {
-            Ok(reply) => self.send(id, shape.answer(reply)),
+            Ok(reply) => match shape.answer(reply) {
+                Ok(answer) => self.send(id, answer),
+                Err(wrong) => self.fail(id, wrong.into()),
+            },
             Err(failure) => self.fail(id, failure),
         }
     }
@@ -204,21 +219,17 @@ impl Connection {
     /// Notifies the client that one of its sessions has ended.
     pub fn session_ended(&self, session: SessionId, why: SessionEnd) {
         self.inner().sessions.remove(&session);
-        let why = match why {
-            SessionEnd::Closed => "closed",
-            SessionEnd::Expired => "expired",
-        };
-        let event = v1::SessionEnded { session: session.to_string(), why: why.to_owned() };
+        let event = v1::SessionEnded { session: session.to_string(), why: why.as_str().to_owned() };
         self.push(v1::event::Kind::SessionEnded(event));
     }
 
     /// Notifies the client that it has lost a grant.
-    pub fn grant_lost(&self, session: SessionId, lock: &LockName, token: Token, why: &str) {
+    pub fn grant_lost(&self, session: SessionId, lock: &LockName, token: Token, why: Freed) {
         let event = v1::GrantLost {
             session: session.to_string(),
             lock: lock.to_string(),
             token: token.0,
-            why: why.to_owned(),
+            why: why.as_str().to_owned(),
         };
         self.push(v1::event::Kind::GrantLost(event));
     }
@@ -254,6 +265,9 @@ impl Connection {
         inner.events = Queue::default();
         inner.charge = None;
         inner.wake();
+        drop(inner);
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(waiting);
     }
 
     /// Closes the stream once everything queued is written. Nothing more is read.
@@ -430,7 +444,7 @@ mod tests {
             connection.send(id, v1::answer::Kind::Done(v1::Done {}));
         }
         assert_eq!(connection.intake(), Intake::Behind);
-        connection.grant_lost(SessionId(1), &"db".into(), Token(1), "forced");
+        connection.grant_lost(SessionId(1), &"db".into(), Token(1), Freed::Forced);
         let (first, second) = (next_frame(&connection), next_frame(&connection));
         assert_eq!((first.answers.len(), first.events.len()), (ITEMS_PER_FRAME_MAX, 0));
         assert_eq!((second.answers.len(), second.events.len()), (1, 1));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_api::v1::{self, answer};
-use lockkeeper_api::{Operation, ReplyShape, Request, election_lock, operation, session_id};
+use lockkeeper_api::{Operation, ReplyShape, Request, election_lock, session_id};
 use lockkeeper_core::{Command, Wait};
 
 use super::connection::Connection;
@@ -29,25 +29,26 @@ pub(super) fn carry_out(
 ) {
     let id = operation.id;
     let has_room = connection.begin_operation();
-    // Operations that free, end or renew something are always accepted (S11).
-    if !has_room && operation.kind.as_ref().is_none_or(operation::adds_work) {
-        let overload = Failure::Overload {
-            why: "too many unanswered operations on this stream".into(),
-            retry_after_ms: api.shared().queue.retry_after_ms(),
-        };
-        return connection.fail(id, overload);
-    }
-    let done = match operation.kind {
-        None => {
-            Err(Failure::Invalid("unknown kind of operation: the client is newer than this node".to_owned()))
+    let done = parse(operation.kind).and_then(|operation| {
+        // Operations that free, end or renew something are always accepted (S11).
+        if !has_room && operation.adds_work() {
+            return Err(Failure::Overload {
+                why: "too many unanswered operations on this stream".into(),
+                retry_after_ms: api.shared().queue.retry_after_ms(),
+            });
         }
-        Some(kind) => Operation::try_from(kind)
-            .map_err(Failure::from)
-            .and_then(|operation| run(api, connection, budget, id, operation)),
-    };
+        run(api, connection, budget, id, operation)
+    });
     if let Err(failure) = done {
         connection.fail(id, failure);
     }
+}
+
+fn parse(kind: Option<v1::operation::Kind>) -> Result<Operation, Failure> {
+    let kind = kind.ok_or_else(|| {
+        Failure::Invalid("unknown kind of operation: the client is newer than this node".to_owned())
+    })?;
+    Ok(Operation::try_from(kind)?)
 }
 
 fn run(
@@ -58,13 +59,13 @@ fn run(
     operation: Operation,
 ) -> Result<(), Failure> {
     match operation {
-        Operation::Request(request) => submit(api, connection, id, request, ReplyShape::Full)?,
+        Operation::Request(request) => carry_out_request(api, connection, id, request, ReplyShape::Full)?,
         Operation::BriefAcquire(request) => {
-            submit(api, connection, id, request, ReplyShape::BriefAcquire)?;
+            carry_out_request(api, connection, id, request, ReplyShape::BriefAcquire)?;
         }
         Operation::KeepAlive(request) => connection.send(id, keep_alive(api, &request)?),
         Operation::Attach(request) => connection.send(id, attach(api, connection, &request)?),
-        Operation::Observe(request) => observe(api, connection, id, request)?,
+        Operation::Observe(request) => observe(api, connection, budget, id, request)?,
         Operation::Authenticate(request) => {
             *api = api.with_token(&request.token)?;
             connection.set_authenticated();
@@ -77,7 +78,7 @@ fn run(
 }
 
 /// Queues the command of a request, or answers a read at once.
-fn submit(
+fn carry_out_request(
     api: &Api,
     connection: &Arc<Connection>,
     id: u64,
@@ -153,24 +154,31 @@ fn attach(
 fn observe(
     api: &Api,
     connection: &Arc<Connection>,
+    budget: &ConnectionBudget,
     id: u64,
     request: v1::ObserveElectionRequest,
 ) -> Result<(), Failure> {
     let lock = election_lock(&request.election)?;
     let seen = api.election(&lock)?;
-    let Some(known) = request.known_epoch else {
-        connection.send(id, answer::Kind::Election(seen.into()));
-        return Ok(());
+    let known = match request.known_epoch {
+        Some(known) if known == seen.epoch() => known,
+        _ => {
+            connection.send(id, answer::Kind::Election(seen.into()));
+            return Ok(());
+        }
     };
+    let seat = api.budget(budget).admit_observer()?;
     let wait = match request.wait_ms {
         0 => OBSERVED_FOR,
         ms => OBSERVED_FOR.min(Duration::from_millis(ms)),
     };
-    let (api, connection) = (api.clone(), Arc::downgrade(connection));
-    tokio::spawn(async move {
+    let (api, observed) = (api.clone(), Arc::downgrade(connection));
+    connection.spawn(async move {
         let seen = tokio::time::timeout(wait, api.next_leader(&lock, Some(known))).await;
-        let Some(connection) = connection.upgrade() else { return };
-        match seen.unwrap_or_else(|_| api.election(&lock)) {
+        let seen = seen.unwrap_or_else(|_| api.election(&lock));
+        drop(seat);
+        let Some(connection) = observed.upgrade() else { return };
+        match seen {
             Ok(seen) => connection.send(id, answer::Kind::Election(seen.into())),
             Err(failure) => connection.fail(id, failure),
         }

@@ -15,8 +15,8 @@ use super::costs;
 use super::decode_limits::{OPERATIONS_PER_FRAME_MAX, decoded_bytes};
 use crate::api::Api;
 use crate::limits::budget::{Charge, ConnectionBudget, SMALL_BYTES};
+use crate::limits::log_throttle::LogThrottle;
 use crate::limits::turns::TurnPermit;
-use crate::listen::LogThrottle;
 use crate::security::Principal;
 
 /// Most operations in one turn, even if there are always answers to write: a client whose requests are all refused must not
@@ -26,6 +26,8 @@ const OPERATIONS_PER_TURN: usize = 512;
 const BYTES_PER_TURN: usize = 256 << 10;
 /// Most frames in one turn, whatever is in them.
 const FRAMES_PER_TURN: usize = 32;
+/// What the transport keeps of frames that are not read while operations wait: an HTTP/2 window.
+const TRANSPORT_BYTES: usize = 64 << 10;
 /// Longest turn: some operations take long.
 const TURN_TIME_MAX: Duration = Duration::from_millis(1);
 /// The clock is read once per this many operations.
@@ -200,7 +202,7 @@ where
         let bytes = decoded_bytes(self.pending.as_slice());
         let fits = bytes <= SMALL_BYTES || self.connection.has_identity_room();
         match fits {
-            true => self.pending_charge = self.connection.charge_identity(bytes),
+            true => self.pending_charge = self.connection.charge_identity(bytes + TRANSPORT_BYTES),
             false => {
                 static THROTTLE: LogThrottle = LogThrottle::new();
                 if let Some(suppressed) = THROTTLE.allow() {
