@@ -226,6 +226,10 @@ struct SecurityArguments {
     /// Accept a root token file that every user of this machine can read: for file systems without modes
     #[arg(long)]
     root_token_readable: bool,
+    /// Accept a data folder, keys and a root token that other users can read or change: for file systems without owners or
+    /// modes
+    #[arg(long)]
+    allow_insecure_files: bool,
     /// Name in a client certificate whose owner may do everything
     #[arg(long, value_name = "NAME")]
     root_name: Option<String>,
@@ -260,6 +264,7 @@ impl SecurityArguments {
             peer: pair(&self.peer_cert, &self.peer_key),
             root_token_file: self.root_token_file.clone(),
             root_token_readable: self.root_token_readable,
+            allow_insecure_files: self.allow_insecure_files,
             root_name: self.root_name.clone(),
             insecure: self.insecure,
             allowed_hosts: self.allowed_hosts.clone(),

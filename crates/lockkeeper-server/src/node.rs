@@ -133,7 +133,7 @@ impl Node {
 
     async fn open_now(config: NodeConfig) -> Result<Node, StartError> {
         let home = Arc::new(match &config.data_dir {
-            Some(path) => DataDir::open(path, config.node_id)?,
+            Some(path) => DataDir::open(path, config.node_id, config.security.insecure_files())?,
             None => DataDir::in_memory(config.node_id.unwrap_or(1))?,
         });
         let node_id = home.identity().node_id;
@@ -206,7 +206,7 @@ impl Node {
         tasks.spawn(propose::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(timers::run(shared.clone(), consensus.clone(), log.clone()));
         tasks.spawn(upgrade::run(shared.clone(), consensus.clone(), home.clone()));
-        tasks.spawn(take_snapshots(consensus.clone(), snapshots));
+        tasks.spawn(take_snapshots(consensus.clone(), snapshots.clone()));
         let lead = {
             let (shared, consensus, end) = (shared.clone(), consensus.clone(), end.clone());
             let log = log.clone();
@@ -224,8 +224,9 @@ impl Node {
         }
         let watch_folder = {
             let (home, consensus, end) = (home.clone(), consensus.clone(), end.clone());
+            let (log, snapshots) = (log.clone(), snapshots.clone());
             async move {
-                let why = home.wait_until_gone().await;
+                let why = home.wait_until_gone(|| log.has_files() && snapshots.has_files()).await;
                 tracing::error!("{why}");
                 end.send_replace(Some(why));
                 consensus.shutdown().await;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use lockkeeper_core::{Refusal, TableError, Token};
 
 use crate::backup::token_floor::{BackupFacts, FloorError, FloorSource, token_floor};
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::{DataDir, DataDirError, InsecureFiles};
 use crate::formation::cell_secret::CellSecret;
 use crate::formation::versions::Versions;
 use crate::raft::snapshot::{SnapshotReadError, SnapshotStore};
@@ -89,7 +89,8 @@ pub fn restore(
     let floor = token_floor(floor, BackupFacts { highest_number: table.highest_number(), written })?;
     table.raise_to_floor(Token(floor))?;
     table.note_restored();
-    let home = DataDir::open(data_dir, Some(node_id))?;
+    // The node checks its files when it starts.
+    let home = DataDir::open(data_dir, Some(node_id), InsecureFiles::Allowed)?;
     let own = home.identity();
     // Its addresses become known when it is started.
     let member = Member { folder: own.folder, ..Member::default() };

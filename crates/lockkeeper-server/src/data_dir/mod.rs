@@ -20,12 +20,16 @@ use std::time::Duration;
 use lockkeeper_core::CellVersion;
 use serde::{Deserialize, Serialize};
 
+use self::private_files::Insecure;
 use crate::formation::cell_secret::{CellSecret, Parties};
 use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
 
 const IDENTITY: &str = "identity.json";
+const NEW_IDENTITY: &str = "identity.json.new";
 const LOCK: &str = "lock";
+const LOG: &str = "log";
+const SNAPSHOT: &str = "snapshot";
 const FORMAT: u32 = 1;
 /// Interval at which the node checks that the folder still exists.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -138,6 +142,17 @@ pub enum DataDirError {
         /// The node that should be started.
         requested: u64,
     },
+    /// Other users can read or change the files.
+    #[error(
+        "the data folder is not safe: {}: {what}. If its file system has no owners or modes, pass --allow-insecure-files",
+        path.display()
+    )]
+    Insecure {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        what: String,
+    },
     /// The content of the folder is inconsistent, unreadable or not from this program.
     #[error("{}: {what}", path.display())]
     Mismatch {
@@ -148,13 +163,44 @@ pub enum DataDirError {
     },
 }
 
+/// What to do with files that other users can read or change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InsecureFiles {
+    /// Refuse them.
+    Refused,
+    /// Warn: the file system may have no owners or modes.
+    Allowed,
+}
+
+impl InsecureFiles {
+    fn check(self, found: Vec<Insecure>) -> Result<(), DataDirError> {
+        let count = found.len();
+        match (self, found.into_iter().next()) {
+            (_, None) => Ok(()),
+            (InsecureFiles::Refused, Some(Insecure { path, what })) => {
+                Err(DataDirError::Insecure { path, what })
+            }
+            (InsecureFiles::Allowed, Some(Insecure { path, what })) => {
+                tracing::warn!(path = %path.display(), what, count, "the data folder is not safe");
+                Ok(())
+            }
+        }
+    }
+}
+
 impl DataDir {
     /// Opens the folder for a node, and creates it if it does not exist.
-    pub fn open(path: &Path, node_id: Option<u64>) -> Result<DataDir, DataDirError> {
+    pub fn open(
+        path: &Path,
+        node_id: Option<u64>,
+        insecure_files: InsecureFiles,
+    ) -> Result<DataDir, DataDirError> {
         let io_error = |error| DataDirError::Io { path: path.to_owned(), error };
         private_files::create_folder(path).map_err(io_error)?;
+        // Before anything in it is trusted. The folder may have been created by something else, or by an older version.
+        insecure_files.check(make_private(path).map_err(io_error)?)?;
         let lock = lock(path)?;
-        let identity = match fs::read(path.join(IDENTITY)) {
+        let identity = match private_files::read(&path.join(IDENTITY)) {
             Ok(bytes) => read_identity(path, &bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => initialize(path, node_id.unwrap_or(1))?,
             Err(error) => return Err(io_error(error)),
@@ -168,8 +214,6 @@ impl DataDir {
                 requested,
             });
         }
-        // The folder may have been created by something else: it now belongs to this node.
-        private_files::make_folder_private(path).map_err(io_error)?;
         let inode = Inode::of(path).map_err(io_error)?;
         let folder = Some(Folder { path: path.to_owned(), inode, lock: Mutex::new(Some(lock)) });
         Ok(DataDir { folder, identity: Mutex::new(identity) })
@@ -188,21 +232,22 @@ impl DataDir {
         }
     }
 
-    /// Waits until the folder, or the log in it, is deleted or replaced. Returns a description. Otherwise the open files
-    /// would accept writes as long as the process lives, and everything acknowledged would be lost with it (S10).
-    pub(crate) async fn wait_until_gone(&self) -> String {
+    /// Waits until the folder, or something in it, is deleted or replaced. Returns a description. Otherwise the open files
+    /// would accept writes as long as the process lives, and everything acknowledged would be lost with it (S10). `has_files`
+    /// reports whether the files of the log and the snapshot still exist.
+    pub(crate) async fn wait_until_gone(&self, has_files: impl Fn() -> bool) -> String {
         let Some(folder) = &self.folder else { return std::future::pending().await };
         // A simulated disk keeps the log elsewhere.
-        let log = Inode::of(&folder.path.join("log")).ok();
+        let log = Inode::of(&folder.path.join(LOG)).ok();
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let exists = Inode::of(&folder.path).is_ok_and(|found| found == folder.inode);
-            let has_log = Inode::of(&folder.path.join("log")).ok() == log;
-            if exists && has_log && folder.path.join(IDENTITY).is_file() {
+            let has_log = Inode::of(&folder.path.join(LOG)).ok() == log;
+            if exists && has_log && folder.path.join(IDENTITY).is_file() && has_files() {
                 continue;
             }
             return format!(
-                "the data folder {} was deleted or replaced while the node was running, so nothing that it acknowledges \
+                "the data folder {} or a file in it was deleted or replaced while the node was running, so nothing that it acknowledges \
                  would be durable. Bring the folder back before you start the node again; if it is lost and the cell has \
                  other members, remove this node from the cell and add it again with an empty folder, otherwise restore a \
                  backup (lockkeeper snapshot restore)",
@@ -262,13 +307,26 @@ impl DataDir {
 
     /// Returns the folder of the log, if it is on disk.
     pub fn log(&self) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.path.join("log"))
+        self.folder.as_ref().map(|folder| folder.path.join(LOG))
     }
 
     /// Returns the folder of the snapshot, if it is on disk.
     pub fn snapshot(&self) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.path.join("snapshot"))
+        self.folder.as_ref().map(|folder| folder.path.join(SNAPSHOT))
     }
+}
+
+/// Makes everything in the folder that belongs to a node private. Returns what is not.
+fn make_private(folder: &Path) -> io::Result<Vec<Insecure>> {
+    let mut insecure = Vec::new();
+    private_files::make_folder_private(folder, &mut insecure)?;
+    for file in [IDENTITY, NEW_IDENTITY, LOCK] {
+        private_files::make_file_private(&folder.join(file), &mut insecure)?;
+    }
+    for sub_folder in [LOG, SNAPSHOT] {
+        private_files::make_all_private(&folder.join(sub_folder), &mut insecure)?;
+    }
+    Ok(insecure)
 }
 
 fn lock(folder: &Path) -> Result<File, DataDirError> {
@@ -315,7 +373,7 @@ fn read_identity(folder: &Path, bytes: &[u8]) -> Result<Identity, DataDirError> 
 /// Initializes a new folder. Refuses one that has data but no identity.
 fn initialize(folder: &Path, node_id: u64) -> Result<Identity, DataDirError> {
     let io_error = |error| DataDirError::Io { path: folder.to_owned(), error };
-    if folder.join("log").exists() || folder.join("snapshot").exists() {
+    if folder.join(LOG).exists() || folder.join(SNAPSHOT).exists() {
         return Err(DataDirError::Mismatch {
             path: folder.to_owned(),
             what: format!(
@@ -348,7 +406,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
 
 fn write_identity(folder: &Path, identity: &Identity) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(identity).map_err(io::Error::other)?;
-    let new = folder.join("identity.json.new");
+    let new = folder.join(NEW_IDENTITY);
     let mut file = private_files::options().write(true).create(true).truncate(true).open(&new)?;
     file.write_all(&text)?;
     file.sync_all()?;

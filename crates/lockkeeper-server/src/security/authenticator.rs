@@ -32,7 +32,7 @@ impl Authenticator {
             None => None,
             Some(path) => {
                 let readable = private_files::is_world_readable(path).unwrap_or(false);
-                if readable && !security.root_token_readable {
+                if readable && !security.root_token_readable && !security.allow_insecure_files {
                     return Err(SecurityError::RootToken(format!(
                         "every user of this machine can read the root token in {0}: restrict it with chmod 600 {0}, or pass \
                          --root-token-readable if its file system has no permissions",

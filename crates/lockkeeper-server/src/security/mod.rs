@@ -18,6 +18,8 @@ use std::path::PathBuf;
 
 pub use lockkeeper_net::tls::KeyPair;
 
+use crate::data_dir::InsecureFiles;
+
 /// The security settings. The default is for a node that only its own machine can reach: no TLS and no authentication.
 #[derive(Debug, Clone, Default)]
 pub struct Security {
@@ -33,6 +35,9 @@ pub struct Security {
     pub root_token_file: Option<PathBuf>,
     /// Accept that file even if it is world-readable, for file systems without permissions.
     pub root_token_readable: bool,
+    /// Accept a data folder, keys and a root token that other users can read or change, for file systems without owners or
+    /// modes.
+    pub allow_insecure_files: bool,
     /// The name in the client certificate of root.
     pub root_name: Option<String>,
     /// Serve other machines even without authentication or encryption.
@@ -41,6 +46,15 @@ pub struct Security {
     pub allowed_hosts: Vec<String>,
     /// Limits on the number of connections.
     pub connection_limits: ConnectionLimits,
+}
+
+impl Security {
+    pub(crate) fn insecure_files(&self) -> InsecureFiles {
+        match self.allow_insecure_files {
+            true => InsecureFiles::Allowed,
+            false => InsecureFiles::Refused,
+        }
+    }
 }
 
 /// Limits on the number of concurrent connections.

@@ -8,6 +8,7 @@ use lockkeeper_net::tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, Visito
 
 use super::hosts::AllowedHosts;
 use super::{Authenticator, ConnectionLimits, Security};
+use crate::data_dir::private_files;
 
 /// The security settings cannot be used. Each message says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,13 @@ pub enum SecurityError {
     /// The root token cannot be used.
     #[error("{0}")]
     RootToken(String),
+    /// A key is not secret.
+    #[error(
+        "every user of this machine can read the key {key}: restrict it with chmod 600 {key}, or pass \
+         --allow-insecure-files if its file system has no modes",
+        key = .0.display()
+    )]
+    ReadableKey(PathBuf),
     /// Settings contradict each other.
     #[error("{0}")]
     Settings(&'static str),
@@ -109,6 +117,13 @@ impl PortSecurity {
             return Err(SecurityError::Settings(
                 "--client-ca and --peer-ca are the same CA, so every client could vote: use a separate CA for each",
             ));
+        }
+        // Its group may read a key: Kubernetes mounts secrets so.
+        let is_open = |own: &&super::KeyPair| private_files::is_world_readable(&own.key).unwrap_or(false);
+        if let Some(own) = tls.iter().chain(peer).find(is_open)
+            && !security.allow_insecure_files
+        {
+            return Err(SecurityError::ReadableKey(own.key.clone()));
         }
         let authenticator = Authenticator::new(security)?;
         let tokens = security.root_token_file.is_some();

@@ -154,6 +154,11 @@ impl LogStore {
         self.shared.view().failure.clone()
     }
 
+    /// Reports whether all files of the log still exist. A purge removes a file from the view before it deletes it.
+    pub(crate) fn has_files(&self) -> bool {
+        self.shared.view().files.values().all(|file| file.has_name().unwrap_or(false))
+    }
+
     /// Creates a reader.
     pub fn reader(&self) -> LogReader {
         LogReader { shared: Arc::clone(&self.shared), _threads: Arc::clone(&self.threads) }

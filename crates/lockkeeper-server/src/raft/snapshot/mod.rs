@@ -77,7 +77,7 @@ impl SnapshotImage {
     pub(crate) fn open_at(&self, offset: u64) -> io::Result<Box<dyn Read + Send>> {
         match &self.storage {
             Storage::File(path) => {
-                let mut file = File::open(path)?;
+                let mut file = private_files::options().read(true).open(path)?;
                 file.seek(SeekFrom::Start(offset))?;
                 Ok(Box::new(BufReader::with_capacity(256 * 1024, file)))
             }
@@ -183,7 +183,7 @@ impl SnapshotStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(error)),
             _ => {}
         }
-        let len = match fs::metadata(&path) {
+        let len = match fs::symlink_metadata(&path) {
             Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((store, None)),
             Err(error) => return Err(io_error(error)),
@@ -218,6 +218,17 @@ impl SnapshotStore {
 
     pub(crate) fn current(&self) -> Option<(SnapshotMeta, SnapshotImage)> {
         self.inner.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reports whether the folder and the current snapshot still exist. The log no longer has the entries that the snapshot
+    /// covers.
+    pub(crate) fn has_files(&self) -> bool {
+        let current = self.inner.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_image = current.as_ref().is_none_or(|(_, image)| match &image.storage {
+            Storage::File(path) => path.is_file(),
+            Storage::Memory(_) => true,
+        });
+        has_image && self.inner.folder.as_ref().is_none_or(|folder| folder.is_dir())
     }
 
     /// Returns why the last attempt to write a snapshot failed, if it did.
@@ -291,13 +302,14 @@ impl SnapshotStore {
     pub(crate) fn read_backup(path: &Path) -> Result<(SnapshotMeta, LockTable), SnapshotReadError> {
         let io_error = |error| SnapshotReadError::Io { path: path.to_owned(), error };
         let len = fs::metadata(path).map_err(io_error)?.len();
-        read(&SnapshotImage { storage: Storage::File(path.to_owned()), len, content: None }).map_err(
-            |error| match error {
-                ReadError::Io(error) => io_error(error),
-                ReadError::Newer(what) => SnapshotReadError::Newer { path: path.to_owned(), what },
-                ReadError::Damaged(what) => SnapshotReadError::InvalidBackup { path: path.to_owned(), what },
-            },
-        )
+        // The operator's own file, which may be behind a link.
+        let file = fs::canonicalize(path).map_err(io_error)?;
+        read(&SnapshotImage { storage: Storage::File(file), len, content: None }).map_err(|error| match error
+        {
+            ReadError::Io(error) => io_error(error),
+            ReadError::Newer(what) => SnapshotReadError::Newer { path: path.to_owned(), what },
+            ReadError::Damaged(what) => SnapshotReadError::InvalidBackup { path: path.to_owned(), what },
+        })
     }
 
     /// Writes the table as the snapshot of a cell with this node as its only member.

@@ -55,4 +55,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// Makes all writes durable (fdatasync). After an error the state of all writes since the last success is
     /// unknown, and a retry proves nothing: the kernel may have dropped the pages.
     fn sync(&self) -> io::Result<()>;
+    /// Reports whether the file still has a name. A deleted file accepts writes until it is closed, but loses them then.
+    fn has_name(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 }
