@@ -6,6 +6,7 @@ use lockkeeper_core::{AccessChange, Right};
 
 use super::Api;
 use crate::failure::Failure;
+use crate::security::Principal;
 use crate::security::principal::ROOT;
 use crate::security::tokens;
 
@@ -30,8 +31,8 @@ impl Api {
                 check_not_root(identity)?;
                 self.check_has_no_root()
             }
-            AccessChange::RevokeToken { .. }
-            | AccessChange::SetQuota { .. }
+            AccessChange::RevokeToken { id } => self.check_keeps_administrators_token(id),
+            AccessChange::SetQuota { .. }
             | AccessChange::SetSessions { .. }
             | AccessChange::SetStateBytes { .. } => Ok(()),
         }
@@ -100,6 +101,31 @@ impl Api {
                  another identity first"
             ))),
         }
+    }
+
+    /// Refuses to revoke the last token of an administrator, unless there is a root, or the caller shows by its certificate
+    /// that administrators need no token. Whether another one has a certificate is unknown.
+    fn check_keeps_administrators_token(&self, id: &str) -> Result<(), Failure> {
+        let table = self.shared().table();
+        let access = table.access();
+        let is_administrator = |identity: &str| access.allows_all(identity, Right::Admin, "");
+        let is_administrators =
+            |id: &str| access.token(id).is_some_and(|token| is_administrator(&token.identity));
+        let needs_no_token = match self.principal() {
+            Principal::Process => true,
+            Principal::Certificate(name) => is_administrator(name),
+            _ => self.authenticator().has_root(),
+        };
+        if needs_no_token
+            || !is_administrators(id)
+            || access.tokens().any(|(other, _)| other != id && is_administrators(other))
+        {
+            return Ok(());
+        }
+        Err(Failure::Invalid(format!(
+            "\"{id}\" is the last token of an administrator, and without it nobody could create another: create one first \
+             (lockkeeper access token create), or revoke it as an administrator with a client certificate"
+        )))
     }
 }
 

@@ -9,21 +9,28 @@
 #[path = "../support/cell.rs"]
 mod support;
 
+mod access;
 mod backup;
+mod bounds;
 mod busy;
 mod cell;
 mod direct;
 mod disk_full;
 #[cfg(feature = "simulation")]
+mod disk_full_releases;
+#[cfg(feature = "simulation")]
 mod disk_full_votes;
+mod files;
 mod formats;
 mod grpc;
 mod http;
 #[cfg(feature = "simulation")]
 mod log;
+mod members;
 mod metrics;
 mod node;
 mod observe;
+mod observers;
 mod quiet;
 mod state_bound;
 mod table_hash;
