@@ -17,7 +17,7 @@ use crate::raft::network::fuzz as peer_bytes;
 pub type Decoder = fn(&[u8]);
 
 /// All fuzz targets by name.
-pub const GROUPS: [(&str, Decoder); 9] = [
+pub const GROUPS: [(&str, Decoder); 10] = [
     ("wire", wire),
     ("log", log),
     ("snapshot", snapshot),
@@ -27,6 +27,7 @@ pub const GROUPS: [(&str, Decoder); 9] = [
     ("request_filter", request_filter),
     ("grpc", grpc),
     ("access", access),
+    ("frame_limits", frame_limits),
 ];
 
 /// Frames of clients and nodes in pieces of any size, and the commands in them.
@@ -149,6 +150,11 @@ pub fn grpc(data: &[u8]) {
     crate::listen::fuzz_reassembly(data);
 }
 
+/// Frames of clients for the limits that are checked before they are decoded.
+pub fn frame_limits(data: &[u8]) {
+    crate::session::decode_limits::fuzz(data);
+}
+
 /// Changes of rules, tokens and quotas: the first byte selects the kind, and the change is applied.
 pub fn access(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else { return };
@@ -240,6 +246,7 @@ pub fn peers(data: &[u8]) {
     let _ = peer::JoinRequest::decode(data).map(|request| CellSecret::from_bytes(&request.secret));
     let _ = peer::SnapshotOfferRequest::decode(data);
     if let Ok(request) = peer::PeerRequest::decode(data) {
+        request.kind.iter().for_each(peer_bytes::wrapped_request);
         match request.kind {
             Some(Kind::Append(append) | Kind::Heartbeat(append)) => peer_bytes::messages(&append.body),
             Some(
@@ -250,7 +257,9 @@ pub fn peers(data: &[u8]) {
             Some(Kind::Ping(_)) | None => {}
         }
     }
-    let _ = peer::PeerAnswer::decode(data);
+    if let Ok(peer::PeerAnswer { kind: Some(kind), .. }) = peer::PeerAnswer::decode(data) {
+        peer_bytes::wrapped_answer(&kind);
+    }
     let _ = peer::SnapshotPart::decode(data);
     let _ = peer::HelloResponse::decode(data);
     peer_bytes::messages(data);
@@ -264,14 +273,16 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         let mut bytes = BytesMut::from(&[7][..]);
         let operations =
             operations.iter().zip(1..).map(|(kind, id)| v1::Operation { id, kind: Some(kind.clone()) });
-        frame::encode(&v1::ClientFrame { operations: operations.collect() }, &mut bytes);
+        let frame = v1::ClientFrame { operations: operations.collect() };
+        frame::encode(&frame, &mut bytes);
         add("wire", &format!("client-{number}"), bytes.to_vec());
+        add("frame_limits", &format!("client-{number}"), frame.encode_to_vec());
     }
     let grant = v1::Grant {
         locks: vec!["orders/1".into()],
         token: 42,
-        mode: 0,
         sequencer: "lk1:42:x:orders/1".into(),
+        ..Default::default()
     };
     let answer = v1::Answer { id: 1, kind: Some(v1::answer::Kind::Grant(grant)) };
     let event = v1::Event { kind: Some(v1::event::Kind::Welcome(v1::Welcome { node_id: 1 })) };
@@ -298,12 +309,23 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
             }
             _ => Kind::Vote(bytes.clone().into()),
         };
-        let request = peer::PeerRequest { header: Some(header), format: 1, id: 1, kind: Some(kind) };
+        let kind = Some(kind);
+        let request = peer::PeerRequest { header: Some(header), format: 1, id: 1, kind };
         add("peers", &format!("{name}-request"), request.encode_to_vec());
         let mut framed = BytesMut::from(&[9][..]);
         frame::encode(&request, &mut framed);
         add("peers", &format!("{name}-frame"), framed.to_vec());
         add("peers", name, bytes);
+    }
+    add("frame_limits", "group", [&[0x7b, 0x7c][..], &[0x0a, 0].repeat(9)].concat());
+    let body = peer::peer_answer::Kind::Body(vec![1, 0].into());
+    add(
+        "peers",
+        "answer",
+        peer::PeerAnswer { id: 1, kind: Some(body), ..Default::default() }.encode_to_vec(),
+    );
+    for (number, head) in HEADS.iter().enumerate() {
+        add("request_filter", &format!("head-{number}"), head.as_bytes().to_vec());
     }
     access_examples().into_iter().for_each(|(name, bytes)| add("access", name, bytes));
     for (number, piece) in [1, 7, 255].into_iter().enumerate() {
@@ -347,6 +369,14 @@ fn access_examples() -> Vec<(&'static str, Vec<u8>)> {
         ("state-bytes", quota(v1::Quota { state_bytes: Some(1 << 30), ..Default::default() })),
     ]
 }
+
+const HEADS: [&str; 5] = [
+    "GET /v1/locks\nhost:localhost:7420",
+    "POST /lockkeeper.v1.Lockkeeper/ForceRelease\nhost:127.0.0.1:7420\ncontent-type:application/grpc\norigin:http://evil.example",
+    "GET http://[::1]:7420/\nhost:[::1]:7420\nsec-fetch-site:cross-site\nsec-fetch-mode:navigate\nsec-fetch-dest:document",
+    "GET /\nhost:EVIL.example.\nhost:evil.example",
+    "POST /v1/lock/acquire\nhost:user@node1:7420\nsec-fetch-site:same-origin",
+];
 
 const HTTP: [&str; 14] = [
     r#"{"session": "000102030405060708090a0b0c0d0e0f", "lock": "a", "mode": "shared", "permits": 2, "capacity": 3, "wait_ms": 10, "wait_forever": false, "request": 7, "lock_delay_ms": 5, "scope": "s", "policy": "wound_wait"}"#,

@@ -155,6 +155,11 @@ fn access() {
     fuzz("access");
 }
 
+#[test]
+fn frame_limits() {
+    fuzz("frame_limits");
+}
+
 /// Regenerates the corpus from valid examples. Run it after an extension of a format.
 #[test]
 #[ignore = "writes to fuzz/corpus"]

@@ -16,14 +16,12 @@ const SMALL_BYTES: usize = 64 << 10;
 const DEPTH: usize = 3;
 
 /// Refuses the bytes of a [`v1::ClientFrame`] that would take much more memory than their length. Bytes that are not
-/// protobuf are left to the decoder.
+/// protobuf are left to the decoder, which stops at the same place.
 pub(crate) fn check_frame(bytes: &[u8]) -> Result<(), &'static str> {
     if bytes.len() <= SMALL_BYTES {
         return Ok(());
     }
-    let mut count = Count::default();
-    count.add(bytes, 0)?;
-    Ok(())
+    Counter::new(OPERATIONS_PER_FRAME_MAX, FIELDS_PER_FRAME_MAX).add(bytes, 0)
 }
 
 /// Estimates the memory of decoded operations: their heap data is about as large as their encoding.
@@ -32,13 +30,18 @@ pub(crate) fn decoded_bytes(operations: &[v1::Operation]) -> usize {
     operations.iter().map(|operation| size_of::<v1::Operation>() + 2 * operation.encoded_len()).sum()
 }
 
-#[derive(Default)]
-struct Count {
-    operations: usize,
-    fields: usize,
+/// Counts the parts of a frame, up to limits.
+struct Counter {
+    operations_left: usize,
+    fields_left: usize,
 }
 
-impl Count {
+impl Counter {
+    fn new(operations_left: usize, fields_left: usize) -> Counter {
+        Counter { operations_left, fields_left }
+    }
+
+    /// Counts the parts of a message, in the order in which they are decoded.
     fn add(&mut self, mut bytes: &[u8], depth: usize) -> Result<(), &'static str> {
         while !bytes.is_empty() {
             let Ok((_, kind)) = decode_key(&mut bytes) else { return Ok(()) };
@@ -47,7 +50,8 @@ impl Count {
                 WireType::SixtyFourBit => Some(8),
                 WireType::ThirtyTwoBit => Some(4),
                 WireType::LengthDelimited => decode_varint(&mut bytes).ok(),
-                WireType::StartGroup | WireType::EndGroup => return Ok(()),
+                // The decoder skips a group and continues after it.
+                WireType::StartGroup | WireType::EndGroup => return Err("groups are not supported"),
             };
             let Some(length) = skipped.and_then(|length| usize::try_from(length).ok()) else { return Ok(()) };
             if length > bytes.len() {
@@ -65,18 +69,36 @@ impl Count {
     }
 
     fn note(&mut self, depth: usize) -> Result<(), &'static str> {
-        match depth {
-            0 => self.operations += 1,
-            _ => self.fields += 1,
-        }
-        if self.operations > OPERATIONS_PER_FRAME_MAX {
-            return Err("too many operations in one frame");
-        }
-        if self.fields > FIELDS_PER_FRAME_MAX {
-            return Err("too many fields in the operations of one frame");
-        }
+        let (left, refusal) = match depth {
+            0 => (&mut self.operations_left, "too many operations in one frame"),
+            _ => (&mut self.fields_left, "too many fields in the operations of one frame"),
+        };
+        *left = left.checked_sub(1).ok_or(refusal)?;
         Ok(())
     }
+}
+
+/// Checks that a frame that passes the limits has no more parts than they allow, and so a bounded size in memory. The limits
+/// are low, so that short inputs reach them.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use prost::Message;
+    use v1::operation::Kind;
+    const OPERATIONS_MAX: usize = 3;
+    const FIELDS_MAX: usize = 12;
+    if Counter::new(OPERATIONS_MAX, FIELDS_MAX).add(bytes, 0).is_err() {
+        return;
+    }
+    let Ok(frame) = v1::ClientFrame::decode(bytes) else { return };
+    let lists = frame.operations.iter().map(|operation| match &operation.kind {
+        Some(Kind::KeepAlive(request)) => request.sessions.len(),
+        Some(Kind::AcquireAll(request)) => request.locks.len(),
+        _ => 0,
+    });
+    let (operations, strings) = (frame.operations.len(), lists.sum::<usize>());
+    assert!(operations <= OPERATIONS_MAX && strings <= FIELDS_MAX, "{operations} and {strings}: {frame:?}");
+    // Texts and byte fields are as long in memory as on the wire.
+    assert!(frame.encoded_len() <= bytes.len() + operations * size_of::<v1::Operation>(), "{frame:?}");
 }
 
 #[cfg(test)]
@@ -103,9 +125,21 @@ mod tests {
 
     #[test]
     fn malformed_bytes_are_left_to_the_decoder() {
-        for bytes in [vec![0xff; 1 << 20], [0x0a, 0xff, 0xff, 0x7f].repeat(1 << 18), vec![0x0b; 1 << 20]] {
+        for bytes in [vec![0xff; 1 << 20], [0x0a, 0xff, 0xff, 0x7f].repeat(1 << 18)] {
             assert!(check_frame(&bytes).is_ok());
         }
+    }
+
+    #[test]
+    fn operations_after_a_group_are_counted() {
+        // An unknown group with nothing in it, which the decoder skips.
+        let operations = [&[0x7b, 0x7c][..], &[0x0a, 0].repeat(OPERATIONS_PER_FRAME_MAX + 1)].concat();
+        // Enough for the check, which small frames pass unchecked.
+        let operations = [operations, [0x0a, 0].repeat(SMALL_BYTES)].concat();
+        assert!(v1::ClientFrame::decode(&operations[..]).is_ok());
+        assert!(check_frame(&operations).is_err());
+        let nested = [&[0x0a, 2, 0x7b, 0x7c][..], &[0x0a, 0].repeat(SMALL_BYTES)].concat();
+        assert!(check_frame(&nested).is_err());
     }
 
     #[test]

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
+use lockkeeper_api::peer::peer_answer::Kind as AnswerKind;
+use lockkeeper_api::peer::peer_request::Kind as RequestKind;
 use lockkeeper_core::{Batch, CellTime, Command};
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::codec;
+use super::{codec, format};
 use crate::raft::encoded_batch::EncodedBatch;
 use crate::raft::types::{Entry, Proposal, SnapshotMeta, TypeConfig, Vote};
+
+/// The formats of messages, with one that exists only in test builds.
+const FORMATS: std::ops::RangeInclusive<u32> = 1..=2;
 
 /// Decodes the bytes as each type of message.
 pub(crate) fn messages(bytes: &[u8]) {
@@ -33,6 +38,32 @@ pub(crate) fn messages(bytes: &[u8]) {
 fn one<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
     if let Ok(read) = codec::decode::<T>(bytes) {
         assert!(codec::encode(&read).is_ok_and(|again| codec::decode::<T>(&again).is_ok()));
+    }
+}
+
+/// Unwraps the message in a request in every format, and wraps it again.
+pub(crate) fn wrapped_request(kind: &RequestKind) {
+    for number in FORMATS {
+        let mut wrapped = kind.clone();
+        format::wrap_request(number, &mut wrapped);
+        assert!(format::unwrap_request(number, &mut wrapped).is_ok() && wrapped == *kind, "{kind:?}");
+        if format::unwrap_request(number, &mut wrapped).is_ok() {
+            format::wrap_request(number, &mut wrapped);
+            assert_eq!(wrapped, *kind);
+        }
+    }
+}
+
+/// Unwraps the message in an answer in every format, and wraps it again.
+pub(crate) fn wrapped_answer(kind: &AnswerKind) {
+    for number in FORMATS {
+        let mut wrapped = kind.clone();
+        format::wrap_answer(number, &mut wrapped);
+        assert!(format::unwrap_answer(number, &mut wrapped).is_ok() && wrapped == *kind, "{kind:?}");
+        if format::unwrap_answer(number, &mut wrapped).is_ok() {
+            format::wrap_answer(number, &mut wrapped);
+            assert_eq!(wrapped, *kind);
+        }
     }
 }
 
