@@ -84,6 +84,25 @@ fn openraft_is_used_only_in_raft() {
     assert!(found.is_empty(), "openraft is named outside raft/: {found:?}");
 }
 
+/// Consensus does not use the layers above it. Its unit tests may.
+#[test]
+fn raft_does_not_use_the_layers_above_it() {
+    let raft = root().join("crates/lockkeeper-server/src/raft");
+    let above = ["listen", "api", "session", "shared", "effects", "propose", "leader"];
+    let mut found = Vec::new();
+    for (path, text) in sources("rs").into_iter().filter(|(path, _)| path.starts_with(&raft)) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for (_, used) in code.match_indices("crate::").map(|(at, word)| code.split_at(at + word.len())) {
+            let end = used.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(used.len());
+            // A group is written as one line for each module.
+            if above.contains(&&used[..end]) || end == 0 {
+                found.push((path.clone(), used.lines().next().unwrap_or_default().to_owned()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "raft/ must not use what calls it: {found:?}");
+}
+
 #[test]
 fn links_between_documents_resolve() {
     let mut dead = Vec::new();

@@ -16,9 +16,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, Rea
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
-use super::{FIRST_BYTES_WITHIN, LogThrottle};
 use crate::api::Api;
 use crate::limits::budget::{Charge, ConnectionBudget, SMALL_BYTES};
+use crate::limits::deadlines::MESSAGE_WITHIN;
+use crate::limits::log_throttle::LogThrottle;
 use crate::session::connection::Connection;
 use crate::session::decode_limits::check_frame;
 use crate::session::stream::ClientStream;
@@ -158,7 +159,7 @@ impl<R> Inbound<R> {
             self.deadline = None;
             return Poll::Pending;
         }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN)));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(MESSAGE_WITHIN)));
         ready!(deadline.as_mut().poll(context));
         static THROTTLE: LogThrottle = LogThrottle::new();
         if let Some(suppressed) = THROTTLE.allow() {

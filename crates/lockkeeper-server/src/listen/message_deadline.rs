@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
@@ -14,8 +13,7 @@ use tonic::Status;
 
 use super::grpc;
 use crate::failure::Failure;
-
-const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
+use crate::limits::deadlines::MESSAGE_WITHIN;
 
 /// A body that fails when it takes too long.
 pub(super) struct MessageDeadline<B> {

@@ -8,7 +8,6 @@ mod grpc;
 mod health;
 pub mod http;
 mod http_connection;
-mod log_throttle;
 mod message_deadline;
 mod metered;
 mod reassembly;
@@ -28,18 +27,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::connection_limiter::{ConnectionLimiter, ConnectionPermit, Kind};
-pub(crate) use self::http_connection::MemberProof;
-pub(crate) use self::log_throttle::LogThrottle;
 use self::wire_protocol::{WireProtocol, detect};
 use crate::api::Api;
+use crate::limits::deadlines::FIRST_BYTES_WITHIN;
+use crate::limits::log_throttle::LogThrottle;
 use crate::raft::network::PeerService;
 use crate::security::hosts::AllowedHosts;
 use crate::security::port_security::MemberPolicy;
 use crate::security::{PortSecurity, Principal};
 
-/// The deadline of a new connection, whatever its protocol: to send its first bytes, to complete its first message or request,
-/// and to authenticate if required.
-pub(crate) const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
 /// Idle time before the first TCP keepalive probe.
 const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(30);
 /// Pause after a failed accept.

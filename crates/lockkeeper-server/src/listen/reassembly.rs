@@ -10,10 +10,11 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use tokio::time::Sleep;
 
+use super::grpc;
 use super::grpc::MESSAGE_PREFIX_BYTES;
-use super::{FIRST_BYTES_WITHIN, grpc};
 use crate::failure::Failure;
 use crate::limits::budget::{ByteBudget, Charge, SMALL_BYTES};
+use crate::limits::deadlines::MESSAGE_WITHIN;
 
 /// Checks the bytes of a message before it is decoded.
 pub(super) type Check = fn(&[u8]) -> Result<(), &'static str>;
@@ -111,10 +112,9 @@ where
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Pending if this.buffer.is_empty() => return Poll::Pending,
                 Poll::Pending => {
-                    let sleep = || Box::pin(tokio::time::sleep(FIRST_BYTES_WITHIN));
+                    let sleep = || Box::pin(tokio::time::sleep(MESSAGE_WITHIN));
                     ready!(this.deadline.get_or_insert_with(sleep).as_mut().poll(context));
-                    let text =
-                        format!("the message did not arrive within {} s", FIRST_BYTES_WITHIN.as_secs());
+                    let text = format!("the message did not arrive within {} s", MESSAGE_WITHIN.as_secs());
                     return refuse(Failure::Invalid(text));
                 }
             };
@@ -204,7 +204,7 @@ mod tests {
         let budget = ByteBudget::standalone();
         let begun = message(1 << 20)[..500_000].to_vec();
         let mut reassembled = ReassembledMessages::new(body([begun]), LIMITS, budget.clone());
-        let waits = tokio::time::timeout(FIRST_BYTES_WITHIN / 2, reassembled.frame()).await;
+        let waits = tokio::time::timeout(MESSAGE_WITHIN / 2, reassembled.frame()).await;
         assert!(waits.is_err());
         assert_eq!(budget.used(), 500_000);
         let refused = reassembled.frame().await.unwrap().unwrap_err();

@@ -1,7 +1,5 @@
 //! Reads a JSON body: bounded in size, time and depth, and strict in its fields.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
@@ -13,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::Error;
 use crate::failure::Failure;
+use crate::limits::deadlines::MESSAGE_WITHIN;
 
 /// Largest body. Four times the largest value, to leave room for JSON escapes.
 const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -20,8 +19,6 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 const DRAINED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Memory reserved before any of a body has arrived.
 const RESERVED_BYTES: usize = 4 * 1024;
-/// How long a body may take to arrive.
-const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The JSON object in a body.
 pub(super) struct Body<T>(pub(super) T);
@@ -39,7 +36,7 @@ where
             .get(CONTENT_TYPE)
             .and_then(|kind| kind.to_str().ok())
             .is_some_and(|kind| kind.starts_with("multipart/") || kind.contains("form-urlencoded"));
-        let bytes = match tokio::time::timeout(BODY_TIME_MAX, read(request)).await {
+        let bytes = match tokio::time::timeout(MESSAGE_WITHIN, read(request)).await {
             Ok(read) => read?,
             Err(_) => return Err(too_slow()),
         };
@@ -48,7 +45,7 @@ where
 }
 
 fn too_slow() -> Error {
-    let text = format!("the body did not arrive within {} s: nothing was done", BODY_TIME_MAX.as_secs());
+    let text = format!("the body did not arrive within {} s: nothing was done", MESSAGE_WITHIN.as_secs());
     Error::invalid(text).with_status(StatusCode::REQUEST_TIMEOUT)
 }
 

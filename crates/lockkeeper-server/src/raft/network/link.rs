@@ -24,7 +24,7 @@ use tonic::Status;
 use self::worker::Worker;
 use super::Shared;
 use super::round_trip::RoundTrip;
-use crate::listen::LogThrottle;
+use crate::limits::log_throttle::LogThrottle;
 use crate::raft::types::{Member, TypeConfig, Vote};
 
 /// Maximum number of calls that wait for the connection.

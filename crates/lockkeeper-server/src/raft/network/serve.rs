@@ -20,18 +20,17 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::decode::AppendEntriesRequest;
 use super::direct::{Direct, Incoming, Outgoing};
 use super::link::{AppendResult, WINDOW_BYTES, WINDOW_REQUESTS};
 use super::service::{Inner, TransferLeaderRequest, VoteRequest};
 use super::{MESSAGE_BYTES_MAX, codec, format};
 use crate::formation::versions::Versions;
-use crate::listen::FIRST_BYTES_WITHIN;
+use crate::limits::deadlines::FIRST_BYTES_WITHIN;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::disk_space;
 use crate::raft::log::SpaceWatch;
-use crate::raft::types::{TypeConfig, Vote};
-
-type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
+use crate::raft::types::Vote;
 
 /// Maximum number of heartbeats, votes and similar calls that are handled concurrently. More are refused.
 const CALLS_MAX: usize = 256;
@@ -137,8 +136,7 @@ impl Connection {
                 return Ok(());
             }
             Some(Kind::Goodbye(vote)) => {
-                let vote: Vote = codec::decode(&vote).map_err(Status::invalid_argument)?;
-                inner.check_term(vote.leader_id.term)?;
+                let vote: Vote = inner.decode(&vote)?;
                 inner.election_trigger.leader_resigned(self.from, vote);
                 return Ok(());
             }
@@ -282,10 +280,10 @@ async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<Ans
 }
 
 async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
-    let request: VoteRequest = codec::decode(&body).map_err(Status::invalid_argument)?;
+    let request: VoteRequest = inner.decode(&body)?;
     // The sender may have been removed since it connected.
     inner.check_member(from)?;
-    inner.check_vote(&request)?;
+    inner.check_may_vote(&request)?;
     let answered = match is_pre_vote {
         true => inner.raft.pre_vote(request).await,
         false => inner.raft.vote(request).await,
@@ -294,8 +292,7 @@ async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> R
 }
 
 async fn transfer_leader(inner: Arc<Inner>, body: Bytes) -> Result<AnswerKind, Status> {
-    let request: TransferLeaderRequest = codec::decode(&body).map_err(Status::invalid_argument)?;
-    inner.check_term(request.from_leader().leader_id.term)?;
+    let request: TransferLeaderRequest = inner.decode(&body)?;
     encoded(&inner.raft.handle_transfer_leader(request).await.map_err(unavailable)?)
 }
 

@@ -9,12 +9,13 @@ use openraft::async_runtime::WatchReceiver;
 use serde::Serialize;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::decode::AppendEntriesRequest;
 use super::serve::Admitted;
 use super::{MESSAGE_BYTES_MAX, codec, hello, serve, transfer};
 use crate::data_dir::{DataDir, Identity};
 use crate::formation::cell_secret::{CellSecret, Parties};
 use crate::formation::versions::Versions;
-use crate::listen::{LogThrottle, MemberProof};
+use crate::limits::log_throttle::LogThrottle;
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
@@ -23,16 +24,25 @@ use crate::raft::leader_contact::LeaderContact;
 use crate::raft::log::SpaceWatch;
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
-use crate::raft::terms;
 use crate::raft::timing::Timing;
 use crate::raft::types::{Member, SnapshotMeta, TypeConfig, Vote};
 
-type AppendEntriesRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
 pub(super) type VoteRequest = openraft::raft::VoteRequest<TypeConfig>;
 pub(super) type TransferLeaderRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 
 /// Maximum length of a cell's name.
 const CELL_NAME_BYTES_MAX: usize = 64;
+
+/// Called when a request has proved that its sender is a member. The listener passes it with each request, to count the
+/// connection as a member's.
+#[derive(Clone)]
+pub(crate) struct MemberProof(Arc<dyn Fn() + Send + Sync>);
+
+impl MemberProof {
+    pub(crate) fn new(note: impl Fn() + Send + Sync + 'static) -> MemberProof {
+        MemberProof(Arc::new(note))
+    }
+}
 
 /// Service for the other members.
 #[derive(Clone)]
@@ -56,7 +66,7 @@ pub(super) struct Inner {
     timing: Timing,
     pub(super) versions: Versions,
     pub(super) agreement: Arc<Agreement>,
-    implausible_terms: LogThrottle,
+    pub(super) implausible_terms: LogThrottle,
     unproven_senders: LogThrottle,
     refused_entries: LogThrottle,
 }
@@ -279,39 +289,9 @@ impl Inner {
         membership.nodes().any(|(known, _)| *known == id) || voters.len() > 2 || !voters.contains(&metrics.id)
     }
 
-    /// Refuses a term that no election can have reached, before raft persists it.
-    pub(super) fn check_term(&self, term: u64) -> Result<(), Status> {
-        let highest = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let has_members = metrics.membership_config.nodes().next().is_some();
-            terms::highest_plausible(metrics.current_term, has_members)
-        };
-        if term <= highest {
-            return Ok(());
-        }
-        if let Some(suppressed) = self.implausible_terms.allow() {
-            tracing::warn!(term, highest, suppressed, "refused a message: its term is implausibly high");
-        }
-        Err(Status::failed_precondition(format!(
-            "the message has term {term}, but this node accepts terms up to {highest}: if the sender is a member, remove \
-             this node from the cell and add it again with an empty data folder; otherwise protect the peer port with \
-             --peer-ca"
-        )))
-    }
-
-    /// Checks all terms in a leader's request.
-    fn check_append_terms(&self, request: &AppendEntriesRequest) -> Result<(), Status> {
-        let entries = request.entries.iter().map(|entry| &entry.log_id);
-        let ids = entries.chain(&request.prev_log_id).chain(&request.leader_commit);
-        let highest = ids.map(|id| id.leader_id.term).fold(request.vote.leader_id.term, u64::max);
-        self.check_term(highest)
-    }
-
     /// Decodes and checks a leader's request.
     pub(super) fn parse_append(&self, append: &peer::AppendRequest) -> Result<AppendEntriesRequest, Status> {
-        let request = codec::decode_append(&append.body).map_err(Status::invalid_argument)?;
-        self.check_append_terms(&request)?;
+        let request = self.decode(&append.body)?;
         if let Some(majority) = TableHash::from_wire(append.majority.as_ref()) {
             self.agreement.announce(majority);
         }
@@ -336,9 +316,8 @@ impl Inner {
         self.timing.promise().as_millis() as u64
     }
 
-    pub(super) fn check_vote(&self, request: &VoteRequest) -> Result<(), Status> {
-        let last = request.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
-        self.check_term(request.vote.leader_id.term.max(last))?;
+    /// Refuses a vote while this node must not take part in an election.
+    pub(super) fn check_may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         // The leader itself has requested this election.
         if request.leadership_transfer || self.election_trigger.may_vote() {
             return Ok(());
@@ -369,7 +348,7 @@ impl PeerService {
     fn admit_call<T>(&self, request: &Request<T>, header: Option<&peer::Header>) -> Result<(), Status> {
         self.inner.admit(header)?;
         if let Some(proof) = request.extensions().get::<MemberProof>() {
-            proof.accept();
+            (proof.0)();
         }
         Ok(())
     }
@@ -430,10 +409,8 @@ impl Peer for PeerService {
         if first.id != transfer::snapshot_id(&first.meta, first.bytes) {
             return Err(Status::invalid_argument("the snapshot's id does not match its content"));
         }
-        let vote: Vote = codec::decode(&first.vote).map_err(Status::invalid_argument)?;
-        let meta: SnapshotMeta = codec::decode(&first.meta).map_err(Status::invalid_argument)?;
-        let last = meta.last_log_id.as_ref().map_or(0, |id| id.leader_id.term);
-        self.inner.check_term(vote.leader_id.term.max(last))?;
+        let vote: Vote = self.inner.decode(&first.vote)?;
+        let meta: SnapshotMeta = self.inner.decode(&first.meta)?;
         let (id, bytes) = (first.id, first.bytes);
         // One transfer at a time: a second one waits here, and then resumes where the first one ended.
         let mut incoming = self.inner.incoming.lock().await;

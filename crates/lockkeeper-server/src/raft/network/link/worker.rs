@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tonic::{Code, Status};
 
 use super::{AppendResult, LinkAnswer, LinkState, Outbound, PING_EVERY, Pending, Reply};
-use crate::listen::LogThrottle;
+use crate::limits::log_throttle::LogThrottle;
 use crate::raft::agreement::TableHash;
 use crate::raft::network::backoff::Backoff;
 use crate::raft::network::direct::{Direct, Incoming, Outgoing};
@@ -175,6 +175,7 @@ impl Worker {
         }
         if let Some(AnswerKind::Pong(pong)) = &kind {
             active.format = self.common_format(pong)?;
+            self.shared.counters.set_message_format(self.target, active.format);
         }
         let result = match refused.is_empty() {
             true => Ok(kind),
