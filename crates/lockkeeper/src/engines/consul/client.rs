@@ -1,4 +1,4 @@
-//! Calls to Consul's HTTP API: which agent, who asks, and what its errors mean.
+//! The client for Consul's HTTP API: choice of the agent, authentication, conversion of errors.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -11,20 +11,21 @@ use crate::engines::runtime::Failure;
 use crate::error::Error;
 use crate::options::Options;
 
-/// Connections that stay open with nothing to do, after a moment in which many were needed.
+/// The limit of idle connections in the pool.
 const IDLE_CONNECTIONS_MAX: usize = 32;
 
-/// A client: one agent at a time, the next one when it does not answer.
+/// A client that uses one agent at a time, and switches to the next if it fails.
 pub(super) struct Client {
     hosts: Vec<String>,
     token: Option<String>,
     connect_timeout: Duration,
-    /// Replaced with every generation: a connection that is not trusted is not used again.
+    /// Replaced in every generation, so that no connection to the previous agent is used again.
     http: Mutex<reqwest::Client>,
+    /// Incremented by each switch to another agent.
     generation: watch::Sender<usize>,
 }
 
-/// An answer that is no error.
+/// An answer that is not an error.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     /// X-Consul-Index.
@@ -37,13 +38,13 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn json(&self) -> Result<Json, Failure> {
         serde_json::from_str(&self.body)
-            .map_err(|_| Failure::unreachable(format!("this is no answer of Consul: {}", short(&self.body))))
+            .map_err(|_| Failure::unreachable(format!("unexpected answer: {}", truncate(&self.body))))
     }
 }
 
 impl Client {
     pub(super) fn new(hosts: Vec<String>, token: Option<String>, options: &Options) -> Result<Client, Error> {
-        let http = Mutex::new(fresh(options.connect_timeout)?);
+        let http = Mutex::new(build_http_client(options.connect_timeout)?);
         let connect_timeout = options.connect_timeout;
         Ok(Client { hosts, token, connect_timeout, http, generation: watch::Sender::new(0) })
     }
@@ -60,29 +61,29 @@ impl Client {
         *self.generation.borrow()
     }
 
-    /// Goes to the next agent, unless somebody else has since this generation.
-    pub(super) fn leave_link(&self, generation: usize) {
+    /// Switches to the next agent, unless another task has done so since this generation.
+    pub(super) fn switch_agent(&self, generation: usize) {
         let mut http = self.http();
-        let moved = self.generation.send_if_modified(|current| {
+        let switched = self.generation.send_if_modified(|current| {
             let is_first = *current == generation;
             if is_first {
                 *current += 1;
             }
             is_first
         });
-        if let (true, Ok(new)) = (moved, fresh(self.connect_timeout)) {
+        if let (true, Ok(new)) = (switched, build_http_client(self.connect_timeout)) {
             *http = new;
         }
     }
 
-    /// Resolves when there is another link than this one.
-    pub(super) async fn link_left(&self, generation: usize) {
+    /// Resolves when the client has switched to another agent since this generation.
+    pub(super) async fn switched(&self, generation: usize) {
         let mut current = self.generation.subscribe();
-        // The sender lives in here: it cannot be gone.
+        // The sender is in `self`, so it cannot be dropped.
         let _ = current.wait_for(|current| *current != generation).await;
     }
 
-    /// One call. 404 and 409 are answers; everything else that is no success is a failure.
+    /// Sends a request. The statuses 404 and 409 are answers; all others except success are failures.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -101,11 +102,11 @@ impl Client {
         if let Some(body) = body {
             request = request.body(body.to_string());
         }
-        let lost = |error: reqwest::Error| {
-            self.leave_link(generation);
-            Failure::unreachable(told(&error))
+        let failed = |error: reqwest::Error| {
+            self.switch_agent(generation);
+            Failure::unreachable(root_cause(&error))
         };
-        let response = request.send().await.map_err(lost)?;
+        let response = request.send().await.map_err(failed)?;
         let status = response.status();
         let index = response
             .headers()
@@ -114,69 +115,68 @@ impl Client {
             .unwrap_or(0);
         let date = response.headers().get("Date").and_then(|date| date.to_str().ok());
         let date = date.and_then(|date| httpdate::parse_http_date(date).ok());
-        let body = response.text().await.map_err(lost)?;
+        let body = response.text().await.map_err(failed)?;
         match status {
             StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(Answer { status, index, date, body }),
             status if status.is_success() => Ok(Answer { status, index, date, body }),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Failure::Refused(self.forbidden(&body))),
-            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(Failure::Refused(Error::invalid(format!("Consul refuses this: {}", short(&body)))))
-            }
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => Err(Failure::Refused(Error::invalid(
+                format!("Consul rejects the request: {}", truncate(&body)),
+            ))),
             _ => {
-                self.leave_link(generation);
-                Err(Failure::unreachable(format!("{status}: {}", short(&body))))
+                self.switch_agent(generation);
+                Err(Failure::unreachable(format!("{status}: {}", truncate(&body))))
             }
         }
     }
 
     fn forbidden(&self, body: &str) -> Error {
-        let why = short(body);
+        let why = truncate(body);
+        let address = self.address();
         if self.token.is_none() {
             return Error::Unauthenticated(
-                format!("{} wants to know who asks ({why}): write consul://:TOKEN@host:port", self.address())
-                    .into(),
+                format!("{address} requires an ACL token ({why}): write consul://:TOKEN@host:port").into(),
             );
         }
         if body.contains("ACL not found") {
             return Error::Unauthenticated(
-                format!("{} does not know this token ({why})", self.address()).into(),
+                format!("{address} does not know this ACL token ({why}): check the token in the URL").into(),
             );
         }
         Error::Forbidden(
             format!(
-                "{} does not allow it ({why}): the token needs key:write on the locks and session:write",
-                self.address()
+                "{address} denies permission ({why}): grant the token key:write for the keys of locks, and session:write"
             )
             .into(),
         )
     }
 }
 
-fn fresh(connect_timeout: Duration) -> Result<reqwest::Client, Error> {
+fn build_http_client(connect_timeout: Duration) -> Result<reqwest::Client, Error> {
     reqwest::Client::builder()
         .connect_timeout(connect_timeout)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .tcp_nodelay(true)
         .build()
-        .map_err(|error| Error::Fatal(format!("no HTTP client could be made: {error}").into()))
+        .map_err(|error| Error::Fatal(format!("failed to create an HTTP client: {error}").into()))
 }
 
-/// The beginning of a text that may be long.
-fn short(text: &str) -> String {
+/// The beginning of a text.
+fn truncate(text: &str) -> String {
     text.trim().chars().take(200).collect()
 }
 
-/// An error with what caused it: the cause is what people need.
-fn told(error: &reqwest::Error) -> String {
+/// The text of the innermost cause, because reqwest's own text says little.
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
     cause.to_string()
 }
 
-/// A key as part of a path.
-pub(super) fn in_path(key: &str) -> String {
+/// Percent-encodes a key for the path of a URL.
+pub(super) fn encode_path(key: &str) -> String {
     use std::fmt::Write;
     let mut path = String::with_capacity(key.len() + 8);
     for byte in key.bytes() {

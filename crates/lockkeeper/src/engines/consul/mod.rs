@@ -2,56 +2,55 @@
 //!
 //! # The recipe
 //!
-//! A session with a time to live, renewed at a third of it; there is one for each time to live and lock-delay that a
-//! keeper uses. A lock is one key. It is acquired by a transaction of two steps: the key is still as we saw it when it
-//! was free, and it is now locked by our session. Released the same way, so nothing that was granted since is ever
-//! touched. Who waits has a blocking query on the key, and does not poll. Tasks of one keeper stand in a line of their
-//! own: one of them asks Consul, so a release wakes one waiter of each keeper, not all of them.
+//! A keeper has one session for each combination of time to live and lock-delay, renewed at a third of its time to live. A lock
+//! is one key. An acquire is a transaction that checks that the key has not changed since it was read as free, and locks it
+//! with the session. A release has the same condition, so it cannot affect a later grant. The waiters of a keeper form a local
+//! FIFO queue, whose head has a blocking query on the key. Nothing polls, and a release wakes one waiter of each keeper.
 //!
 //! ```text
-//! <root>/locks/<lock>          the key: Session (who holds it), LockIndex (how often it was acquired), value (owner, id)
-//! <root>/shares/<lock>/<id>    one who shares it: Session, value (owner, id, token, what it takes)
+//! <root>/locks/<lock>          the lock's key: Session (its holder), LockIndex (number of grants), value (owner, ID)
+//! <root>/shares/<lock>/<id>    a share: Session, value (owner, ID, token, claim)
 //! ```
 //!
-//! Who shares a lock, or has some of its permits, has a key of its own, locked by its session: Consul takes the session off
-//! when it ends. The lock's own key is the turnstile. It is locked and unlocked again in the same transaction that
-//! makes the share, on the condition that it is as it was before the shares were counted; so two who see the last place
-//! cannot both get it, the LockIndex counts shared grants as well, and whoever wants the lock alone sees that it has
-//! to count shares first.
+//! Each holder of a shared or counted lock has its own key, a share, locked by its session. Consul detaches the session from
+//! the share when the session ends. The transaction that creates a share also locks and unlocks the lock's key, on the
+//! condition that the key has not changed since the shares were counted. Hence two clients cannot both take the last permit,
+//! the LockIndex counts shared grants too, and the key's value tells exclusive acquires to count the shares first.
 //!
-//! An acquire whose answer was lost may still come to pass later. Its condition is the key's ModifyIndex: whoever gives
-//! up in doubt changes the key, if it is still free, and what was on its way can then never succeed.
+//! An acquire whose answer was lost can still take effect later. Its condition is the key's ModifyIndex: a caller that gives up
+//! without an answer changes the index if the key is still free, and a request that is still in flight then fails.
 //!
-//! The session has no health checks: with Consul's default check, an agent that gossip thinks dead would lose its locks
-//! before its holders could know.
+//! The session has no health checks. With Consul's default check, an agent that the gossip protocol suspects to be down would
+//! lose its locks before their holders could know.
 //!
 //! # The token
 //!
-//! The key's LockIndex, which rises by one with each acquire. It lives in the key, so the keys of locks stay. With
-//! `?behavior=delete` they go when the lock is free, the LockIndex begins again at 1, and the token counts as volatile.
-//! A token belongs to the session that got it: `who` shows both.
+//! The key's LockIndex, incremented by each grant. It is stored in the key, so the keys of free locks are kept. With
+//! `?behavior=delete` they are deleted, the LockIndex starts at 1 again, and the token is volatile. A token belongs to the
+//! session that it was granted to: `who` shows both.
 //!
 //! # Whose clock decides
 //!
-//! The Consul leader's. **It lets a session live for up to twice its time to live**, and gives all sessions a full one
-//! when the leader changes. With a lock-delay, the lock stays closed for that long on top. So the lock of a dead holder
-//! with 10 s comes free after 10 to 20 s. The guard goes by its own clock and ends after one time to live.
+//! The Consul leader's. **A session can live for up to twice its time to live**, and a new leader gives all sessions a full one.
+//! A lock-delay is added to this. So the lock of a crashed holder with 10 s is free after 10 to 20 s. The guard uses its own
+//! clock and ends after one time to live.
 //!
 //! # What it does NOT promise
 //!
-//! That two clients never believe to hold the lock at once: a paused holder does, when it wakes after its session.
+//! That only one client at a time believes that it holds the lock. A holder that is paused until its session has expired still
+//! believes so when it resumes:
 //!
 //! ```text
-//! A       acquires (LockIndex 7) | paused ........................... | wakes, writes with 7: refused by the gate
-//! Consul                         |   session of A ends (2 x TTL)      |
+//! A       acquires (LockIndex 7) | paused ........................... | resumes, writes with 7: refused by the gate
+//! Consul                         |   session of A expires (2 x TTL)   |
 //! B                              |         acquires (LockIndex 8)     |
 //! ```
 //!
-//! - Who is next among several keepers is a race; within a keeper it is first come, first served.
-//! - A writer may wait for as long as readers of other keepers come and go: there is no queue in which it would be next.
-//! - Who waits in other keepers cannot be seen. Several locks at once are not there, nor a lock-delay on a lock that is
-//!   shared or counted.
-//! - After a lock-delay nothing is told: waiters then ask again several times a second until it is over.
+//! - Keepers race for a free lock; the order is FIFO only within a keeper.
+//! - A writer can starve while readers of other keepers come and go, because it has no place in a common queue.
+//! - The waiters of other keepers are not visible. Several locks at once are not supported, nor is a lock-delay on a shared or
+//!   counted lock.
+//! - Consul does not announce the end of a lock-delay: until then, waiters poll several times a second.
 
 mod client;
 mod lock;
@@ -76,7 +75,6 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-/// What Consul can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "consul",
     scheme: "consul://",
@@ -100,7 +98,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ttl_max: Duration::from_secs(24 * 60 * 60),
 };
 
-/// With `?behavior=delete` the counter goes with the key.
+/// With `?behavior=delete` the token counter is deleted with the key.
 const DELETING: Capabilities = Capabilities { token: TokenKind::Volatile, ..CAPABILITIES };
 
 /// The engine's recipe.
@@ -108,10 +106,11 @@ pub(crate) struct Consul {
     client: Client,
     root: String,
     owner: String,
+    /// Keys of free locks are deleted (`?behavior=delete`).
     deletes: bool,
-    lines: LocalQueues,
-    /// The ModifyIndex at which a lock was last seen free; 0 if there was no key.
-    seen_free: Mutex<HashMap<SmolStr, u64>>,
+    queues: LocalQueues,
+    /// The ModifyIndex at which this keeper released a lock; 0 if the key was deleted.
+    free_cache: Mutex<HashMap<SmolStr, u64>>,
 }
 
 pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<SessionEngine<Consul>, Error> {
@@ -121,7 +120,7 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Session
         Some("delete") => true,
         Some(other) => {
             return Err(Error::invalid(format!(
-                "there is no behavior \"{other}\": write behavior=release or behavior=delete"
+                "\"{other}\" is not a behavior: write behavior=release or behavior=delete"
             )));
         }
     };
@@ -131,10 +130,10 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Session
         root: if root.is_empty() { "lockkeeper".to_owned() } else { root },
         owner: options.owner.clone(),
         deletes,
-        lines: LocalQueues::default(),
-        seen_free: Mutex::default(),
+        queues: LocalQueues::default(),
+        free_cache: Mutex::default(),
     };
-    consul.first_answer(options.connect_timeout).await?;
+    consul.wait_until_reachable(options.connect_timeout).await?;
     Ok(sessions::start(consul, options))
 }
 
@@ -165,7 +164,7 @@ impl Server for Consul {
     }
 
     async fn force_release(&self, lock: &str) -> Result<ForcedRelease, Failure> {
-        self.unlock_by_force(lock).await
+        self.force_unlock(lock).await
     }
 }
 
@@ -181,7 +180,7 @@ impl Recipe for Consul {
     }
 
     fn distrust_connection(&self) {
-        self.client.leave_link(self.client.generation());
+        self.client.switch_agent(self.client.generation());
     }
 
     async fn close_session(&self, session: &ConsulSession) -> Result<(), Failure> {
@@ -189,7 +188,7 @@ impl Recipe for Consul {
     }
 
     async fn enter(&self, session: &ConsulSession, ticket: &Ticket, mode: Try) -> Result<Entered, Failure> {
-        self.enter_line(session, ticket, mode).await
+        self.enter_queue(session, ticket, mode).await
     }
 
     async fn wait(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Option<u64>, Failure> {

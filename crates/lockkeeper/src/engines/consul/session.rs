@@ -1,4 +1,4 @@
-//! A session of Consul: it ends by itself when it is not renewed, and nothing but its time to live ends it.
+//! Sessions in Consul. A session expires unless it is renewed; nothing else ends it, because it has no health checks.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::Consul;
-use super::client::in_path;
+use super::client::encode_path;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::engines::runtime::Failure;
@@ -20,33 +20,33 @@ pub(crate) struct ConsulSession {
 }
 
 impl Consul {
-    /// Asks one agent after the other until one answers or the time is over.
-    pub(super) async fn first_answer(&self, timeout: Duration) -> Result<(), Error> {
+    /// Tries the agents in turn until one answers or the timeout has passed.
+    pub(super) async fn wait_until_reachable(&self, timeout: Duration) -> Result<(), Error> {
         let until = Moment::now().plus(timeout);
         let mut backoff = Backoff::default();
         loop {
             let generation = self.client.generation();
             let left = until.since(Moment::now());
-            let why = match tokio::time::timeout(left, self.greet()).await {
+            let why = match tokio::time::timeout(left, self.probe()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(Failure::Refused(error))) => return Err(error),
                 Ok(Err(Failure::Unreachable(why))) => why.to_string(),
-                Ok(Err(Failure::Gone)) => "an unexpected answer".to_owned(),
+                Ok(Err(Failure::Gone)) => "unexpected answer".to_owned(),
                 Err(_) => format!("no answer within {timeout:?}"),
             };
             backoff.wait().await;
             if Moment::now() >= until {
                 return Err(Error::unavailable(format!(
-                    "{} does not answer ({why}): is it running, is the port right, and is it Consul's HTTP port?",
+                    "{} does not answer ({why}): check that it is running, and that the port is Consul's HTTP port",
                     self.client.address()
                 )));
             }
-            self.client.leave_link(generation);
+            self.client.switch_agent(generation);
         }
     }
 
-    /// Whether it is Consul, has a leader, and lets us read.
-    async fn greet(&self) -> Result<(), Failure> {
+    /// Checks that the server is Consul, has a leader, and allows us to read.
+    async fn probe(&self) -> Result<(), Failure> {
         let answer = self.client.call(Method::GET, "/v1/status/leader", None).await?;
         let leader = answer.json().ok().and_then(|leader| leader.as_str().map(str::to_owned));
         match leader {
@@ -56,12 +56,12 @@ impl Consul {
             }
             _ => {
                 return Err(Failure::Refused(Error::invalid(format!(
-                    "what answers at {} is not Consul",
+                    "the server that answers as {} is not Consul: check the address and the port",
                     self.client.address()
                 ))));
             }
         }
-        let probe = format!("/v1/kv/{}", in_path(&self.key("probe")));
+        let probe = format!("/v1/kv/{}", encode_path(&self.key("probe")));
         self.client.call(Method::GET, &probe, None).await.map(|_| ())
     }
 
@@ -75,12 +75,12 @@ impl Consul {
             "TTL": format!("{}ms", ttl.as_millis()),
             "LockDelay": format!("{}ms", lock_delay.as_millis()),
             "Behavior": if self.deletes { "delete" } else { "release" },
-            // None: not even that of the agent's own life. The time to live alone decides.
+            // Not even the check of the agent itself, so that only the time to live decides.
             "NodeChecks": [],
         });
         let answer = self.client.call(Method::PUT, "/v1/session/create", Some(&body)).await?;
         let id = answer.json()?["ID"].as_str().map(str::to_owned);
-        let id = id.ok_or_else(|| Failure::unreachable("Consul gave a session without an id"))?;
+        let id = id.ok_or_else(|| Failure::unreachable("Consul created a session without an ID"))?;
         Ok(Opened {
             id: id.clone(),
             session: ConsulSession { id, has_lock_delay: !lock_delay.is_zero() },

@@ -1,4 +1,4 @@
-//! Shared and counted locks: a key for each holder, and the lock's own key as the turnstile that all of them pass.
+//! Shared and counted locks: a key for each holder, and the lock's key, which every grant changes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
 
 use super::Consul;
-use super::client::in_path;
-use super::lock::Tried;
+use super::client::encode_path;
+use super::lock::Attempt;
 use super::session::ConsulSession;
 use super::token::{Key, SHARED};
 use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, wall_clock};
 use crate::error::Error;
 
-/// Consul takes 64 steps in one transaction: so many keys are removed in one that has others to do as well.
-const SWEPT_AT_ONCE: usize = 48;
+/// The limit of shares that one transaction removes. Consul allows 64 steps, and some are needed for the grant.
+const REMOVALS_MAX: usize = 48;
 
-/// The key of one holder. When its session ends, Consul takes the session off it, or the key away.
+/// The key of one holder. When its session ends, Consul detaches the session, or deletes the key (`behavior=delete`).
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     key: String,
@@ -33,7 +33,7 @@ pub(super) struct Share {
     owner: String,
 }
 
-/// All holders of a lock as they were at one index.
+/// All shares of a lock, as read at one index.
 pub(super) struct Shares {
     all: Vec<Share>,
     pub(super) index: u64,
@@ -56,7 +56,7 @@ impl Share {
         })
     }
 
-    pub(super) fn queued(self) -> QueueEntry {
+    pub(super) fn into_queue_entry(self) -> QueueEntry {
         QueueEntry {
             session: self.session,
             owner: self.owner,
@@ -76,10 +76,10 @@ impl Shares {
         self.all.into_iter().filter(|share| !share.session.is_empty())
     }
 
-    /// Steps that remove what the dead have left behind. A key that has changed since stays, and the transaction fails.
-    pub(super) fn sweep(&self) -> impl Iterator<Item = Json> {
-        let dead = self.all.iter().filter(|share| share.session.is_empty());
-        dead.take(SWEPT_AT_ONCE).map(Share::removed)
+    /// Transaction steps that delete shares whose session has ended. If one has changed since, the transaction fails.
+    pub(super) fn remove_expired(&self) -> impl Iterator<Item = Json> {
+        let expired = self.all.iter().filter(|share| share.session.is_empty());
+        expired.take(REMOVALS_MAX).map(Share::removal)
     }
 
     fn of(&self, session: &ConsulSession, ticket: &Ticket) -> Option<&Share> {
@@ -88,26 +88,27 @@ impl Shares {
 }
 
 impl Share {
-    fn removed(&self) -> Json {
+    /// The transaction step that deletes this share.
+    fn removal(&self) -> Json {
         json!({"Verb": "delete-cas", "Key": self.key, "Index": self.modify_index})
     }
 }
 
 impl Consul {
-    fn shares_of(&self, lock: &str) -> String {
+    fn shares_prefix(&self, lock: &str) -> String {
         format!("{}/shares/{}/", self.root, escape(lock))
     }
 
     fn share_key(&self, ticket: &Ticket) -> String {
-        format!("{}{}", self.shares_of(&ticket.lock), ticket.id)
+        format!("{}{}", self.shares_prefix(&ticket.lock), ticket.id)
     }
 
-    /// The holders of a lock. With an index: as soon as they are others than they were then, or after a while.
+    /// Reads the shares of a lock. With an index: waits until they have changed since, or until the query times out.
     pub(super) async fn shares(&self, lock: &str, after: Option<u64>) -> Result<Shares, Failure> {
-        let path = format!("/v1/kv/{}?recurse&consistent", in_path(&self.shares_of(lock)));
+        let path = format!("/v1/kv/{}?recurse&consistent", encode_path(&self.shares_prefix(lock)));
         let answer = match after {
             None => self.client.call(Method::GET, &path, None).await?,
-            Some(index) => self.blocking(&path, index).await?,
+            Some(index) => self.blocking_query(&path, index).await?,
         };
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(Shares { all: Vec::new(), index: answer.index });
@@ -117,17 +118,21 @@ impl Consul {
         Ok(Shares { all, index: answer.index })
     }
 
-    /// Whether there is room beside those who share the lock.
+    /// Whether the lock has room for the ticket beside these shares.
     pub(super) fn fits(&self, ticket: &Ticket, shares: &Shares) -> Result<bool, Failure> {
         ticket.claim.is_admitted_behind(shares.live().map(|share| share.claim))
     }
 
-    /// One try. Every grant changes the lock's own key, on the condition that it is as it was when we read it: whatever
-    /// was read after it cannot have grown since.
-    pub(super) async fn try_share(&self, session: &ConsulSession, ticket: &Ticket) -> Result<Tried, Failure> {
+    /// Attempts to take a share. Each grant changes the lock's key, on the condition that the key has not changed since it was
+    /// read. The shares are read after the key, so no share can have been added unnoticed.
+    pub(super) async fn try_share(
+        &self,
+        session: &ConsulSession,
+        ticket: &Ticket,
+    ) -> Result<Attempt, Failure> {
         if session.has_lock_delay {
             return Err(Failure::Refused(Error::unsupported(
-                "the engine consul has a lock-delay for exclusive locks alone",
+                "the engine consul supports a lock-delay for exclusive locks only: leave out lock_delay",
             )));
         }
         let was_in_doubt = ticket.in_doubt.load(Ordering::Relaxed);
@@ -135,40 +140,42 @@ impl Consul {
             let key = self.read(&ticket.lock).await?;
             if !key.session.is_empty() {
                 ticket.claim.is_admitted_behind([Claim::EXCLUSIVE])?;
-                return Ok(Tried::Held);
+                return Ok(Attempt::Held);
             }
             let shares = self.shares(&ticket.lock, None).await?;
             if let Some(own) = shares.of(session, ticket) {
-                return Ok(Tried::Locked(own.token));
+                return Ok(Attempt::Locked(own.token));
             }
             if !self.fits(ticket, &shares)? {
-                return Ok(Tried::Shared { key: key.modify_index, shares: shares.index });
+                return Ok(Attempt::Shared { key: key.modify_index, shares: shares.index });
             }
             let token = key.lock_index + 1;
-            let steps = self.share_steps(session, ticket, &key, token).into_iter().chain(shares.sweep());
+            let steps =
+                self.share_steps(session, ticket, &key, token).into_iter().chain(shares.remove_expired());
             let steps: Vec<Json> = steps.collect();
-            // From here to the answer, nobody knows: a caller who goes away must settle it.
+            // In doubt until the answer arrives: if the caller is dropped meanwhile, `unshare` has to settle it.
             ticket.in_doubt.store(true, Ordering::Relaxed);
             let answer = self.transaction(&steps).await?;
             ticket.in_doubt.store(was_in_doubt, Ordering::Relaxed);
             match answer {
                 Ok(_) => {
                     let _ = ticket.place.set(token);
-                    return Ok(Tried::Locked(token));
+                    return Ok(Attempt::Locked(token));
                 }
-                Err(why) if why.contains("lock delay") => return Ok(Tried::Delayed),
+                Err(why) if why.contains("lock delay") => return Ok(Attempt::Delayed),
                 Err(_) => {}
             }
         }
     }
 
-    /// Through the turnstile, which counts, and in.
+    /// The transaction steps of a shared grant: lock and unlock the lock's key, which increments its LockIndex, and create the
+    /// share.
     fn share_steps(&self, session: &ConsulSession, ticket: &Ticket, key: &Key, token: u64) -> [Json; 4] {
         let own = self.key(&ticket.lock);
         let (since, signed) = (wall_clock().as_millis(), ticket.signed(&self.owner));
         let value = format!("{since} {} {token} {} {signed}", ticket.id, ticket.claim);
         [
-            self.unchanged(&ticket.lock, key.modify_index),
+            self.check_unchanged(&ticket.lock, key.modify_index),
             json!({"Verb": "lock", "Key": own, "Value": "", "Session": session.id}),
             json!({"Verb": "unlock", "Key": own, "Value": STANDARD.encode(SHARED), "Session": session.id}),
             json!({
@@ -180,26 +187,26 @@ impl Consul {
         ]
     }
 
-    /// Gives a share back, and makes sure that the ticket never gets one.
+    /// Releases a share. Afterwards the ticket can never get one: a request that is still in flight fails.
     pub(super) async fn unshare(&self, session: &ConsulSession, ticket: &Ticket) -> Result<bool, Failure> {
         let in_doubt = ticket.in_doubt.load(Ordering::Relaxed);
         if ticket.place.get().is_none() && !in_doubt {
             return Ok(false);
         }
         let share = self.share_key(ticket);
-        let give = [
+        let release = [
             json!({"Verb": "check-session", "Key": share, "Session": session.id}),
             json!({"Verb": "delete", "Key": share}),
         ];
         loop {
             let key = if in_doubt { Some(self.read(&ticket.lock).await?) } else { None };
-            if self.transaction(&give).await?.is_ok() {
+            if self.transaction(&release).await?.is_ok() {
                 return Ok(true);
             }
             match key {
-                // Our share may still be on its way, with the condition that the lock's key is as it is now: change it.
+                // A request may still be in flight, on the condition that the lock's key has not changed: change it.
                 Some(key) if key.session.is_empty() => {
-                    if self.touch(session, &ticket.lock, &key).await? {
+                    if self.bump_index(session, &ticket.lock, &key).await? {
                         return Ok(false);
                     }
                 }
@@ -208,17 +215,17 @@ impl Consul {
         }
     }
 
-    /// Resolves when something has changed that may let somebody in.
-    pub(super) async fn room_may_be_made(&self, lock: &str, key: u64, shares: u64) -> Result<(), Failure> {
+    /// Resolves when the lock's key or its shares have changed since these indices: there may be room.
+    pub(super) async fn shares_changed(&self, lock: &str, key: u64, shares: u64) -> Result<(), Failure> {
         tokio::select! {
-            // A grant changes the lock's key; a release and the end of a session change the shares.
+            // A grant changes the lock's key; a release or the end of a session changes the shares.
             changed = self.changed(lock, key, |now| now.modify_index != key) => changed.map(|_| ()),
             changed = self.shares(lock, Some(shares)) => changed.map(|_| ()),
         }
     }
 
-    /// Resolves when the ticket has no share any more.
-    pub(super) async fn wait_for_share_lost(
+    /// Resolves when the ticket no longer has a share.
+    pub(super) async fn wait_for_share_loss(
         &self,
         session: &ConsulSession,
         ticket: &Ticket,
@@ -229,31 +236,31 @@ impl Consul {
             if shares.of(session, ticket).is_none() {
                 return Ok(());
             }
-            // An index that goes back is of a cluster that was restored: begin anew.
+            // A smaller index means that the cluster was restored from a snapshot: start without an index.
             after = Some(shares.index).filter(|index| after.is_none_or(|before| before <= *index));
         }
     }
 
-    /// Takes their shares from those who have one, as many as fit in a transaction, and says how many; `None` if something
-    /// has changed meanwhile. `own` passes the turnstile, so that later tokens are above theirs.
-    pub(super) async fn unshare_by_force(
+    /// Removes shares, as many as fit into one transaction, and returns their number; `None` if the lock has changed meanwhile.
+    /// Locks and unlocks the lock's key with the session `own`, so that later tokens are greater than the removed ones.
+    pub(super) async fn force_unshare(
         &self,
         own: &ConsulSession,
         lock: &str,
         key: &Key,
     ) -> Result<Option<u32>, Failure> {
         let shares = self.shares(lock, None).await?;
-        let holders: Vec<Json> = shares.live().take(SWEPT_AT_ONCE).map(Share::removed).collect();
-        if holders.is_empty() {
+        let removals: Vec<Json> = shares.live().take(REMOVALS_MAX).map(Share::removal).collect();
+        if removals.is_empty() {
             return Ok(Some(0));
         }
-        let (name, count) = (self.key(lock), holders.len() as u32);
-        let through = [
-            self.unchanged(lock, key.modify_index),
+        let (name, count) = (self.key(lock), removals.len() as u32);
+        let increment = [
+            self.check_unchanged(lock, key.modify_index),
             json!({"Verb": "lock", "Key": name, "Value": "", "Session": own.id}),
             json!({"Verb": "unlock", "Key": name, "Value": STANDARD.encode(SHARED), "Session": own.id}),
         ];
-        let steps: Vec<Json> = through.into_iter().chain(holders).collect();
+        let steps: Vec<Json> = increment.into_iter().chain(removals).collect();
         Ok(self.transaction(&steps).await?.ok().map(|_| count))
     }
 }

@@ -1,4 +1,4 @@
-//! The key of a lock and what it says: the token is its LockIndex.
+//! The key of a lock and its value. The token is the key's LockIndex.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
 
 use super::Consul;
-use super::client::in_path;
+use super::client::encode_path;
 use super::share::Share;
 use crate::capabilities::Finding;
 use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, unescape, wall_clock};
 use crate::engines::weak_spots::clock_off;
 
-/// What the key of a lock says that others may share: then there is more to read.
+/// The value of the lock's key if shares may exist, which then have to be read too.
 pub(super) const SHARED: &str = "shared";
 
-/// The key of a lock, as it was read.
+/// The key of a lock, as read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Key {
     /// Empty while it is free.
@@ -28,7 +28,7 @@ pub(super) struct Key {
     pub(super) modify_index: u64,
     /// The ticket that holds it.
     pub(super) id: String,
-    /// Nobody has it alone, but others may share it.
+    /// The lock is not held exclusively, but shares may exist.
     pub(super) is_shared: bool,
     since: Duration,
     owner: String,
@@ -54,19 +54,19 @@ impl Key {
 }
 
 impl Consul {
-    /// Escaped: a name such as `..` would lead elsewhere in a path.
+    /// The key of a lock. The name is escaped, because `..` would change the path.
     pub(super) fn key(&self, lock: &str) -> String {
         format!("{}/locks/{}", self.root, escape(lock))
     }
 
-    /// Who it is and since when, for people to read, and which request, for us.
+    /// The value of a held key: since when, the ticket's ID, and the owner.
     pub(super) fn value(&self, ticket: &Ticket) -> String {
         STANDARD.encode(format!("{} {} {}", wall_clock().as_millis(), ticket.id, ticket.signed(&self.owner)))
     }
 
-    /// The key of a lock as the leader has it now.
+    /// Reads the key of a lock from the leader.
     pub(super) async fn read(&self, lock: &str) -> Result<Key, Failure> {
-        let path = format!("/v1/kv/{}?consistent", in_path(&self.key(lock)));
+        let path = format!("/v1/kv/{}?consistent", encode_path(&self.key(lock)));
         let answer = self.client.call(Method::GET, &path, None).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(Key::default());
@@ -86,11 +86,11 @@ impl Consul {
                 since: wall_clock().saturating_sub(key.since),
             });
         } else if key.is_shared {
-            queue.extend(self.shares(lock, None).await?.into_live().map(Share::queued));
+            queue.extend(self.shares(lock, None).await?.into_live().map(Share::into_queue_entry));
         }
         queue.sort_by_key(|entry| entry.token);
-        // Those of this keeper; nobody knows of the others'.
-        for _ in 0..self.lines.waiting(lock) {
+        // Only the waiters of this keeper are known.
+        for _ in 0..self.queues.waiting(lock) {
             queue.push(QueueEntry {
                 session: String::new(),
                 owner: self.owner.clone(),
@@ -103,18 +103,18 @@ impl Consul {
     }
 
     pub(super) async fn read_names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
-        let path = format!("/v1/kv/{}?keys&consistent", in_path(&self.key(prefix)));
+        let path = format!("/v1/kv/{}?keys&consistent", encode_path(&self.key(prefix)));
         let answer = self.client.call(Method::GET, &path, None).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(Vec::new());
         }
-        let before = self.key("");
+        let root = self.key("");
         let keys = answer.json()?;
         Ok(keys
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|key| unescape(key.as_str()?.strip_prefix(&before)?))
+            .filter_map(|key| unescape(key.as_str()?.strip_prefix(&root)?))
             .collect())
     }
 
@@ -126,14 +126,16 @@ impl Consul {
         if servers < 3 {
             findings.push(Finding::new(
                 "single-node",
-                format!("the cluster has {servers} server(s): one that fails stops all locks"),
+                format!(
+                    "the cluster has {servers} server(s): the failure of one makes all locks unavailable"
+                ),
                 "run three or five Consul servers",
             ));
         }
         if self.deletes {
             findings.push(Finding::new(
                 "token-starts-again",
-                "with behavior=delete the LockIndex begins again at 1 whenever the lock was free",
+                "with behavior=delete the LockIndex starts at 1 again each time the lock is released",
                 "use behavior=release if a resource checks tokens",
             ));
         }
@@ -141,7 +143,7 @@ impl Consul {
         Ok(findings)
     }
 
-    /// Steps of a transaction; `Err(text)` inside says which condition did not hold.
+    /// Runs a transaction and returns the key of its last step; the inner `Err` is the reason why Consul rejected it.
     pub(super) async fn transaction(&self, steps: &[Json]) -> Result<Result<Key, String>, Failure> {
         let steps: Vec<Json> = steps.iter().map(|step| json!({ "KV": step })).collect();
         let answer = self.client.call(Method::PUT, "/v1/txn", Some(&Json::Array(steps))).await?;

@@ -1,22 +1,22 @@
-//! Waiting: a blocking query on the key, by the head of the line alone.
+//! Waiting: the head of the keeper's queue has a blocking query on the lock's key.
 
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 
 use super::Consul;
-use super::client::{Answer, in_path};
-use super::lock::Tried;
+use super::client::{Answer, encode_path};
+use super::lock::Attempt;
 use super::session::ConsulSession;
 use super::token::Key;
 use crate::backoff::random;
 use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure};
 
-/// How long Consul holds back its answer; it adds up to a sixteenth.
-const QUERY: Duration = Duration::from_secs(30);
-/// How often a lock that is kept closed is tried, in milliseconds: half of it by chance.
-const DELAYED_MS: u64 = 400;
+/// The timeout of a blocking query; Consul adds up to a sixteenth.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest delay between attempts during a lock-delay; half of it is random.
+const LOCK_DELAY_POLL_MS: u64 = 400;
 
 impl Consul {
     pub(super) async fn wait_for_turn(
@@ -24,18 +24,18 @@ impl Consul {
         session: &ConsulSession,
         ticket: &Ticket,
     ) -> Result<u64, Failure> {
-        let place = self.lines.join(&ticket.lock);
+        let place = self.queues.join(&ticket.lock);
         let _head = place.head().await;
         let mut index = 0;
         loop {
             match self.try_lock(session, ticket).await? {
-                Tried::Locked(token) => return Ok(token),
-                Tried::Held => {
+                Attempt::Locked(token) => return Ok(token),
+                Attempt::Held => {
                     index = self.changed(&ticket.lock, index, |key| key.session.is_empty()).await?;
                 }
-                Tried::Shared { key, shares } => self.room_may_be_made(&ticket.lock, key, shares).await?,
-                Tried::Delayed => {
-                    let pause = DELAYED_MS / 2 + random(DELAYED_MS / 2);
+                Attempt::Shared { key, shares } => self.shares_changed(&ticket.lock, key, shares).await?,
+                Attempt::Delayed => {
+                    let pause = LOCK_DELAY_POLL_MS / 2 + random(LOCK_DELAY_POLL_MS / 2);
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
             }
@@ -49,41 +49,41 @@ impl Consul {
         ticket: &Ticket,
     ) -> Result<(), Failure> {
         if ticket.claim != Claim::EXCLUSIVE {
-            return self.wait_for_share_lost(session, ticket).await;
+            return self.wait_for_share_loss(session, ticket).await;
         }
         self.changed(&ticket.lock, 0, |key| key.session != session.id || key.id != ticket.id).await?;
         Ok(())
     }
 
-    /// Resolves when the key is as wanted, and tells its index.
+    /// Resolves with the index of the key when the key fulfils a condition.
     pub(super) async fn changed(
         &self,
         lock: &str,
         mut index: u64,
-        is_wanted: impl Fn(&Key) -> bool,
+        condition: impl Fn(&Key) -> bool,
     ) -> Result<u64, Failure> {
         loop {
-            let path = format!("/v1/kv/{}?consistent", in_path(&self.key(lock)));
-            let answer = self.blocking(&path, index).await?;
+            let path = format!("/v1/kv/{}?consistent", encode_path(&self.key(lock)));
+            let answer = self.blocking_query(&path, index).await?;
             let key = match answer.status {
                 StatusCode::NOT_FOUND => Key::default(),
                 _ => Key::read(&answer.json()?[0]),
             };
-            if is_wanted(&key) {
+            if condition(&key) {
                 return Ok(answer.index);
             }
-            // An index that goes back is of a cluster that was restored: begin anew.
+            // A smaller index means that the cluster was restored from a snapshot: start without an index.
             index = if answer.index < index { 0 } else { answer.index };
         }
     }
 
-    /// A question whose answer Consul holds back until there is something after this index, or for a while.
-    pub(super) async fn blocking(&self, path: &str, index: u64) -> Result<Answer, Failure> {
-        let path = format!("{path}&index={index}&wait={}s", QUERY.as_secs());
+    /// A blocking query: Consul answers when there is a change after this index, or after a timeout.
+    pub(super) async fn blocking_query(&self, path: &str, index: u64) -> Result<Answer, Failure> {
+        let path = format!("{path}&index={index}&wait={}s", QUERY_TIMEOUT.as_secs());
         let generation = self.client.generation();
         tokio::select! {
-            // A connection that is not trusted any more does not tell of its own end.
-            () = self.client.link_left(generation) => Err(Failure::unreachable("the agent does not answer")),
+            // A dead connection may never report its end.
+            () = self.client.switched(generation) => Err(Failure::unreachable("the agent does not answer")),
             answer = self.client.call(Method::GET, &path, None) => answer,
         }
     }
