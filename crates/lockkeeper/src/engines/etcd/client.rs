@@ -1,4 +1,4 @@
-//! Calls to etcd: which member, who asks, and what its errors mean.
+//! The gRPC client for etcd: choice of the member, authentication, conversion of errors.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,28 +15,29 @@ use super::wire;
 use crate::engines::runtime::Failure;
 use crate::error::Error;
 
-/// etcd allows a ping every 5 seconds at most.
-const PING_EVERY: Duration = Duration::from_secs(10);
+/// The interval of HTTP/2 pings. etcd closes connections that send more than one every 5 seconds.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client of a cluster: one member at a time, the next one when it does not answer.
+/// A client that uses one member of the cluster at a time, and switches to the next if it fails.
 pub(super) struct Client {
     hosts: Vec<String>,
     endpoints: Vec<Endpoint>,
     account: Option<Account>,
-    link: Mutex<Link>,
-    /// Counts the links: who waits on a stream of an earlier one starts over.
+    connection: Mutex<Connection>,
+    /// Incremented by each switch to another member: streams of earlier connections are opened again.
     generation: watch::Sender<usize>,
 }
 
-/// Who asks.
+/// The user to authenticate as.
 pub(super) struct Account {
     pub(super) name: String,
     pub(super) password: String,
 }
 
-struct Link {
+struct Connection {
     channel: Channel,
+    /// The authentication token, once there is one.
     token: Option<MetadataValue<Ascii>>,
 }
 
@@ -50,40 +51,41 @@ impl Client {
             .iter()
             .map(|host| {
                 let endpoint = Endpoint::from_shared(format!("http://{host}"))
-                    .map_err(|error| Error::invalid(format!("\"{host}\" is no address: {error}")))?;
+                    .map_err(|error| Error::invalid(format!("\"{host}\" is not an address: {error}")))?;
                 Ok(endpoint
                     .connect_timeout(timeout)
                     .tcp_nodelay(true)
-                    .http2_keep_alive_interval(PING_EVERY)
+                    .http2_keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT))
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        let first = endpoints.first().ok_or_else(|| Error::invalid("no host is named"))?;
-        let link = Mutex::new(Link { channel: first.connect_lazy(), token: None });
-        Ok(Client { hosts, endpoints, account, link, generation: watch::Sender::new(0) })
+        let first =
+            endpoints.first().ok_or_else(|| Error::invalid("the URL has no host: write etcd://host:2379"))?;
+        let connection = Mutex::new(Connection { channel: first.connect_lazy(), token: None });
+        Ok(Client { hosts, endpoints, account, connection, generation: watch::Sender::new(0) })
     }
 
     pub(super) fn address(&self) -> String {
         format!("etcd at {}", self.hosts.join(", "))
     }
 
-    /// Goes to the next member, unless somebody else has since this generation.
-    pub(super) fn leave_link(&self, generation: usize) {
-        let mut link = self.link();
-        let moved = self.generation.send_if_modified(|current| {
+    /// Switches to the next member, unless another task has done so since this generation.
+    pub(super) fn switch_member(&self, generation: usize) {
+        let mut connection = self.connection();
+        let switched = self.generation.send_if_modified(|current| {
             let is_first = *current == generation;
             if is_first {
                 *current += 1;
             }
             is_first
         });
-        if moved {
+        if switched {
             let next = (generation + 1) % self.endpoints.len();
-            *link = Link { channel: self.endpoints[next].connect_lazy(), token: None };
+            *connection = Connection { channel: self.endpoints[next].connect_lazy(), token: None };
         }
     }
 
-    /// The member that is asked now.
+    /// The address of the member in use.
     pub(super) fn host(&self) -> &str {
         &self.hosts[self.generation() % self.hosts.len()]
     }
@@ -92,22 +94,22 @@ impl Client {
         *self.generation.borrow()
     }
 
-    /// Resolves when there is another link than this one.
-    pub(super) async fn link_left(&self, generation: usize) {
+    /// Resolves when the client has switched to another member since this generation.
+    pub(super) async fn switched(&self, generation: usize) {
         let mut current = self.generation.subscribe();
-        // The sender lives in here: it cannot be gone.
+        // The sender is in `self`, so it cannot be dropped.
         let _ = current.wait_for(|current| *current != generation).await;
     }
 
-    fn link(&self) -> std::sync::MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn connection(&self) -> std::sync::MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The link, with a token if an account is named.
+    /// The connection, with a token if the URL has a user.
     async fn ready(&self) -> Result<(usize, Grpc<Channel>, Option<MetadataValue<Ascii>>), Failure> {
         let (generation, channel, token) = {
-            let link = self.link();
-            (self.generation(), link.channel.clone(), link.token.clone())
+            let connection = self.connection();
+            (self.generation(), connection.channel.clone(), connection.token.clone())
         };
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| self.failed(generation, &Status::from_error(error.into())))?;
@@ -124,35 +126,36 @@ impl Client {
             .into_inner()
             .token
             .parse()
-            .map_err(|_| Failure::unreachable("etcd gave a token that is no text"))?;
-        self.remember(generation, &token);
+            .map_err(|_| Failure::unreachable("etcd returned a token that is not ASCII"))?;
+        self.store_token(generation, &token);
         grpc.ready().await.map_err(|error| self.failed(generation, &Status::from_error(error.into())))?;
         Ok((generation, grpc, Some(token)))
     }
 
-    fn remember(&self, generation: usize, token: &MetadataValue<Ascii>) {
-        let mut link = self.link();
+    fn store_token(&self, generation: usize, token: &MetadataValue<Ascii>) {
+        let mut connection = self.connection();
         if self.generation() == generation {
-            link.token = Some(token.clone());
+            connection.token = Some(token.clone());
         }
     }
 
-    pub(super) async fn call<Q, A>(&self, path: &'static str, asked: Q) -> Result<A, Failure>
+    /// Sends a unary request.
+    pub(super) async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
         let (generation, mut grpc, token) = self.ready().await?;
         let codec = tonic_prost::ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(signed(asked, token), PathAndQuery::from_static(path), codec).await;
+        let answer = grpc.unary(with_metadata(message, token), PathAndQuery::from_static(path), codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| self.failed(generation, &status))
     }
 
-    /// A stream in both directions. The requests must not end before the answers do.
+    /// Opens a bidirectional stream. The stream of requests must not end before that of the answers.
     pub(super) async fn stream<Q, A>(
         &self,
         path: &'static str,
-        asked: impl tokio_stream::Stream<Item = Q> + Send + 'static,
+        requests: impl tokio_stream::Stream<Item = Q> + Send + 'static,
     ) -> Result<Answers<A>, Failure>
     where
         Q: prost::Message + 'static,
@@ -160,7 +163,8 @@ impl Client {
     {
         let (generation, mut grpc, token) = self.ready().await?;
         let codec = tonic_prost::ProstCodec::<Q, A>::default();
-        let answer = grpc.streaming(signed(asked, token), PathAndQuery::from_static(path), codec).await;
+        let answer =
+            grpc.streaming(with_metadata(requests, token), PathAndQuery::from_static(path), codec).await;
         let answers = answer.map_err(|status| self.failed(generation, &status))?.into_inner();
         Ok(Answers { generation, answers })
     }
@@ -173,19 +177,19 @@ impl Client {
         self.call("/etcdserverpb.KV/Range", range).await
     }
 
-    /// What an error of etcd means.
+    /// Converts a gRPC status, and switches to the next member unless the status is conclusive.
     fn failed(&self, generation: usize, status: &Status) -> Failure {
         let text = status.message();
         match status.code() {
             Code::NotFound if text.contains("lease not found") => return Failure::Gone,
             Code::Unauthenticated if text.contains("invalid auth token") => {
-                self.link().token = None;
-                return Failure::unreachable("its token has run out");
+                self.connection().token = None;
+                return Failure::unreachable("the authentication token has expired");
             }
             Code::InvalidArgument if text.contains("user name is empty") => {
                 return Failure::Refused(Error::Unauthenticated(
                     format!(
-                        "{} wants to know who asks: write etcd://user:password@host:port",
+                        "{} requires authentication: write etcd://user:password@host:port",
                         self.address()
                     )
                     .into(),
@@ -193,41 +197,52 @@ impl Client {
             }
             Code::InvalidArgument | Code::Unauthenticated if text.contains("authentication") => {
                 return Failure::Refused(Error::Unauthenticated(
-                    format!("{} refuses this user or password ({text})", self.address()).into(),
+                    format!("{} rejects the user or the password ({text}): check the URL", self.address())
+                        .into(),
                 ));
             }
             Code::FailedPrecondition if text.contains("authentication is not enabled") => {
                 return Failure::Refused(Error::Unauthenticated(
-                    format!("{} has no users: leave user and password out of the URL", self.address()).into(),
+                    format!(
+                        "{} has authentication disabled: leave user and password out of the URL",
+                        self.address()
+                    )
+                    .into(),
                 ));
             }
             Code::PermissionDenied => {
                 return Failure::Refused(Error::Forbidden(
-                    format!("{} does not let this user write the keys of locks: {text}", self.address())
-                        .into(),
+                    format!(
+                        "{} denies permission ({text}): grant the user read and write access to the keys of locks",
+                        self.address()
+                    )
+                    .into(),
                 ));
             }
             Code::ResourceExhausted if text.contains("space") => {
                 return Failure::Refused(Error::Limit(
-                    format!("{} is full ({text}): compact, defragment and disarm its alarm", self.address())
-                        .into(),
+                    format!(
+                        "{} has no space left ({text}): compact, defragment, and disarm the alarm",
+                        self.address()
+                    )
+                    .into(),
                 ));
             }
             Code::Unimplemented => {
                 return Failure::Refused(Error::invalid(format!(
-                    "what answers at {} is no etcd with the v3 API",
+                    "the server at {} is not etcd with the v3 API: check the address and the port",
                     self.hosts.join(", ")
                 )));
             }
             _ => {}
         }
-        self.leave_link(generation);
-        Failure::unreachable(told(status))
+        self.switch_member(generation);
+        Failure::unreachable(with_causes(status))
     }
 }
 
-/// An error with what caused it: the cause is what people need.
-fn told(status: &Status) -> String {
+/// The text of a status with those of its causes.
+fn with_causes(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -240,13 +255,13 @@ fn told(status: &Status) -> String {
     if text.is_empty() { status.code().to_string() } else { text }
 }
 
-fn signed<Q>(asked: Q, token: Option<MetadataValue<Ascii>>) -> Request<Q> {
-    let mut request = Request::new(asked);
+fn with_metadata<Q>(message: Q, token: Option<MetadataValue<Ascii>>) -> Request<Q> {
+    let mut request = Request::new(message);
     let metadata = request.metadata_mut();
     if let Some(token) = token {
         metadata.insert("token", token);
     }
-    // A member that has lost the others must say so instead of waiting.
+    // A member without a leader fails the request at once.
     metadata.insert("hasleader", MetadataValue::from_static("true"));
     request
 }
@@ -263,8 +278,8 @@ impl<A> Answers<A> {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(status)) => Err(client.failed(self.generation, &status)),
             None => {
-                client.leave_link(self.generation);
-                Err(Failure::unreachable("etcd ended the stream"))
+                client.switch_member(self.generation);
+                Err(Failure::unreachable("etcd closed the stream"))
             }
         }
     }

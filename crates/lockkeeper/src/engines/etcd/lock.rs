@@ -1,4 +1,4 @@
-//! Into the queue and out of it: one transaction each.
+//! Entering and leaving the queue of a lock: one transaction each.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ impl Etcd {
         let key = self.entry_key(lease, ticket);
         let (prefix, end) = self.queue_range(&ticket.lock);
         let claim = ticket.claim;
-        // For a lock that is taken whole, the head of the queue says it all.
+        // The head of the queue is enough to decide about an exclusive claim.
         let only_head = claim.is_exclusive();
         let queue = RangeRequest {
             key: prefix.clone(),
@@ -44,7 +44,7 @@ impl Etcd {
             let revision = lease.revision();
             let mut compare = vec![Compare::mod_revision_is(&lease.key, revision)];
             if mode == Try::Once && only_head {
-                compare.push(Compare::nothing_in(&prefix, &end));
+                compare.push(Compare::range_is_empty(&prefix, &end));
             }
             let txn = TxnRequest {
                 compare,
@@ -61,7 +61,7 @@ impl Etcd {
             };
             let answer = self.client.txn(txn).await?;
             let queue = if answer.succeeded {
-                // As old as this transaction, unless an earlier try had put it.
+                // Created by this transaction, unless an earlier attempt had created it.
                 let own = answer.range(2).first().map_or(answer.revision(), |own| own.create_revision);
                 let _ = ticket.place.set(own.cast_unsigned());
                 answer.range(1)
@@ -71,10 +71,10 @@ impl Etcd {
                     if session.mod_revision == revision {
                         return Ok(Entered::Busy);
                     }
-                    lease.saw_revision(session.mod_revision);
+                    lease.observe_revision(session.mod_revision);
                     continue;
                 };
-                // An earlier try has put it, and its answer was lost.
+                // An earlier attempt has created the entry, and its answer was lost.
                 let _ = ticket.place.set(own.create_revision.cast_unsigned());
                 answer.range(2)
             };
@@ -102,8 +102,8 @@ impl Etcd {
                 self.client.call("/etcdserverpb.KV/DeleteRange", delete).await?;
             return Ok(answer.deleted > 0);
         }
-        // The put may still be on its way: take its condition away as well.
-        let touch = PutRequest {
+        // The put of the entry may still be in flight. A write to the session's key makes it fail.
+        let bump = PutRequest {
             key: lease.key.clone(),
             ignore_value: true,
             ignore_lease: true,
@@ -111,14 +111,14 @@ impl Etcd {
         };
         let txn = TxnRequest {
             compare: vec![Compare::exists(&lease.key)],
-            success: vec![RequestOp::put(touch), RequestOp::delete(key)],
+            success: vec![RequestOp::put(bump), RequestOp::delete(key)],
             failure: Vec::new(),
         };
         let answer = self.client.txn(txn).await?;
         if !answer.succeeded {
             return Err(Failure::Gone);
         }
-        lease.saw_revision(answer.revision());
+        lease.observe_revision(answer.revision());
         Ok(answer.deleted(1) > 0)
     }
 
@@ -130,7 +130,7 @@ impl Etcd {
         let deletes = success.len();
         let answer = self.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
         let holders = (0..deletes).map(|index| answer.deleted(index)).sum::<i64>();
-        // Every later entry has a higher revision than this.
+        // Every later entry has a greater create-revision.
         Ok(ForcedRelease {
             holders: u32::try_from(holders).unwrap_or(u32::MAX),
             last_token: answer.revision().cast_unsigned(),

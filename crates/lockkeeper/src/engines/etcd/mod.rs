@@ -2,48 +2,48 @@
 //!
 //! # The recipe
 //!
-//! A session is a lease, renewed on one stream at a third of its time to live; there is one for each time to live that a
-//! keeper uses. Who wants a lock puts a key of its own with that lease below the lock's name. The key with the lowest
-//! create-revision holds the lock; everyone else watches the one key before its own, so a release wakes one waiter.
-//! Each acquire has its own key: two tasks of one keeper exclude each other (etcd-io/etcd#11360).
+//! A session is a lease, renewed on one stream at a third of its time to live. A keeper has one for each time to live in use.
+//! Each acquire puts a key with that lease below the lock's name. The key with the lowest create-revision holds the lock; each
+//! other waiter watches only the key before its own, so a release wakes one waiter. Because each acquire has its own key, two
+//! tasks of one keeper exclude each other (etcd-io/etcd#11360).
 //!
 //! ```text
-//! <root>/locks/<lock>/<claim>-<lease>-<id>    an entry in the queue; the value says who it is
+//! <root>/locks/<lock>/<claim>-<lease>-<id>    an entry of the queue; its value names the owner
 //! <root>/sessions/<lease>                     a session; its mod-revision is the condition of every entry
 //! ```
 //!
-//! A put whose answer was lost may still come to pass later, after its caller has gone. So every put has a condition, the
-//! mod-revision of its session's key. Whoever gives up in doubt writes that key again in the same transaction that
-//! deletes the entry: what was on its way can then never succeed, and there is no ghost.
+//! A put whose answer was lost can still take effect after its caller is gone. So the condition of every put is the
+//! mod-revision of its session's key. A caller that gives up without an answer writes that key in the transaction that deletes
+//! the entry: a put that is still in flight then fails, and leaves no stray entry.
 //!
 //! # The token
 //!
-//! The create-revision of the entry's key. Revisions count all writes of the cluster and survive restarts; a restore from
-//! a snapshot takes them back, unless it is done with `--bump-revision` (etcd 3.6).
+//! The create-revision of the entry's key. Revisions count all writes of the cluster and survive restarts. A restore from a
+//! snapshot sets them back, unless it uses `--bump-revision` (etcd 3.6).
 //!
 //! # Whose clock decides
 //!
-//! The etcd leader's, which runs the leases; it gives all of them a full time to live when the leader changes. The guard
-//! goes by its own clock, from when the renewal was sent, and ends earlier. etcd rounds to whole seconds and has a
-//! minimum (1.5 election time-outs, 2 s by default): a shorter time to live is a matter of the guard alone, and the lock
-//! outlives a dead holder for etcd's minimum.
+//! The etcd leader's, which expires the leases. A new leader gives all leases a full time to live. The guard uses its own clock,
+//! counted from when the renewal was sent, and ends earlier. etcd rounds the time to live to whole seconds and has a minimum
+//! (1.5 election timeouts, 2 s by default). A shorter time to live is enforced by the guard only, and the lock of a crashed
+//! holder is kept for etcd's minimum.
 //!
 //! # What it does NOT promise
 //!
-//! That two clients never believe to hold the lock at once. No lease can.
+//! That only one client at a time believes that it holds the lock. No lease can promise that.
 //!
 //! ```text
-//! A  acquires (token 7) | paused ..................................... | wakes, writes with 7: refused by the gate
-//! etcd                  |   lease of A ends, its key is deleted        |
+//! A  acquires (token 7) | paused ..................................... | resumes, writes with 7: refused by the gate
+//! etcd                  |   lease of A expires, its key is deleted     |
 //! B                     |         acquires (token 9), writes with 9    |
 //! ```
 //!
-//! - A lease that died while its owner waited is no grant: after a contended wait the lease is renewed once more before
-//!   the guard is handed out (etcd-io/etcd#11456, the hole that Jepsen found in 3.4.3).
-//! - An etcd leader that was stalled can revoke leases that another leader has renewed (etcd-io/etcd#15247, fixed in
-//!   3.4.29, 3.5.11): the token is then the only defence.
-//! - Lock-delay and several locks at once are not there.
-//! - A counted lock wakes all who wait at each release; exclusive and shared ones wake one.
+//! - The lease of a waiter can expire during the wait. Therefore, after a contended wait, the lease is renewed once more before
+//!   the guard is returned (etcd-io/etcd#11456, found by Jepsen in 3.4.3).
+//! - A stalled etcd leader can revoke leases that another leader has renewed (etcd-io/etcd#15247, fixed in 3.4.29 and 3.5.11):
+//!   then only the token protects the resource.
+//! - Lock-delay and several locks at once are not supported.
+//! - A release of a counted lock wakes all waiters; exclusive and shared locks wake one.
 
 mod client;
 mod lock;
@@ -66,7 +66,6 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-/// What etcd can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "etcd",
     scheme: "etcd://",
@@ -104,32 +103,32 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Session
     let root = url.path.trim_matches('/').to_owned();
     let root = if root.is_empty() { "lockkeeper".to_owned() } else { root };
     let etcd = Etcd { client, root, owner: options.owner.clone() };
-    etcd.first_answer(options.connect_timeout).await?;
+    etcd.wait_until_reachable(options.connect_timeout).await?;
     Ok(sessions::start(etcd, options))
 }
 
 impl Etcd {
-    /// Asks one member after the other until one answers or the time is over.
-    async fn first_answer(&self, timeout: Duration) -> Result<(), Error> {
+    /// Tries the members in turn until one answers or the timeout has passed.
+    async fn wait_until_reachable(&self, timeout: Duration) -> Result<(), Error> {
         let until = Moment::now().plus(timeout);
         let mut backoff = Backoff::default();
         loop {
             let generation = self.client.generation();
             let left = until.since(Moment::now());
-            let why = match tokio::time::timeout(left, self.queue_head(&self.sessions_prefix())).await {
+            let why = match tokio::time::timeout(left, self.first_key(&self.sessions_prefix())).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(Failure::Refused(error))) => return Err(error),
                 Ok(Err(Failure::Unreachable(why))) => why.to_string(),
-                Ok(Err(Failure::Gone)) => "an unexpected answer".to_owned(),
+                Ok(Err(Failure::Gone)) => "unexpected answer".to_owned(),
                 Err(_) => format!("no answer within {timeout:?}"),
             };
             if Moment::now() >= until {
                 return Err(Error::unavailable(format!(
-                    "{} does not answer ({why}): is it running, is the port right, and is it etcd?",
+                    "{} does not answer ({why}): check that it is running, and that the port is etcd's client port",
                     self.client.address()
                 )));
             }
-            self.client.leave_link(generation);
+            self.client.switch_member(generation);
             backoff.wait().await;
         }
     }
@@ -178,7 +177,7 @@ impl Recipe for Etcd {
     }
 
     fn distrust_connection(&self) {
-        self.client.leave_link(self.client.generation());
+        self.client.switch_member(self.client.generation());
     }
 
     async fn close_session(&self, lease: &Lease) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! A session is a lease, and a key with that lease whose revision is the condition of every entry.
+//! Sessions. A session is a lease, and a key with that lease whose mod-revision is the condition of every entry.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub(crate) struct Lease {
     pub(super) id: i64,
     /// The session's key.
     pub(super) key: Vec<u8>,
-    /// The mod-revision of the session's key. Invariant: it never moves back.
+    /// The latest known mod-revision of the session's key. Invariant: it never decreases.
     revision: AtomicI64,
-    /// Taken while a renewal is under way: one that was given up takes its stream with it.
-    renewals: Mutex<Option<Renewals>>,
+    /// Empty during a renewal: a renewal that is dropped also drops its stream.
+    renewals: Mutex<Option<RenewalStream>>,
 }
 
-struct Renewals {
+struct RenewalStream {
     requests: mpsc::Sender<LeaseRequest>,
     answers: Answers<LeaseKeepAliveResponse>,
 }
@@ -36,16 +36,16 @@ impl Lease {
         self.revision.load(Ordering::Acquire)
     }
 
-    pub(super) fn saw_revision(&self, revision: i64) {
+    pub(super) fn observe_revision(&self, revision: i64) {
         self.revision.fetch_max(revision, Ordering::AcqRel);
     }
 
     pub(super) fn name(&self) -> String {
-        name_of(self.id)
+        lease_name(self.id)
     }
 }
 
-pub(super) fn name_of(lease: i64) -> String {
+pub(super) fn lease_name(lease: i64) -> String {
     format!("{lease:016x}")
 }
 
@@ -65,30 +65,30 @@ impl Etcd {
         let revision = put.header.unwrap_or(Header { revision: 0 }).revision;
         let lease =
             Lease { id: granted.id, key, revision: AtomicI64::new(revision), renewals: Mutex::default() };
-        // etcd may grant more than was asked for. The guard keeps to what its user named, or to less.
+        // etcd may grant more than requested: the guard uses the shorter of the two.
         let ttl = ttl.min(Duration::from_secs(granted.ttl.max(0).cast_unsigned()));
         Ok(Opened { id: lease.name(), session: lease, ttl })
     }
 
     pub(super) async fn renew_lease(&self, lease: &Lease) -> Result<(), Failure> {
-        let mut place = lease.renewals.lock().await;
-        let ended = || Failure::unreachable("the stream of renewals has ended");
-        let mut renewals = match place.take() {
-            Some(renewals) => {
-                renewals.requests.send(LeaseRequest { id: lease.id }).await.map_err(|_| ended())?;
-                renewals
+        let mut slot = lease.renewals.lock().await;
+        let closed = || Failure::unreachable("the renewal stream was closed");
+        let mut stream = match slot.take() {
+            Some(stream) => {
+                stream.requests.send(LeaseRequest { id: lease.id }).await.map_err(|_| closed())?;
+                stream
             }
             None => {
-                let (requests, asked) = mpsc::channel(1);
-                // etcd answers the call itself only with the first renewal.
-                requests.send(LeaseRequest { id: lease.id }).await.map_err(|_| ended())?;
-                let asked = tokio_stream::wrappers::ReceiverStream::new(asked);
-                let answers = self.client.stream("/etcdserverpb.Lease/LeaseKeepAlive", asked).await?;
-                Renewals { requests, answers }
+                let (requests, receiver) = mpsc::channel(1);
+                // Sent before the stream is opened, because etcd sends the response headers only with its first answer.
+                requests.send(LeaseRequest { id: lease.id }).await.map_err(|_| closed())?;
+                let receiver = tokio_stream::wrappers::ReceiverStream::new(receiver);
+                let answers = self.client.stream("/etcdserverpb.Lease/LeaseKeepAlive", receiver).await?;
+                RenewalStream { requests, answers }
             }
         };
-        let answer = renewals.answers.next(&self.client).await?;
-        *place = Some(renewals);
+        let answer = stream.answers.next(&self.client).await?;
+        *slot = Some(stream);
         if answer.ttl <= 0 { Err(Failure::Gone) } else { Ok(()) }
     }
 
@@ -101,7 +101,7 @@ impl Etcd {
     }
 }
 
-/// A stream of one request that does not end: etcd ends its side when ours does.
-pub(super) fn once<Q: Send + 'static>(request: Q) -> impl tokio_stream::Stream<Item = Q> + Send {
+/// A stream with one request that never ends, because etcd closes its side when ours ends.
+pub(super) fn once_then_pending<Q: Send + 'static>(request: Q) -> impl tokio_stream::Stream<Item = Q> + Send {
     tokio_stream::once(request).chain(tokio_stream::pending())
 }

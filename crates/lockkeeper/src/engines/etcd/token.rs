@@ -1,19 +1,19 @@
-//! Keys and what they say: the token is the create-revision of an entry's key.
+//! Keys and their values. The token is the create-revision of an entry's key.
 
 use std::time::Duration;
 
 use super::Etcd;
-use super::session::{Lease, name_of};
+use super::session::{Lease, lease_name};
 use super::wire::{Empty, KeyValue, MemberListResponse, RangeRequest, SortOrder, SortTarget};
 use crate::capabilities::Finding;
 use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure, QueueEntry, escape, unescape, wall_clock};
 use crate::engines::weak_spots::{clock_off, http_clock};
 
-/// Most keys that a list of names looks at.
-const NAMES_MAX: i64 = 100_000;
+/// The limit of keys that a list of locks reads.
+const LISTED_KEYS_MAX: i64 = 100_000;
 
-/// An entry as it was read.
+/// An entry of a queue, as read.
 pub(super) struct Entry {
     pub(super) key: Vec<u8>,
     pub(super) claim: Claim,
@@ -25,12 +25,12 @@ impl Etcd {
     }
 
     pub(super) fn session_key(&self, lease: i64) -> Vec<u8> {
-        format!("{}/sessions/{}", self.root, name_of(lease)).into_bytes()
+        format!("{}/sessions/{}", self.root, lease_name(lease)).into_bytes()
     }
 
-    /// The range of keys in which the entries of a lock are.
+    /// The key range of the entries of a lock.
     pub(super) fn queue_range(&self, lock: &str) -> (Vec<u8>, Vec<u8>) {
-        range_of(format!("{}/locks/{}/", self.root, escape(lock)))
+        prefix_range(format!("{}/locks/{}/", self.root, escape(lock)))
     }
 
     pub(super) fn entry_key(&self, lease: &Lease, ticket: &Ticket) -> Vec<u8> {
@@ -45,20 +45,20 @@ impl Etcd {
         .into_bytes()
     }
 
-    /// Who it is and since when, for people to read: nothing is decided by it.
+    /// The value of an entry: since when, and the owner. It is informational only.
     pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
         format!("{} {}", wall_clock().as_millis(), ticket.signed(&self.owner)).into_bytes()
     }
 
-    /// What an entry takes; `None` for a key that is none of ours.
+    /// The claim of an entry; `None` for a key that is not an entry.
     pub(super) fn claim_of(&self, key: &[u8]) -> Option<Claim> {
         let entry = std::str::from_utf8(key).ok()?.rsplit('/').next()?;
         entry.split('-').next()?.parse().ok()
     }
 
     /// The first key with a prefix.
-    pub(super) async fn queue_head(&self, prefix: &[u8]) -> Result<Option<KeyValue>, Failure> {
-        let (key, range_end) = range_of(String::from_utf8_lossy(prefix).into_owned());
+    pub(super) async fn first_key(&self, prefix: &[u8]) -> Result<Option<KeyValue>, Failure> {
+        let (key, range_end) = prefix_range(String::from_utf8_lossy(prefix).into_owned());
         let range = RangeRequest { key, range_end, limit: 1, keys_only: true, ..RangeRequest::default() };
         Ok(self.client.range(range).await?.kvs.into_iter().next())
     }
@@ -92,7 +92,7 @@ impl Etcd {
                 let (since, owner) = value.split_once(' ').unwrap_or(("", &value));
                 let since = since.parse().map_or(wall_clock(), Duration::from_millis);
                 Some(QueueEntry {
-                    session: name_of(kv.lease),
+                    session: lease_name(kv.lease),
                     owner: owner.to_owned(),
                     claim: self.claim_of(&kv.key)?,
                     token: kv.create_revision.cast_unsigned(),
@@ -110,11 +110,11 @@ impl Etcd {
         if voters < 3 {
             findings.push(Finding::new(
                 "single-node",
-                format!("the cluster has {voters} voting member(s): one that fails stops all locks"),
+                format!("the cluster has {voters} voting member(s): the failure of one makes all locks unavailable"),
                 "run three or five etcd members",
             ));
         }
-        // gRPC does not tell the time; the same port speaks HTTP, which does.
+        // gRPC does not report the time, but the same port also serves HTTP, which does.
         let host = self.client.host();
         let theirs = http_clock(host, "/version").await;
         findings.extend(theirs.and_then(|theirs| clock_off(&format!("etcd at {host}"), theirs)));
@@ -122,9 +122,14 @@ impl Etcd {
     }
 
     pub(super) async fn read_names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
-        let (key, range_end) = range_of(format!("{}/locks/{}", self.root, escape(prefix)));
-        let range =
-            RangeRequest { key, range_end, limit: NAMES_MAX, keys_only: true, ..RangeRequest::default() };
+        let (key, range_end) = prefix_range(format!("{}/locks/{}", self.root, escape(prefix)));
+        let range = RangeRequest {
+            key,
+            range_end,
+            limit: LISTED_KEYS_MAX,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
         let mut names: Vec<String> = self
             .client
             .range(range)
@@ -139,11 +144,11 @@ impl Etcd {
     }
 }
 
-/// All keys with a prefix.
-fn range_of(prefix: String) -> (Vec<u8>, Vec<u8>) {
+/// The range of all keys with a prefix.
+fn prefix_range(prefix: String) -> (Vec<u8>, Vec<u8>) {
     let prefix = prefix.into_bytes();
     let mut end = prefix.clone();
-    // The prefix ends with ASCII: its last byte can be raised.
+    // The prefix ends with ASCII, so incrementing its last byte cannot overflow.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }

@@ -1,7 +1,7 @@
-//! Waiting: for the one before, and for nobody else.
+//! Waiting: each waiter watches the nearest earlier entry that blocks it.
 
 use super::Etcd;
-use super::session::{Lease, once};
+use super::session::{Lease, once_then_pending};
 use super::wire::{
     RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest,
     WatchResponse,
@@ -9,54 +9,55 @@ use super::wire::{
 use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure};
 
-/// What has to go before it is worth looking again.
+/// The keys that block an entry. When one is deleted, admission is checked again.
 struct Obstacle {
     key: Vec<u8>,
     range_end: Vec<u8>,
-    /// What we have seen; the watch begins after it.
+    /// The revision at which the queue was read; the watch starts after it.
     revision: i64,
 }
 
+/// The state of an entry in the queue.
+enum Position {
+    Holding,
+    Blocked(Obstacle),
+    /// The entry no longer exists.
+    Gone,
+}
+
 impl Etcd {
-    /// Waits until the entry is let in; `None` if it is no longer there.
+    /// Waits until the entry holds the lock; `None` if the entry no longer exists.
     pub(super) async fn wait_for_turn(&self, lease: &Lease, ticket: &Ticket) -> Result<Option<u64>, Failure> {
         let own = ticket.place.get().copied().unwrap_or_default();
         let key = self.entry_key(lease, ticket);
         loop {
-            let Some(obstacle) = self.obstacle(&key, own, ticket).await? else {
-                return Ok(None);
-            };
-            match obstacle {
-                Some(obstacle) => self.deleted(obstacle).await?,
-                None => return Ok(Some(own)),
+            match self.position(&key, own, ticket).await? {
+                Position::Holding => return Ok(Some(own)),
+                Position::Blocked(obstacle) => self.deleted(obstacle).await?,
+                Position::Gone => return Ok(None),
             }
         }
     }
 
-    /// What is in the way of an entry: `None` if the entry is gone, `Some(None)` if nothing is.
-    async fn obstacle(
-        &self,
-        key: &[u8],
-        own: u64,
-        ticket: &Ticket,
-    ) -> Result<Option<Option<Obstacle>>, Failure> {
+    async fn position(&self, key: &[u8], own: u64, ticket: &Ticket) -> Result<Position, Failure> {
         let claim = ticket.claim;
         let (prefix, end) = self.queue_range(&ticket.lock);
         let earlier = RangeRequest {
             key: prefix.clone(),
             range_end: end.clone(),
-            // Whoever wants all of it needs all before it to be gone: the nearest goes last, or we look again.
+            // An exclusive claim is blocked by every earlier entry. The nearest one is enough: when it is deleted, the
+            // position is read again.
             limit: i64::from(claim.is_exclusive()),
             sort_order: SortOrder::Descend as i32,
             sort_target: SortTarget::Create as i32,
             keys_only: true,
             max_create_revision: own.cast_signed() - 1,
         };
-        let itself = RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() };
-        let success = vec![RequestOp::range(itself), RequestOp::range(earlier)];
+        let own_entry = RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() };
+        let success = vec![RequestOp::range(own_entry), RequestOp::range(earlier)];
         let answer = self.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
         if answer.range(0).first().is_none_or(|entry| entry.create_revision.cast_unsigned() != own) {
-            return Ok(None);
+            return Ok(Position::Gone);
         }
         let revision = answer.revision();
         let earlier: Vec<(&[u8], Claim)> = answer
@@ -65,22 +66,22 @@ impl Etcd {
             .filter_map(|entry| Some((entry.key.as_slice(), self.claim_of(&entry.key)?)))
             .collect();
         if claim.is_admitted_behind(earlier.iter().map(|(_, claim)| *claim))? {
-            return Ok(Some(None));
+            return Ok(Position::Holding);
         }
-        let one = |key: &[u8]| Obstacle { key: key.to_vec(), range_end: Vec::new(), revision };
+        let single = |key: &[u8]| Obstacle { key: key.to_vec(), range_end: Vec::new(), revision };
         let obstacle = if claim.is_exclusive() {
-            earlier.first().map(|(key, _)| one(key))
+            earlier.first().map(|(key, _)| single(key))
         } else if claim.is_counted() {
-            // Any of them may make room.
+            // The deletion of any earlier entry may make room.
             Some(Obstacle { key: prefix, range_end: end, revision })
         } else {
-            // A reader waits for the nearest writer before it; they come nearest first.
-            earlier.iter().find(|(_, claim)| claim.is_exclusive()).map(|(key, _)| one(key))
+            // A reader waits for the nearest earlier writer; the nearest entry is first.
+            earlier.iter().find(|(_, claim)| claim.is_exclusive()).map(|(key, _)| single(key))
         };
-        Ok(Some(obstacle))
+        Ok(obstacle.map_or(Position::Holding, Position::Blocked))
     }
 
-    /// Resolves when something there is deleted.
+    /// Resolves when a key of the obstacle is deleted.
     async fn deleted(&self, obstacle: Obstacle) -> Result<(), Failure> {
         let create = WatchCreateRequest {
             key: obstacle.key,
@@ -90,27 +91,30 @@ impl Etcd {
         };
         let generation = self.client.generation();
         let watched = async {
-            let asked = once(WatchRequest { create: Some(create) });
+            let requests = once_then_pending(WatchRequest { create: Some(create) });
             let mut answers =
-                self.client.stream::<_, WatchResponse>("/etcdserverpb.Watch/Watch", asked).await?;
+                self.client.stream::<_, WatchResponse>("/etcdserverpb.Watch/Watch", requests).await?;
             loop {
                 let answer = answers.next(&self.client).await?;
                 if answer.events.iter().any(|event| event.kind == 1) || answer.compact_revision > 0 {
                     return Ok(());
                 }
                 if answer.canceled {
-                    return Err(Failure::unreachable(format!("a watch was ended: {}", answer.cancel_reason)));
+                    return Err(Failure::unreachable(format!(
+                        "etcd canceled a watch: {}",
+                        answer.cancel_reason
+                    )));
                 }
             }
         };
         tokio::select! {
-            // A connection that is not trusted any more does not tell of its own end.
-            () = self.client.link_left(generation) => Ok(()),
+            // A dead connection may never report its end.
+            () = self.client.switched(generation) => Ok(()),
             watched = watched => watched,
         }
     }
 
-    /// Resolves when the entry is no longer there.
+    /// Resolves when the entry no longer exists.
     pub(super) async fn wait_for_loss(&self, lease: &Lease, ticket: &Ticket) -> Result<(), Failure> {
         let own = ticket.place.get().copied().unwrap_or_default();
         let key = self.entry_key(lease, ticket);

@@ -1,5 +1,5 @@
-//! The part of etcd's v3 protocol that locks need, by its field numbers. Written out here because the generated clients
-//! need a `protoc` on the machine, and the crate must build with Rust alone. Numbers and names are etcd's.
+//! The messages of etcd's v3 protocol that locks need. They are written by hand, with etcd's names and field numbers, because
+//! generated clients need `protoc` on the machine, and this crate must build with Rust alone.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -200,7 +200,7 @@ pub(super) struct WatchCreateRequest {
     pub(super) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(super) start_revision: i64,
-    /// 0 leaves out puts.
+    /// 0 (NOPUT) filters out puts.
     #[prost(int32, repeated, tag = "5")]
     pub(super) filters: Vec<i32>,
 }
@@ -219,7 +219,7 @@ pub(super) struct WatchResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchEvent {
-    /// 1 is a delete.
+    /// 1 is DELETE.
     #[prost(int32, tag = "1")]
     pub(super) kind: i32,
 }
@@ -316,8 +316,8 @@ impl Compare {
         }
     }
 
-    /// Nothing is there, from the key up to the end of the range.
-    pub(super) fn nothing_in(key: &[u8], range_end: &[u8]) -> Compare {
+    /// The range contains no key.
+    pub(super) fn range_is_empty(key: &[u8], range_end: &[u8]) -> Compare {
         Compare {
             result: CompareResult::Equal as i32,
             target: CompareTarget::Create as i32,
@@ -333,7 +333,7 @@ impl TxnResponse {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
-    /// What the range at this place of the transaction found.
+    /// The keys found by the range request at this index of the transaction.
     pub(super) fn range(&self, index: usize) -> &[KeyValue] {
         match self.responses.get(index).and_then(|response| response.response.as_ref()) {
             Some(Response::Range(range)) => &range.kvs,
@@ -341,7 +341,7 @@ impl TxnResponse {
         }
     }
 
-    /// How many keys the delete at this place of the transaction removed.
+    /// The number of keys deleted by the request at this index of the transaction.
     pub(super) fn deleted(&self, index: usize) -> i64 {
         match self.responses.get(index).and_then(|response| response.response.as_ref()) {
             Some(Response::DeleteRange(delete)) => delete.deleted,
