@@ -1,4 +1,4 @@
-//! Into the queue and out of it.
+//! Entering and leaving the queue of a lock.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use lockkeeper_core::admission;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::Zookeeper;
-use super::token::{Entry, in_order};
+use super::token::{Entry, sorted_entries};
 use crate::engines::runtime::Failure;
 use crate::engines::runtime::sessions::{Entered, Ticket, Try};
 use crate::view::ForcedRelease;
@@ -18,27 +18,28 @@ impl Zookeeper {
         ticket: &Ticket,
         mode: Try,
     ) -> Result<Entered, Failure> {
-        let (folder, prefix) = (self.folder(&ticket.lock), self.entry_prefix(client, ticket));
+        let (parent, prefix) = (self.parent(&ticket.lock), self.entry_prefix(client, ticket));
         if ticket.in_doubt.load(Ordering::Relaxed)
             && let Some(own) = self.find(client, ticket).await?
         {
-            // An earlier try has created it, and its answer was lost.
-            let path = format!("{folder}/{}", own.name);
+            // An earlier attempt has created the entry, and its answer was lost.
+            let path = format!("{parent}/{}", own.name);
             return match client.check_stat(&path).await.map_err(|error| self.failed(&error))? {
                 Some(stat) => {
                     let _ = ticket.place.set(stat.czxid.cast_unsigned());
                     let entries = self.entries(client, &ticket.lock).await?;
                     self.entered(client, ticket, mode, &entries).await
                 }
-                None => Err(Failure::unreachable("the entry vanished")),
+                None => Err(Failure::unreachable("the entry no longer exists")),
             };
         }
         loop {
             let options = CreateMode::EphemeralSequential.with_acls(self.acls());
             let value = self.entry_value(ticket);
-            // Both at once: ZooKeeper answers a client's requests in their order, so the list is one that has the entry.
+            // Both requests are sent at once. ZooKeeper processes the requests of a client in order, so the list contains the
+            // entry.
             let created = client.create(&prefix, &value, &options);
-            let listed = client.list_children(&folder);
+            let listed = client.list_children(&parent);
             let (created, listed) = tokio::join!(created, listed);
             match created {
                 Ok((stat, sequence)) => {
@@ -46,7 +47,7 @@ impl Zookeeper {
                     let _ = ticket.place.set(stat.czxid.cast_unsigned());
                 }
                 Err(ZkError::NoNode) => {
-                    self.create_folder(client, &folder).await?;
+                    self.create_parent(client, &parent).await?;
                     continue;
                 }
                 Err(error) => return Err(self.failed(&error)),
@@ -55,18 +56,18 @@ impl Zookeeper {
                 ticket.in_doubt.store(true, Ordering::Relaxed);
                 self.failed(&error)
             })?;
-            return self.entered(client, ticket, mode, &in_order(&names)).await;
+            return self.entered(client, ticket, mode, &sorted_entries(&names)).await;
         }
     }
 
-    /// A container goes by itself when it has been empty for a while.
-    async fn create_folder(&self, client: &Client, folder: &str) -> Result<(), Failure> {
+    /// Creates the parent node of a lock's entries: a container, which ZooKeeper removes some time after its last child.
+    async fn create_parent(&self, client: &Client, parent: &str) -> Result<(), Failure> {
         let container = CreateMode::Container.with_acls(self.acls());
-        let created = match client.create(folder, &[], &container).await {
-            // Before 3.5 there are no containers.
+        let created = match client.create(parent, &[], &container).await {
+            // ZooKeeper before 3.5 has no containers.
             Err(ZkError::Unimplemented) => {
                 let persistent = CreateMode::Persistent.with_acls(self.acls());
-                client.create(folder, &[], &persistent).await
+                client.create(parent, &[], &persistent).await
             }
             created => created,
         };
@@ -80,6 +81,7 @@ impl Zookeeper {
         }
     }
 
+    /// The result of entering the queue, given its entries in order.
     async fn entered(
         &self,
         client: &Client,
@@ -98,9 +100,9 @@ impl Zookeeper {
         Ok(Entered::Busy)
     }
 
-    /// The entry of a ticket, by its id.
+    /// Finds the entry of a ticket by its ID.
     async fn find(&self, client: &Client, ticket: &Ticket) -> Result<Option<Entry>, Failure> {
-        // The server that we are connected to now may be behind the one before.
+        // After a reconnect, the server may lag behind the previous one.
         client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
         let entries = self.entries(client, &ticket.lock).await?;
         Ok(entries.into_iter().find(|entry| entry.id == ticket.id))
@@ -111,7 +113,7 @@ impl Zookeeper {
             return self.delete(client, path).await;
         }
         let Some(entry) = self.find(client, ticket).await? else { return Ok(false) };
-        self.delete(client, &format!("{}/{}", self.folder(&ticket.lock), entry.name)).await
+        self.delete(client, &format!("{}/{}", self.parent(&ticket.lock), entry.name)).await
     }
 
     async fn delete(&self, client: &Client, path: &str) -> Result<bool, Failure> {
@@ -124,17 +126,17 @@ impl Zookeeper {
 
     pub(super) async fn delete_holders(&self, client: &Client, lock: &str) -> Result<ForcedRelease, Failure> {
         client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
-        let folder = self.folder(lock);
+        let parent = self.parent(lock);
         let entries = self.entries(client, lock).await?;
         let holding = admission::holders(entries.iter().map(|entry| entry.claim.demand));
         let mut holders = 0;
         for entry in &entries[..holding] {
-            if self.delete(client, &format!("{folder}/{}", entry.name)).await? {
+            if self.delete(client, &format!("{parent}/{}", entry.name)).await? {
                 holders += 1;
             }
         }
-        // The folder knows the transaction that last changed its entries: every later entry has a higher number.
-        let stat = client.check_stat(&folder).await.map_err(|error| self.failed(&error))?;
+        // The pzxid is the transaction that last changed the children: every later entry has a greater czxid.
+        let stat = client.check_stat(&parent).await.map_err(|error| self.failed(&error))?;
         Ok(ForcedRelease { holders, last_token: stat.map_or(0, |stat| stat.pzxid.cast_unsigned()) })
     }
 }

@@ -2,51 +2,50 @@
 //!
 //! # The recipe
 //!
-//! Who wants a lock creates an ephemeral sequential node below the lock's name. The lowest sequence number holds the
-//! lock; everyone else watches the one node before its own, so a release wakes one waiter. Each acquire has its own node:
-//! two tasks of one keeper exclude each other.
+//! Each acquire creates an ephemeral sequential node below the lock's name. The node with the lowest sequence number holds the
+//! lock; each other waiter watches only the node before its own, so a release wakes one waiter. Because each acquire has its
+//! own node, two tasks of one keeper exclude each other.
 //!
 //! ```text
 //! <chroot>/lockkeeper/locks/<lock>/<claim>_<session>_<id>_<sequence>
 //! ```
 //!
-//! The id is random, chosen before the node is created. If the answer to the create is lost, the node is found by its id
-//! after the connection is back: it is taken over, or removed. A lock's own node is a container, which ZooKeeper removes
-//! by itself some time after the last entry: names leave no garbage.
+//! The ID is random and chosen before the node is created. If the answer to the create is lost, the node is found by its ID
+//! after the reconnect, and used or removed. The parent node of a lock is a container, which ZooKeeper removes some time after
+//! its last entry, so unused names need no space.
 //!
 //! # The token
 //!
-//! The czxid of the entry's node: the number of the transaction that created it, from the one log of all writes. It
-//! rises over restarts and new leaders (the upper half is the leader's epoch).
+//! The czxid of the entry's node: the ID of the transaction that created it. All writes have IDs from one sequence, which
+//! increases across restarts and leader changes (its upper half is the leader's epoch).
 //!
 //! # Whose clock decides
 //!
-//! The ZooKeeper leader's. It negotiates the time to live: between 2 and 20 ticks, 4 s to 40 s by default. A longer one
-//! is cut down to that; with a shorter one the guard ends when its user said, and the lock outlives a dead holder for
-//! ZooKeeper's minimum. The guard goes by its own clock, from when a renewal (a `sync`, which the leader answers) was
-//! sent.
+//! The ZooKeeper leader's. It negotiates the time to live: between 2 and 20 ticks, 4 s to 40 s by default. A longer one is
+//! reduced to the maximum. A shorter one is enforced by the guard only, and the lock of a crashed holder is kept for ZooKeeper's
+//! minimum. The guard uses its own clock, counted from when the renewal (a `sync`, which the leader answers) was sent.
 //!
-//! | ZooKeeper | here |
+//! | state of the session (Curator's names) | effect |
 //! |---|---|
-//! | SUSPENDED (connection lost) | the event `Jeopardy`: guards are in jeopardy, `check` refuses. Work in `run` goes on until the deadline, because until then nobody else can be let in |
-//! | RECONNECTED | a renewal at once, then the event `Recovered`: held again |
+//! | SUSPENDED (connection lost) | the event `Jeopardy`: guards are in jeopardy and `check` fails. Work under `run` continues until the deadline, because the lock cannot be granted to another client before that |
+//! | RECONNECTED | an immediate renewal, then the event `Recovered`: the guards hold again |
 //! | LOST, EXPIRED | the session and all its guards are lost |
 //!
 //! # What it does NOT promise
 //!
-//! That two clients never believe to hold the lock at once, although ZooKeeper's own recipe page says so. A paused
-//! holder does:
+//! That only one client at a time believes that it holds the lock, although the page of ZooKeeper's own recipe says so. A
+//! paused holder still believes so:
 //!
 //! ```text
-//! A          acquires (token 7) | paused ............................... | wakes, writes with 7: refused by the gate
+//! A          acquires (token 7) | paused ............................... | resumes, writes with 7: refused by the gate
 //! ZooKeeper                     |   session of A expires, node deleted   |
 //! B                             |         acquires (token 9), writes     |
 //! ```
 //!
-//! - A follower tells the leader of a client's life with a delay of up to half a tick. A renewal that was sent so late
-//!   that it arrives in that gap is answered although the session expires: again the token is the defence.
-//! - Lock-delay and several locks at once are not there.
-//! - A counted lock wakes all who wait at each release; exclusive and shared ones wake one.
+//! - A follower reports client activity to the leader with a delay of up to half a tick. A late renewal in this interval is
+//!   answered, although the session expires: then only the token protects the resource.
+//! - Lock-delay and several locks at once are not supported.
+//! - A release of a counted lock wakes all waiters; exclusive and shared locks wake one.
 
 mod lock;
 mod session;
@@ -58,7 +57,7 @@ use std::time::Duration;
 
 use zookeeper_client::{Acls, Error as ZkError};
 
-use self::session::{Link, Links};
+use self::session::{Connection, Connections};
 use super::runtime::sessions::{self, Entered, Opened, Recipe, SessionEngine, Ticket, Try};
 use super::runtime::{Failure, PageBuilder, Server, lock_state};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
@@ -67,7 +66,6 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-/// What ZooKeeper can and cannot promise.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     engine: "zookeeper",
     scheme: "zookeeper://",
@@ -94,12 +92,13 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 /// The engine's recipe.
 pub(crate) struct Zookeeper {
     hosts: Vec<String>,
+    /// `user:password`
     account: Option<String>,
-    /// Below it are the locks.
+    /// The parent of the nodes of all locks.
     root: String,
     owner: String,
     connect_timeout: Duration,
-    links: Links,
+    connections: Connections,
 }
 
 pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<SessionEngine<Zookeeper>, Error> {
@@ -114,37 +113,37 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<Session
         account,
         owner: options.owner.clone(),
         connect_timeout: options.connect_timeout,
-        links: Links::default(),
+        connections: Connections::default(),
     };
-    zookeeper.first_link(options.ttl).await?;
+    zookeeper.connect_first(options.ttl).await?;
     Ok(sessions::start(zookeeper, options))
 }
 
 impl Zookeeper {
-    /// Who may touch our nodes: whoever logged in as we did, or all.
+    /// The ACLs of our nodes: only the same user, or everybody without a login.
     fn acls(&self) -> Acls<'static> {
         if self.account.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// What an error of ZooKeeper means.
+    /// Converts an error of ZooKeeper.
     fn failed(&self, error: &ZkError) -> Failure {
         match error {
             ZkError::SessionExpired | ZkError::SessionMoved | ZkError::ClientClosed => Failure::Gone,
             ZkError::NoAuth => Failure::Refused(Error::Forbidden(
                 format!(
-                    "{} does not let us write below {}: log in with zookeeper://user:password@host:port, or change the rights",
+                    "{} denies access to nodes below {}: log in with zookeeper://user:password@host:port, or change the ACLs",
                     self.address(),
                     self.root
                 )
                 .into(),
             )),
             ZkError::AuthFailed => Failure::Refused(Error::Unauthenticated(
-                format!("{} refuses this user or password", self.address()).into(),
+                format!("{} rejects the user or the password: check the URL", self.address()).into(),
             )),
             ZkError::QuotaExceeded => Failure::Refused(Error::Limit(
-                format!("a quota of {} is reached: raise it, or use fewer locks", self.address()).into(),
+                format!("a quota of {} is exhausted: increase it, or use fewer locks", self.address()).into(),
             )),
-            ZkError::BadArguments(why) => Failure::Refused(Error::invalid(format!("ZooKeeper cannot do this: {why}"))),
+            ZkError::BadArguments(why) => Failure::Refused(Error::invalid(format!("ZooKeeper rejects the request: {why}"))),
             other => Failure::unreachable(other.to_string()),
         }
     }
@@ -185,44 +184,49 @@ impl Server for Zookeeper {
     }
 
     async fn close(&self) {
-        self.links.close_spare().await;
+        self.connections.close_spare().await;
     }
 }
 
 impl Recipe for Zookeeper {
-    type Session = Arc<Link>;
+    type Session = Arc<Connection>;
 
-    async fn open(&self, ttl: Duration, _: Duration) -> Result<Opened<Arc<Link>>, Failure> {
-        self.open_link(ttl).await
+    async fn open(&self, ttl: Duration, _: Duration) -> Result<Opened<Arc<Connection>>, Failure> {
+        self.open_session(ttl).await
     }
 
-    async fn renew(&self, link: &Arc<Link>) -> Result<(), Failure> {
-        let client = link.client()?;
+    async fn renew(&self, connection: &Arc<Connection>) -> Result<(), Failure> {
+        let client = connection.client()?;
         client.sync(&self.root).await.map_err(|error| self.failed(&error))
     }
 
-    async fn suspended(&self, link: &Arc<Link>) {
-        link.alarmed().await;
+    async fn suspended(&self, connection: &Arc<Connection>) {
+        connection.interrupted().await;
     }
 
-    async fn close_session(&self, link: &Arc<Link>) -> Result<(), Failure> {
-        link.close().await;
+    async fn close_session(&self, connection: &Arc<Connection>) -> Result<(), Failure> {
+        connection.close().await;
         Ok(())
     }
 
-    async fn enter(&self, link: &Arc<Link>, ticket: &Ticket, mode: Try) -> Result<Entered, Failure> {
-        self.enter_queue(&link.client()?, ticket, mode).await
+    async fn enter(
+        &self,
+        connection: &Arc<Connection>,
+        ticket: &Ticket,
+        mode: Try,
+    ) -> Result<Entered, Failure> {
+        self.enter_queue(&connection.client()?, ticket, mode).await
     }
 
-    async fn wait(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<Option<u64>, Failure> {
-        self.wait_for_turn(&link.client()?, ticket).await
+    async fn wait(&self, connection: &Arc<Connection>, ticket: &Ticket) -> Result<Option<u64>, Failure> {
+        self.wait_for_turn(&connection.client()?, ticket).await
     }
 
-    async fn leave(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<bool, Failure> {
-        self.leave_queue(&link.client()?, ticket).await
+    async fn leave(&self, connection: &Arc<Connection>, ticket: &Ticket) -> Result<bool, Failure> {
+        self.leave_queue(&connection.client()?, ticket).await
     }
 
-    async fn taken_away(&self, link: &Arc<Link>, ticket: &Ticket) -> Result<(), Failure> {
-        self.wait_for_loss(&link.client()?, ticket).await
+    async fn taken_away(&self, connection: &Arc<Connection>, ticket: &Ticket) -> Result<(), Failure> {
+        self.wait_for_loss(&connection.client()?, ticket).await
     }
 }

@@ -1,4 +1,4 @@
-//! A session of ZooKeeper is a connection that survives its breaks.
+//! Sessions. The client library reconnects, so a session survives the loss of its TCP connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,17 +12,21 @@ use crate::engines::runtime::Failure;
 use crate::engines::runtime::sessions::Opened;
 use crate::error::Error;
 
-/// How long we wait for the end of a session to be heard of.
-const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// The timeout of waiting until ZooKeeper has closed a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of a TCP connection that checks whether a server is listening.
+const LISTEN_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time to live of a session that is opened only to read.
+const READER_TTL: Duration = Duration::from_secs(10);
 
-/// A session. Dropping the last handle on its client ends it in ZooKeeper.
-pub(crate) struct Link {
+/// The connection of a session. Dropping the last handle to its client ends the session in ZooKeeper.
+pub(crate) struct Connection {
     client: Mutex<Option<Client>>,
 }
 
-impl Link {
-    fn new(client: Client) -> Arc<Link> {
-        Arc::new(Link { client: Mutex::new(Some(client)) })
+impl Connection {
+    fn new(client: Client) -> Arc<Connection> {
+        Arc::new(Connection { client: Mutex::new(Some(client)) })
     }
 
     pub(super) fn client(&self) -> Result<Client, Failure> {
@@ -34,7 +38,7 @@ impl Link {
     }
 
     /// Resolves when the connection is lost or the session has ended.
-    pub(super) async fn alarmed(&self) {
+    pub(super) async fn interrupted(&self) {
         let Ok(client) = self.client() else { return };
         let mut watcher = client.state_watcher();
         drop(client);
@@ -49,26 +53,28 @@ impl Link {
         let Some(client) = client else { return };
         let mut watcher = client.state_watcher();
         drop(client);
-        let _ = tokio::time::timeout(CLOSE_WAIT, async { while !watcher.changed().await.is_terminated() {} })
-            .await;
+        let _ =
+            tokio::time::timeout(CLOSE_TIMEOUT, async { while !watcher.changed().await.is_terminated() {} })
+                .await;
     }
 }
 
-/// The link that was opened first: taken by the first session of its time to live, and used to read.
+/// The spare connection: opened first, used to read, and used by the first session with the same time to live.
 #[derive(Default)]
-pub(super) struct Links {
+pub(super) struct Connections {
     spare: Mutex<Option<Spare>>,
 }
 
 struct Spare {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     ttl: Duration,
+    /// When the request that opened it was sent.
     sent: Moment,
-    /// Nobody has taken it for a session.
+    /// No session uses it.
     is_free: bool,
 }
 
-impl Links {
+impl Connections {
     fn spare(&self) -> std::sync::MutexGuard<'_, Option<Spare>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,45 +82,49 @@ impl Links {
     pub(super) async fn close_spare(&self) {
         let spare = self.spare().take();
         if let Some(spare) = spare {
-            spare.link.close().await;
+            spare.connection.close().await;
         }
     }
 }
 
 impl Zookeeper {
-    /// Opens the first link: says in plain words why not.
-    pub(super) async fn first_link(&self, ttl: Duration) -> Result<(), Error> {
+    /// Opens the first connection. If this fails, the error says whether a server is listening.
+    pub(super) async fn connect_first(&self, ttl: Duration) -> Result<(), Error> {
         let sent = Moment::now();
-        let why = match self.dial(ttl).await {
-            Ok(link) => {
-                *self.links.spare() = Some(Spare { link, ttl, sent, is_free: true });
+        let why = match self.connect(ttl).await {
+            Ok(connection) => {
+                *self.connections.spare() = Some(Spare { connection, ttl, sent, is_free: true });
                 return Ok(());
             }
             Err(Failure::Refused(error)) => return Err(error),
             Err(Failure::Unreachable(why)) => why.to_string(),
             Err(Failure::Gone) => "the session ended at once".to_owned(),
         };
-        // The client says no more than that; a plain connection says whether anybody is there.
-        let mut somebody = false;
+        // The client's errors do not tell whether a server is listening; a plain TCP connection does.
+        let mut is_listening = false;
         let mut reasons = Vec::new();
         for host in &self.hosts {
-            match tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(host)).await {
-                Ok(Ok(_)) => somebody = true,
+            match tokio::time::timeout(LISTEN_CHECK_TIMEOUT, TcpStream::connect(host)).await {
+                Ok(Ok(_)) => is_listening = true,
                 Ok(Err(error)) => reasons.push(format!("{host}: {error}")),
                 Err(_) => reasons.push(format!("{host}: no answer")),
             }
         }
-        Err(Error::unavailable(if somebody {
+        Err(Error::unavailable(if is_listening {
             format!(
-                "somebody listens at {}, but opens no ZooKeeper session ({why}): is it ZooKeeper, and has it a quorum?",
+                "failed to open a ZooKeeper session at {} ({why}), although a server is listening: check that it is ZooKeeper, \
+                 and that it has a quorum",
                 self.hosts.join(", ")
             )
         } else {
-            format!("no ZooKeeper answers ({}): is it running, and is the port right?", reasons.join("; "))
+            format!(
+                "failed to connect to ZooKeeper ({}): check that it is running, and that the port is right",
+                reasons.join("; ")
+            )
         }))
     }
 
-    async fn dial(&self, ttl: Duration) -> Result<Arc<Link>, Failure> {
+    async fn connect(&self, ttl: Duration) -> Result<Arc<Connection>, Failure> {
         let mut connector = Client::connector().with_session_timeout(ttl).with_fail_eagerly();
         if let Some(account) = &self.account {
             connector = connector.with_auth("digest", account.as_bytes());
@@ -132,56 +142,57 @@ impl Zookeeper {
             Err(_) => return Err(Failure::unreachable(format!("no session within {timeout:?}"))),
         };
         let options = CreateMode::Persistent.with_acls(self.acls());
-        let made = tokio::time::timeout(timeout, client.mkdir(&self.root, &options)).await;
-        match made {
-            Ok(Ok(())) => Ok(Link::new(client)),
+        let created = tokio::time::timeout(timeout, client.mkdir(&self.root, &options)).await;
+        match created {
+            Ok(Ok(())) => Ok(Connection::new(client)),
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => Err(Failure::unreachable(format!("no answer within {timeout:?}"))),
         }
     }
 
-    pub(super) async fn open_link(&self, ttl: Duration) -> Result<Opened<Arc<Link>>, Failure> {
-        let spare = match &mut *self.links.spare() {
-            // One that was not used for a while may be about to expire, by the clock that its user goes by.
+    pub(super) async fn open_session(&self, ttl: Duration) -> Result<Opened<Arc<Connection>>, Failure> {
+        let spare = match &mut *self.connections.spare() {
+            // An older one is not used, because it may be about to expire.
             Some(spare)
                 if spare.is_free
                     && spare.ttl == ttl
-                    && spare.link.is_usable()
+                    && spare.connection.is_usable()
                     && Moment::now().since(spare.sent) < ttl / 2 =>
             {
                 spare.is_free = false;
-                Some(Arc::clone(&spare.link))
+                Some(Arc::clone(&spare.connection))
             }
             _ => None,
         };
-        let link = match spare {
-            Some(link) => {
-                // It counts from now: the session must be alive now.
-                link.client()?.sync(&self.root).await.map_err(|error| self.failed(&error))?;
-                link
+        let connection = match spare {
+            Some(connection) => {
+                // The caller counts the time to live from now, so this renews the session.
+                connection.client()?.sync(&self.root).await.map_err(|error| self.failed(&error))?;
+                connection
             }
-            None => self.dial(ttl).await?,
+            None => self.connect(ttl).await?,
         };
-        let client = link.client()?;
+        let client = connection.client()?;
         let id = format!("{:016x}", client.session_id().0);
-        // A longer time to live than ZooKeeper allows is cut down.
+        // ZooKeeper reduces a time to live above its maximum.
         let ttl = ttl.min(client.session_timeout());
-        Ok(Opened { id, session: link, ttl })
+        Ok(Opened { id, session: connection, ttl })
     }
 
-    /// A client to read with.
+    /// A client for reads.
     pub(super) async fn reader(&self) -> Result<Client, Failure> {
-        if let Some(spare) = &*self.links.spare()
-            && spare.link.is_usable()
+        if let Some(spare) = &*self.connections.spare()
+            && spare.connection.is_usable()
         {
-            return spare.link.client();
+            return spare.connection.client();
         }
-        let (ttl, sent) = (Duration::from_secs(10), Moment::now());
-        let link = self.dial(ttl).await?;
-        let client = link.client();
-        let old = self.links.spare().replace(Spare { link, ttl, sent, is_free: true });
+        let sent = Moment::now();
+        let connection = self.connect(READER_TTL).await?;
+        let client = connection.client();
+        let spare = Spare { connection, ttl: READER_TTL, sent, is_free: true };
+        let old = self.connections.spare().replace(spare);
         if let Some(old) = old.filter(|old| old.is_free) {
-            old.link.close().await;
+            old.connection.close().await;
         }
         client
     }

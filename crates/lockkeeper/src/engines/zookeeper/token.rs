@@ -1,4 +1,4 @@
-//! Nodes and what they say: the token is the czxid of an entry's node.
+//! Nodes and their names. The token is the czxid of an entry's node.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::engines::runtime::sessions::Ticket;
 use crate::engines::runtime::{Claim, Failure, QueueEntry, Server, escape, unescape, wall_clock};
 use crate::engines::weak_spots::clock_off;
 
-/// An entry, read from its name.
+/// An entry of a queue, parsed from the name of its node.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// `None` for a node that is none of ours.
+    /// `None` for a node that is not an entry.
     pub(super) fn parse(name: &str) -> Option<Entry> {
         let mut parts = name.split('_');
         let claim = parts.next()?.parse().ok()?;
@@ -32,45 +32,45 @@ impl Entry {
     }
 }
 
-/// In order of their sequence numbers, which wrap around after 2^31.
-pub(super) fn in_order(names: &[String]) -> Vec<Entry> {
+/// The entries among the names, in order of their sequence numbers, which wrap around after 2^31.
+pub(super) fn sorted_entries(names: &[String]) -> Vec<Entry> {
     let mut entries: Vec<Entry> = names.iter().filter_map(|name| Entry::parse(name)).collect();
     entries.sort_unstable_by(|a, b| a.sequence.wrapping_sub(b.sequence).cmp(&0));
     entries
 }
 
 impl Zookeeper {
-    /// The node below which the entries of a lock are.
-    pub(super) fn folder(&self, lock: &str) -> String {
+    /// The parent node of a lock's entries.
+    pub(super) fn parent(&self, lock: &str) -> String {
         format!("{}/{}", self.root, escape(lock))
     }
 
-    /// The path of an entry but for its sequence number.
+    /// The path of an entry without its sequence number.
     pub(super) fn entry_prefix(&self, client: &Client, ticket: &Ticket) -> String {
-        let folder = self.folder(&ticket.lock);
-        format!("{folder}/{}_{:016x}_{}_", ticket.claim, client.session_id().0, ticket.id)
+        let parent = self.parent(&ticket.lock);
+        format!("{parent}/{}_{:016x}_{}_", ticket.claim, client.session_id().0, ticket.id)
     }
 
-    /// Who it is, for people to read.
+    /// The data of an entry's node: its owner.
     pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
         ticket.signed(&self.owner).into_bytes()
     }
 
     /// The entries of a lock, in order; none if there is no such lock.
     pub(super) async fn entries(&self, client: &Client, lock: &str) -> Result<Vec<Entry>, Failure> {
-        match client.list_children(&self.folder(lock)).await {
-            Ok(names) => Ok(in_order(&names)),
+        match client.list_children(&self.parent(lock)).await {
+            Ok(names) => Ok(sorted_entries(&names)),
             Err(ZkError::NoNode) => Ok(Vec::new()),
             Err(error) => Err(self.failed(&error)),
         }
     }
 
     pub(super) async fn read_queue(&self, client: &Client, lock: &str) -> Result<Vec<QueueEntry>, Failure> {
-        // A follower may be behind: first let it catch up.
+        // The server may be a follower that lags: `sync` lets it catch up.
         client.sync(&self.root).await.map_err(|error| self.failed(&error))?;
         let entries = self.entries(client, lock).await?;
-        let folder = self.folder(lock);
-        let paths: Vec<String> = entries.iter().map(|entry| format!("{folder}/{}", entry.name)).collect();
+        let parent = self.parent(lock);
+        let paths: Vec<String> = entries.iter().map(|entry| format!("{parent}/{}", entry.name)).collect();
         let read = join_all(paths.iter().map(|path| client.get_data(path))).await;
         let mut queue = Vec::with_capacity(entries.len());
         for (entry, read) in entries.into_iter().zip(read) {
@@ -108,7 +108,10 @@ impl Zookeeper {
         if members < 3 {
             findings.push(Finding::new(
                 "single-node",
-                format!("the ensemble has {} server(s): one that fails stops all locks", members.max(1)),
+                format!(
+                    "the ensemble has {} server(s): the failure of one makes all locks unavailable",
+                    members.max(1)
+                ),
                 "run three or five ZooKeeper servers",
             ));
         }
@@ -116,13 +119,13 @@ impl Zookeeper {
         Ok(findings)
     }
 
-    /// The leader's clock: when a node was created, by it.
+    /// The leader's clock, from the creation time of a new node.
     async fn clock(&self, client: &Client) -> Result<SystemTime, Failure> {
         let prefix = format!("{}/clock-", self.root.trim_end_matches("/locks"));
         let options = CreateMode::EphemeralSequential.with_acls(self.acls());
         let created = client.create(&prefix, &[], &options).await;
         let (stat, sequence) = created.map_err(|error| self.failed(&error))?;
-        // If this fails, it goes with the session.
+        // If this fails, the node is removed with the session.
         let _ = client.delete(&format!("{prefix}{sequence}"), None).await;
         Ok(SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0).cast_unsigned()))
     }
