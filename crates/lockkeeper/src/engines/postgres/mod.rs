@@ -1,40 +1,46 @@
-//! Advisory locks of PostgreSQL.
+//! Locks in PostgreSQL: advisory locks.
 //!
-//! **Recipe.** A name becomes a number of 64 bits (`hashtextextended(name, 0)`, so that `psql` can take the same lock), and
-//! the name is stored beside the number: a collision is an error, never a shared lock.
+//! # The recipe
 //!
-//! - *Session level*, the default: `pg_advisory_lock` on a connection that is dedicated to this holder and watched. Its
-//!   loss is the loss of the lock, and the other way round: `idle_session_timeout` makes the server end a connection
-//!   that was silent for a time to live, so a holder that is paused loses its lock as with every other engine.
-//! - *Transaction level*, `?level=transaction`: `pg_advisory_xact_lock` in a transaction that stays open while it is held.
-//!   This is right behind a pooler in transaction mode. A transaction that stays open for hours keeps the server from
-//!   cleaning up: use it for short work.
+//! The key of a lock is a 64-bit hash of its name (`hashtextextended(name, 0)`, so that `psql` can take the same lock). The name
+//! is stored with the key in a table, so a hash collision is an error and never one lock for two names.
 //!
-//! Waiting is done in the server's own queue; of all who wait in a keeper, one waits there.
+//! - *Session level*, the default: `pg_advisory_lock` on a connection dedicated to this holder. If the connection is lost, the
+//!   lock is lost. `idle_session_timeout` makes the server close a connection that is idle for a time to live, so a paused
+//!   holder loses its lock, as with every other engine.
+//! - *Transaction level*, `?level=transaction`: `pg_advisory_xact_lock` in a transaction that is open while the lock is held.
+//!   It works behind a pooler in transaction mode. A long transaction blocks vacuum: use this level for short work.
 //!
-//! What a leader stands for is a row of a table, with its token: it counts while the holder has that token. At
-//! transaction level there are no elections, because nobody else would see the row before the transaction ends.
+//! Waiters use the server's own queue, one connection for each keeper.
 //!
-//! **Token.** `nextval` of a sequence in the same database, drawn in the statement that takes the lock: see `token.rs`.
+//! The value of an elected leader is a row in a table, with the leader's token, and is valid while the holder has this token.
+//! There are no elections at transaction level, because the row would be invisible to others until the transaction ends.
 //!
-//! **Whose clock.** The server's; the holder's own, counted from when it sent the last statement, ends earlier.
+//! # The token
 //!
-//! **What it does NOT promise.**
-//! - A fail-over to a standby that was not synchronous forgets the last numbers of the sequence, and all locks at once:
+//! `nextval` of a sequence in the same database, drawn by the statement that takes the lock: see `token.rs`.
+//!
+//! # Whose clock decides
+//!
+//! The server's. The guard uses the holder's clock, counted from when the last statement was sent, and ends earlier.
+//!
+//! # What it does NOT promise
+//!
+//! That a fail-over to an asynchronous standby keeps the latest tokens. It also releases all locks:
 //!
 //! ```text
 //!  A          primary            standby              B
 //!  |--take--->| token 41
-//!  |<-- 41 ---|  . . . not yet copied: 40 . . .
+//!  |<-- 41 ---|  . . . not yet replicated: 40 . . .
 //!  |          X crash
 //!  |                             promoted: no locks, token 40
 //!  |                             |<--------take-------|
-//!  |                             |--------- 41 ------>|   the same number twice
+//!  |                             |--------- 41 ------>|   the same token twice
 //! ```
 //!
-//!   Set `synchronous_standby_names`, or fence by more than the number.
-//! - Before PostgreSQL 14 there is no `idle_session_timeout`: a paused holder keeps its lock until its connection breaks.
-//! - Behind a pooler in transaction mode, session level is refused: the pooler would hand the lock to others.
+//! - Set `synchronous_standby_names`, or compare more than the token at the resource.
+//! - Before PostgreSQL 14 there is no `idle_session_timeout`: a paused holder keeps its lock until its connection is lost.
+//! - Behind a pooler in transaction mode, session level is refused, because the pooler would pass the lock on to other clients.
 
 mod lock;
 mod pooler;
@@ -80,17 +86,17 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ttl_max: Duration::from_millis(lockkeeper_core::limits::TTL_MS_MAX),
 };
 
-/// What a transaction writes, others see at its end: nobody would know who leads.
-const IN_TRANSACTIONS: Capabilities = Capabilities { elections: false, ..CAPABILITIES };
+/// Without elections: the value of a leader would be invisible to others until its transaction ends.
+const TRANSACTION_CAPABILITIES: Capabilities = Capabilities { elections: false, ..CAPABILITIES };
 
-/// What a lock belongs to.
+/// The owner of an advisory lock: the session, or the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Session,
     Transaction,
 }
 
-/// Locks in a database.
+/// Locks in a PostgreSQL database.
 pub(crate) struct PostgresStore {
     sessions: Sessions,
     owner: String,
@@ -102,16 +108,16 @@ pub(crate) async fn connect(url: ServerUrl, options: &Options) -> Result<LeaseEn
         Some("transaction") => Level::Transaction,
         Some(other) => {
             return Err(Error::invalid(format!(
-                "level={other} is not possible: write level=session or level=transaction"
+                "\"{other}\" is not a level: write level=session or level=transaction"
             )));
         }
     };
     let sessions = Sessions::connect(&url, level, options).await?;
-    if level == Level::Session && pooler::is_in_between(&sessions).await? {
+    if level == Level::Session && pooler::is_detected(&sessions).await? {
         return Err(pooler::refused());
     }
-    token::set_up(&sessions).await?;
-    // The server cuts names of connections at 63 bytes; only letters that cannot be cut in half are sent.
+    token::create_schema(&sessions).await?;
+    // The server truncates application names to 63 bytes: ASCII characters cannot be cut in half.
     let owner = options.owner.chars().filter(char::is_ascii_graphic).collect();
     Ok(leases::start(PostgresStore { sessions, owner }, options))
 }
@@ -120,7 +126,7 @@ impl Server for PostgresStore {
     fn capabilities(&self) -> &'static Capabilities {
         match self.sessions.level {
             Level::Session => &CAPABILITIES,
-            Level::Transaction => &IN_TRANSACTIONS,
+            Level::Transaction => &TRANSACTION_CAPABILITIES,
         }
     }
 
@@ -167,7 +173,7 @@ impl Recipe for PostgresStore {
         Ok(lock::release(&self.sessions, lease).await?)
     }
 
-    /// A take that was given up has closed its connection.
+    /// There is nothing to do: a take that was dropped has closed its connection.
     async fn roll_back(&self, _request: &AcquireRequest, _owner: &OwnerId) -> Result<(), Failure> {
         Ok(())
     }
@@ -180,22 +186,26 @@ impl PostgresStore {
             "SELECT extract(epoch FROM clock_timestamp())::bigint, current_setting('synchronous_commit'),
             current_setting('fsync'), pg_is_in_recovery(),
             (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async')";
-        let row = self.sessions.soon(session.client.query_typed_one(sql, &[])).await?;
+        let row = self.sessions.with_timeout(session.client.query_typed_one(sql, &[])).await?;
         self.sessions.put_back(&session);
         let address = &self.sessions.address;
         let mut findings = Vec::new();
         if self.sessions.version < HAS_IDLE_SESSION_TIMEOUT && self.sessions.level == Level::Session {
             findings.push(Finding::new(
                 "no-idle-session-timeout",
-                format!("PostgreSQL at {address} is older than 14: a holder that is paused keeps its lock"),
+                format!(
+                    "PostgreSQL at {address} is older than 14 and has no idle_session_timeout: a paused holder keeps its lock"
+                ),
                 "upgrade, or use ?level=transaction",
             ));
         }
-        if self.sessions.level == Level::Transaction && pooler::is_in_between(&self.sessions).await? {
+        if self.sessions.level == Level::Transaction && pooler::is_detected(&self.sessions).await? {
             findings.push(Finding::new(
                 "pooler",
-                format!("a pooler in transaction mode answers at {address}: each lock keeps one of its connections"),
-                "make its pool larger than the number of locks held at a time, or connect to PostgreSQL itself",
+                format!(
+                    "the server at {address} is a pooler in transaction mode: each held lock occupies one connection of its pool"
+                ),
+                "make the pool larger than the number of locks held at a time, or connect to PostgreSQL directly",
             ));
         }
         let theirs = UNIX_EPOCH + Duration::from_secs(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0));
@@ -203,21 +213,26 @@ impl PostgresStore {
         if row.get::<_, &str>(1) == "off" || row.get::<_, &str>(2) == "off" {
             findings.push(Finding::new(
                 "no-persistence",
-                format!("PostgreSQL at {address} answers before it has written (synchronous_commit or fsync is off): after a crash a token can be given again"),
-                "set both to on",
+                format!(
+                    "PostgreSQL at {address} answers before its writes are on disk (synchronous_commit or fsync is off): after a \
+                     crash, a token can be issued twice"
+                ),
+                "set synchronous_commit and fsync to on",
             ));
         }
         if row.get::<_, bool>(3) {
             findings.push(Finding::new(
                 "replica",
-                format!("PostgreSQL at {address} is a standby: it takes no locks"),
-                "name its primary",
+                format!("PostgreSQL at {address} is a standby, which cannot grant locks"),
+                "connect to its primary",
             ));
         }
         if row.get::<_, i64>(4) > 0 {
             findings.push(Finding::new(
                 "asynchronous-replicas",
-                format!("PostgreSQL at {address} has standbys that follow it with a delay: after a fail-over a token can be given again"),
+                format!(
+                    "PostgreSQL at {address} has asynchronous standbys: after a fail-over, a token can be issued twice"
+                ),
                 "set synchronous_standby_names",
             ));
         }

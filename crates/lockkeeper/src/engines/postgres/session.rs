@@ -1,5 +1,4 @@
-//! Connections. A lock at session level belongs to its connection: it is dedicated to one holder, watched, and its loss
-//! is the loss of the lock.
+//! Connections. A session-level lock belongs to its connection: each holder has its own, and loses the lock with it.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,14 +20,16 @@ use crate::error::{Error, Loss};
 use crate::options::Options;
 use crate::url::ServerUrl;
 
-/// Connections of one keeper, for holders, waiters and idle ones.
+/// The limit of connections of a keeper: of holders, of waiters, and idle ones.
 const CONNECTIONS_MAX: usize = 200;
-/// Idle ones that are kept for the next acquire.
+/// The limit of idle connections, which are kept for later acquires.
 const IDLE_MAX: usize = 16;
-/// From this version on a session can be given an end when it is idle: before, a holder that is paused keeps its lock.
+/// The timeout of cancelling a wait in the server's queue.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first version with `idle_session_timeout`. In earlier ones, a paused holder keeps its lock.
 pub(super) const HAS_IDLE_SESSION_TIMEOUT: u32 = 140_000;
 
-/// How to get connections, and those that nobody uses now.
+/// The connections of a keeper: opens them, and keeps idle ones.
 pub(super) struct Sessions {
     config: Config,
     pub(super) address: String,
@@ -36,23 +37,23 @@ pub(super) struct Sessions {
     pub(super) version: u32,
     timeout: Duration,
     idle: Mutex<Vec<Arc<Session>>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// One connection.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// Ends the task that owns the socket, and with it the connection.
+    /// The task that owns the socket. Aborting it closes the connection.
     task: AbortHandle,
-    /// The deadline of what it holds: told when the connection is lost.
-    holder: Arc<Mutex<Option<Arc<Deadline>>>>,
-    /// Statements that the server has read already, by their text. There are few.
+    /// The deadline of the held lock, which is marked as lost when the connection is lost.
+    deadline: Arc<Mutex<Option<Arc<Deadline>>>>,
+    /// Prepared statements by their text. There are few.
     prepared: Mutex<Vec<(String, Statement)>>,
-    /// A statement that may wait for long is under way.
+    /// A statement is waiting in the server's queue.
     waiting: std::sync::atomic::AtomicBool,
-    /// Where the connection was opened. It may be dropped on a thread without a runtime.
+    /// The runtime that the connection was opened on, because it may be dropped on a thread without one.
     runtime: Handle,
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Sessions {
@@ -64,24 +65,24 @@ impl Sessions {
             version: 0,
             timeout: options.request_timeout,
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         };
-        let session = sessions.first(options.connect_timeout).await?;
+        let session = sessions.open_first(options.connect_timeout).await?;
         let version: String =
-            one_value(&session.client, "SHOW server_version_num").await?.unwrap_or_default();
+            first_value(&session.client, "SHOW server_version_num").await?.unwrap_or_default();
         sessions.version = version.parse().unwrap_or(0);
         Ok(sessions)
     }
 
-    /// Tries until the server answers or the time is over.
-    async fn first(&self, limit: Duration) -> Result<Session, Error> {
+    /// Opens a connection, with retries until the server answers or the timeout has passed.
+    async fn open_first(&self, limit: Duration) -> Result<Session, Error> {
         let until = Moment::now().plus(limit);
         let mut attempt = 0;
         loop {
             let error = match tokio::time::timeout(until.since(Moment::now()), self.open()).await {
                 Ok(Ok(session)) => return Ok(session),
                 Ok(Err(error)) => error,
-                Err(_) => self.silent(),
+                Err(_) => self.no_answer(),
             };
             attempt += 1;
             let pause = backoff::pause(attempt);
@@ -92,44 +93,45 @@ impl Sessions {
         }
     }
 
-    pub(super) fn silent(&self) -> Error {
+    pub(super) fn no_answer(&self) -> Error {
         Error::unavailable(format!(
-            "PostgreSQL at {} does not answer in time: look whether it runs and can be reached",
+            "PostgreSQL at {} did not answer in time: check that it is running and reachable",
             self.address
         ))
     }
 
-    /// A connection of its own.
+    /// Opens a connection.
     pub(super) async fn open(&self) -> Result<Session, Error> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             Error::Limit(smol_str::format_smolstr!(
-                "{CONNECTIONS_MAX} connections to PostgreSQL are in use: each lock that is held has one; hold fewer at a time"
+                "all {CONNECTIONS_MAX} connections to PostgreSQL are in use, one for each held lock: hold fewer locks at a time"
             ))
         })?;
-        let (client, connection) = self.config.connect(NoTls).await.map_err(|error| self.told(&error))?;
-        let holder: Arc<Mutex<Option<Arc<Deadline>>>> = Arc::default();
-        let of_task = Arc::clone(&holder);
+        let (client, connection) =
+            self.config.connect(NoTls).await.map_err(|error| self.convert_error(&error))?;
+        let deadline: Arc<Mutex<Option<Arc<Deadline>>>> = Arc::default();
+        let task_deadline = Arc::clone(&deadline);
         let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to PostgreSQL is lost, and with it what it held");
+                tracing::debug!(%error, "lost a connection to PostgreSQL and the lock that it held");
             }
-            if let Some(deadline) = &*of_task.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(deadline) = &*task_deadline.lock().unwrap_or_else(PoisonError::into_inner) {
                 deadline.lose(Loss::SessionExpired);
             }
         });
         let waiting = false.into();
         let prepared = Mutex::default();
         let (task, runtime) = (task.abort_handle(), Handle::current());
-        let session = Session { client, task, holder, prepared, waiting, runtime, _place: Some(place) };
+        let session = Session { client, task, deadline, prepared, waiting, runtime, _permit: Some(permit) };
         if self.level == Level::Session && self.version >= HAS_IDLE_SESSION_TIMEOUT {
-            // A waiter whose process is gone must not stay in the queue.
-            let set_up = "SET client_connection_check_interval = '1s'";
-            session.client.batch_execute(set_up).await.map_err(|error| self.told(&error))?;
+            // Removes a waiter whose client has crashed from the queue.
+            let set = "SET client_connection_check_interval = '1s'";
+            session.client.batch_execute(set).await.map_err(|error| self.convert_error(&error))?;
         }
         Ok(session)
     }
 
-    /// An idle one, or a new one.
+    /// Takes an idle connection, or opens one.
     pub(super) async fn take(&self) -> Result<Arc<Session>, Error> {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -141,13 +143,13 @@ impl Sessions {
         }
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(session) => session.map(Arc::new),
-            Err(_) => Err(self.silent()),
+            Err(_) => Err(self.no_answer()),
         }
     }
 
-    /// It holds nothing any more.
+    /// Returns a connection that holds no lock.
     pub(super) fn put_back(&self, session: &Arc<Session>) {
-        session.hold(None);
+        session.set_deadline(None);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX && !session.client.is_closed() {
             idle.push(Arc::clone(session));
@@ -158,74 +160,73 @@ impl Sessions {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// A call that must be answered soon.
-    pub(super) async fn soon<T>(
+    /// Applies the request timeout.
+    pub(super) async fn with_timeout<T>(
         &self,
-        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
-        match tokio::time::timeout(self.timeout, call).await {
-            Ok(answer) => answer.map_err(|error| self.told(&error)),
-            Err(_) => Err(self.silent()),
+        match tokio::time::timeout(self.timeout, request).await {
+            Ok(answer) => answer.map_err(|error| self.convert_error(&error)),
+            Err(_) => Err(self.no_answer()),
         }
     }
 
-    /// The error in plain words, with the next step.
-    pub(super) fn told(&self, error: &tokio_postgres::Error) -> Error {
+    /// Converts an error of the client library, and adds the next step.
+    pub(super) fn convert_error(&self, error: &tokio_postgres::Error) -> Error {
         let address = &self.address;
-        let text = error.as_db_error().map_or_else(|| causes(error), |db| db.message().to_owned());
+        let text = error.as_db_error().map_or_else(|| with_causes(error), |db| db.message().to_owned());
         match error.code() {
             Some(code)
                 if *code == SqlState::INVALID_PASSWORD
                     || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
             {
                 Error::Unauthenticated(smol_str::format_smolstr!(
-                    "PostgreSQL at {address} wants to know who asks ({text}): write \
-                     postgres://user:password@host:port/database"
+                    "PostgreSQL at {address} rejects the login ({text}): check postgres://user:password@host:port/database"
                 ))
             }
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
                 Error::Forbidden(smol_str::format_smolstr!(
-                    "PostgreSQL at {address} does not allow it ({text}): have an administrator run {}",
+                    "PostgreSQL at {address} denies permission ({text}): have an administrator run {}",
                     super::token::GRANTS
                 ))
             }
             Some(code) if *code == SqlState::INVALID_CATALOG_NAME => Error::invalid(format!(
-                "PostgreSQL at {address}: {text}; name a database that exists: postgres://host:port/database"
+                "PostgreSQL at {address} rejects the database ({text}): use an existing one in postgres://host:port/database"
             )),
             Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => Error::unavailable(format!(
-                "PostgreSQL at {address} has no connection left ({text}): raise max_connections, or hold fewer locks"
+                "PostgreSQL at {address} has no free connection ({text}): increase max_connections, or hold fewer locks"
             )),
-            Some(_) => Error::unavailable(format!("PostgreSQL at {address} refuses: {text}")),
+            Some(_) => Error::unavailable(format!("PostgreSQL at {address} returned an error: {text}")),
             None if text.contains("password missing") || text.contains("missing password") => {
                 Error::Unauthenticated(smol_str::format_smolstr!(
-                    "PostgreSQL at {address} wants a password: write postgres://user:password@host:port/database"
+                    "PostgreSQL at {address} requires a password: write postgres://user:password@host:port/database"
                 ))
             }
             None if text.contains("unexpected message") || text.contains("invalid message") => {
                 Error::invalid(format!(
-                    "what answers at {address} does not speak as PostgreSQL does ({text}): look at the address and port"
+                    "the server at {address} does not speak the PostgreSQL protocol ({text}): check the address and the port"
                 ))
             }
             None => Error::unavailable(format!(
-                "PostgreSQL at {address} cannot be reached ({text}): look whether it runs, and whether it is PostgreSQL"
+                "failed to reach PostgreSQL at {address} ({text}): check that it is running, and that the address is PostgreSQL"
             )),
         }
     }
 }
 
 impl Session {
-    /// From now on the loss of this connection is the loss of that.
-    pub(super) fn hold(&self, deadline: Option<Arc<Deadline>>) {
-        let lost = deadline.is_some() && self.client.is_closed();
-        let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (true, Some(deadline)) = (lost, &deadline) {
+    /// Sets the deadline that is marked as lost when the connection is lost.
+    pub(super) fn set_deadline(&self, deadline: Option<Arc<Deadline>>) {
+        let is_lost = deadline.is_some() && self.client.is_closed();
+        let mut current = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (true, Some(deadline)) = (is_lost, &deadline) {
             deadline.lose(Loss::SessionExpired);
         }
-        *holder = deadline;
+        *current = deadline;
     }
 
-    /// A query with parameters that are all text. At session level the server reads its text once; behind a pooler each
-    /// statement may meet another process, so nothing can be kept there.
+    /// Runs a query whose parameters are all text. At session level, the statement is prepared once. At transaction level it is
+    /// not, because behind a pooler each transaction may run in another backend process.
     pub(super) async fn query(
         &self,
         level: Level,
@@ -237,8 +238,9 @@ impl Session {
                 parameters.iter().map(|parameter| (parameter as &(dyn ToSql + Sync), Type::TEXT)).collect();
             return self.client.query_typed_opt(sql, &typed).await;
         }
-        let known = self.prepared().iter().find(|(text, _)| text == sql).map(|(_, known)| known.clone());
-        let statement = match known {
+        let prepared =
+            self.prepared().iter().find(|(text, _)| text == sql).map(|(_, statement)| statement.clone());
+        let statement = match prepared {
             Some(statement) => statement,
             None => {
                 let types = vec![Type::TEXT; parameters.len()];
@@ -256,8 +258,8 @@ impl Session {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the connection: the server frees what it held.
-    pub(super) fn kill(&self) {
+    /// Closes the connection: the server releases the locks that it held.
+    pub(super) fn disconnect(&self) {
         self.task.abort();
     }
 
@@ -267,14 +269,14 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// A wait that was given up leaves the server's queue.
+    /// Removes a dropped wait from the server's queue.
     fn drop(&mut self) {
         if self.waiting.load(std::sync::atomic::Ordering::Acquire) {
             let cancel = self.client.cancel_token();
             let task = self.task.clone();
             self.runtime.spawn(async move {
                 let cancelled = cancel.cancel_query(NoTls);
-                let _ = tokio::time::timeout(Duration::from_secs(5), cancelled).await;
+                let _ = tokio::time::timeout(CANCEL_TIMEOUT, cancelled).await;
                 task.abort();
             });
             return;
@@ -283,8 +285,8 @@ impl Drop for Session {
     }
 }
 
-/// The text of an error with all that is behind it.
-fn causes(error: &dyn std::error::Error) -> String {
+/// The text of an error with those of its causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -294,10 +296,13 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The first value of the first row.
-pub(super) async fn one_value(client: &Client, query: &str) -> Result<Option<String>, Error> {
+/// Runs a query and returns the first value of the first row.
+pub(super) async fn first_value(client: &Client, query: &str) -> Result<Option<String>, Error> {
     let answer = client.simple_query(query).await.map_err(|error| {
-        Error::unavailable(format!("PostgreSQL does not answer \"{query}\": {}", causes(&error)))
+        Error::unavailable(format!(
+            "PostgreSQL failed to run \"{query}\" ({}): try again",
+            with_causes(&error)
+        ))
     })?;
     Ok(answer.iter().find_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
@@ -312,14 +317,16 @@ fn config(url: &ServerUrl, options: &Options) -> Result<Config, Error> {
         None | Some("disable" | "prefer") => config.ssl_mode(SslMode::Disable),
         Some(other) => {
             return Err(Error::unsupported(format!(
-                "sslmode={other} is not built into this version: put a TLS tunnel in front, and leave sslmode out"
+                "sslmode={other} (TLS) is not supported: use a TLS tunnel, and leave out sslmode"
             )));
         }
     };
     for host in &url.hosts {
         let (name, port) = host.rsplit_once(':').unwrap_or((host, "5432"));
         config.host(name.trim_start_matches('[').trim_end_matches(']'));
-        config.port(port.parse().map_err(|_| Error::invalid(format!("\"{port}\" is no port")))?);
+        config.port(port.parse().map_err(|_| {
+            Error::invalid(format!("\"{port}\" is not a port: write postgres://host:5432/database"))
+        })?);
     }
     config.user(url.user.as_deref().unwrap_or("postgres"));
     if let Some(password) = &url.password {
@@ -330,7 +337,7 @@ fn config(url: &ServerUrl, options: &Options) -> Result<Config, Error> {
     }
     config.application_name("lockkeeper");
     config.connect_timeout(options.connect_timeout);
-    // A server that is gone without a word is noticed, although nothing is sent.
+    // Detects a server that is gone without closing the connection, even if nothing is sent.
     config.keepalives_idle(Duration::from_secs(10));
     config.tcp_user_timeout(Duration::from_secs(30));
     Ok(config)

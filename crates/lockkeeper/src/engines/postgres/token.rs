@@ -1,19 +1,20 @@
-//! Tokens, names, and what leaders stand for: in tables of the same database.
+//! Tokens, names, and the values of leaders, in the schema `lockkeeper` of the same database.
 //!
-//! The token is a sequence: `nextval` is on disk before it is answered (PostgreSQL writes ahead by 32), so a crash skips
-//! numbers and repeats none. The names are a table, because an advisory lock has only a number of 64 bits: two names
-//! with the same number are found out when the second is used first, and refused.
+//! Tokens are drawn from a sequence. PostgreSQL logs sequence values 32 ahead before it returns one, so a crash skips values and
+//! repeats none. Names are stored in a table, because an advisory lock has only a 64-bit key: a second name with the same key is
+//! detected on its first use, and refused.
 
 use tokio_postgres::types::{ToSql, Type};
 
 use super::session::Sessions;
 use crate::error::Error;
 
-/// What an administrator has to run if the user may not create anything.
+/// The statement for an administrator if the user must not create the schema.
 pub(super) const GRANTS: &str = "CREATE SCHEMA lockkeeper AUTHORIZATION the_user";
 
-/// `CREATE SCHEMA IF NOT EXISTS` wants the right to create one even where it exists: then an administrator's would not help.
-const SET_UP: &str = "
+/// `CREATE SCHEMA IF NOT EXISTS` requires the privilege to create schemas even if the schema exists, so it would fail after an
+/// administrator has created it.
+const CREATE_SCHEMA: &str = "
     BEGIN;
     SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper: set up', 0));
     DO $$ BEGIN IF to_regnamespace('lockkeeper') IS NULL THEN CREATE SCHEMA lockkeeper; END IF; END $$;
@@ -22,20 +23,20 @@ const SET_UP: &str = "
     CREATE TABLE IF NOT EXISTS lockkeeper.leader (key bigint PRIMARY KEY, token bigint NOT NULL, value text NOT NULL);
     COMMIT";
 
-/// Makes sure that all of it is there.
-pub(super) async fn set_up(sessions: &Sessions) -> Result<(), Error> {
+/// Creates the schema unless it exists.
+pub(super) async fn create_schema(sessions: &Sessions) -> Result<(), Error> {
     let session = sessions.open().await?;
-    let there = "SELECT bool_and(to_regclass('lockkeeper.' || name) IS NOT NULL)
+    let exists = "SELECT bool_and(to_regclass('lockkeeper.' || name) IS NOT NULL)
         FROM unnest(ARRAY['token', 'name', 'leader']) AS name";
-    let query = session.client.query_typed_one(there, &[]);
-    let is_there: bool = sessions.soon(query).await?.get(0);
-    if !is_there {
-        sessions.soon(session.client.batch_execute(SET_UP)).await?;
+    let query = session.client.query_typed_one(exists, &[]);
+    let exists: bool = sessions.with_timeout(query).await?.get(0);
+    if !exists {
+        sessions.with_timeout(session.client.batch_execute(CREATE_SCHEMA)).await?;
     }
     Ok(())
 }
 
-/// The name is stored beside its number. Nothing happens if the number is taken.
+/// Stores a name with its key, unless a name has this key already.
 pub(super) async fn store_name(
     sessions: &Sessions,
     client: &tokio_postgres::Client,
@@ -43,10 +44,10 @@ pub(super) async fn store_name(
 ) -> Result<(), Error> {
     let insert =
         "INSERT INTO lockkeeper.name (key, name) VALUES (hashtextextended($1, 0), $1) ON CONFLICT DO NOTHING";
-    sessions.soon(client.execute_typed(insert, &[(&name, Type::TEXT)])).await.map(|_| ())
+    sessions.with_timeout(client.execute_typed(insert, &[(&name, Type::TEXT)])).await.map(|_| ())
 }
 
-/// What the holder stands for, for all to see. It counts while its token is that of the holder.
+/// Stores the value of a leader. It is valid while its token is that of the holder.
 pub(super) async fn store_value(
     sessions: &Sessions,
     client: &tokio_postgres::Client,
@@ -54,28 +55,28 @@ pub(super) async fn store_value(
     token: u64,
     value: &str,
 ) -> Result<(), Error> {
-    let insert = "INSERT INTO lockkeeper.leader AS known (key, token, value) VALUES (hashtextextended($1, 0), $2, $3)
-        ON CONFLICT (key) DO UPDATE SET token = excluded.token, value = excluded.value WHERE known.token < excluded.token";
+    let insert = "INSERT INTO lockkeeper.leader AS existing (key, token, value) VALUES (hashtextextended($1, 0), $2, $3)
+        ON CONFLICT (key) DO UPDATE SET token = excluded.token, value = excluded.value WHERE existing.token < excluded.token";
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&name, Type::TEXT), (&token.cast_signed(), Type::INT8), (&value, Type::TEXT)];
-    sessions.soon(client.execute_typed(insert, &parameters)).await.map(|_| ())
+    sessions.with_timeout(client.execute_typed(insert, &parameters)).await.map(|_| ())
 }
 
-/// What the holder with this token stands for, if it has said so.
+/// The value of the last leader and its token.
 pub(super) async fn stored_value(
     sessions: &Sessions,
     client: &tokio_postgres::Client,
     name: &str,
 ) -> Result<Option<(u64, String)>, Error> {
     let sql = "SELECT token, value FROM lockkeeper.leader WHERE key = hashtextextended($1, 0)";
-    let row = sessions.soon(client.query_typed_opt(sql, &[(&name, Type::TEXT)])).await?;
+    let row = sessions.with_timeout(client.query_typed_opt(sql, &[(&name, Type::TEXT)])).await?;
     Ok(row.map(|row| (row.get::<_, i64>(0).cast_unsigned(), row.get(1))))
 }
 
-/// Two names have the same number.
+/// The error for two names with the same key.
 pub(super) fn collision(name: &str, other: &str) -> Error {
     Error::invalid(format!(
-        "\"{name}\" and \"{other}\" have the same number of 64 bits in PostgreSQL, so they would be one lock: use another \
-         name for one of them"
+        "\"{name}\" and \"{other}\" have the same 64-bit key in PostgreSQL, so they would be one lock: use another name for \
+         one of them"
     ))
 }

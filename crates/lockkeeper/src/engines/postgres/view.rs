@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits: the server's own view of its locks.
+//! The view of a lock: its holders and waiters, from `pg_locks`.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ const LOCKS: &str = "
 
 pub(super) async fn who(sessions: &Sessions, lock: &str) -> Result<LockState, Error> {
     let session = sessions.take().await?;
-    let rows = sessions.soon(session.client.query_typed(LOCKS, &[(&lock, Type::TEXT)])).await?;
+    let rows = sessions.with_timeout(session.client.query_typed(LOCKS, &[(&lock, Type::TEXT)])).await?;
     let last = "SELECT last_value FROM lockkeeper.token WHERE is_called";
-    let last = sessions.soon(session.client.query_typed_opt(last, &[])).await?;
-    let stands_for = token::stored_value(sessions, &session.client, lock).await?;
+    let last = sessions.with_timeout(session.client.query_typed_opt(last, &[])).await?;
+    let leader_value = token::stored_value(sessions, &session.client, lock).await?;
     sessions.put_back(&session);
     let last_token = last.map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0));
     let (granted, waiting): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.get(1));
@@ -36,13 +36,13 @@ pub(super) async fn who(sessions: &Sessions, lock: &str) -> Result<LockState, Er
             session: row.get::<_, i32>(0).to_string(),
             position,
             mode: mode(row),
-            owner: owner(row.get(3)).0,
+            owner: parse_application_name(row.get(3)).0,
             waited: Duration::from_millis(u64::try_from(row.get::<_, i64>(5)).unwrap_or(0)),
             ..Waiter::default()
         });
     }
     let mut holders: Vec<Holder> = granted.into_iter().map(holder).collect();
-    if let Some((token, value)) = stands_for
+    if let Some((token, value)) = leader_value
         && let Some(leader) = holders.iter_mut().find(|holder| holder.token == token)
     {
         leader.value = value;
@@ -63,7 +63,7 @@ fn mode(row: &Row) -> Mode {
 }
 
 fn holder(row: &Row) -> Holder {
-    let (owner, token, since) = owner(row.get(3));
+    let (owner, token, since) = parse_application_name(row.get(3));
     let now: i64 = row.get(4);
     let held = Duration::from_secs(u64::try_from(now).unwrap_or(0).saturating_sub(since));
     Holder {
@@ -77,17 +77,17 @@ fn holder(row: &Row) -> Holder {
     }
 }
 
-/// `owner #token @since`, as `lock.rs` sets it.
-fn owner(application: &str) -> (String, u64, u64) {
+/// The owner, the token and the start of the hold, from `owner #token @since` as set in `lock.rs`.
+fn parse_application_name(name: &str) -> (String, u64, u64) {
     let parsed = || {
-        let (rest, since) = application.rsplit_once(" @")?;
+        let (rest, since) = name.rsplit_once(" @")?;
         let (owner, token) = rest.rsplit_once(" #")?;
         Some((owner.to_owned(), token.parse().ok()?, since.parse().ok()?))
     };
-    parsed().unwrap_or((application.to_owned(), 0, u64::MAX))
+    parsed().unwrap_or((name.to_owned(), 0, u64::MAX))
 }
 
-/// Ends the connections of those who hold it, and draws a number, so that every token so far is stale.
+/// Terminates the connections of the holders, and draws a token, so that all earlier tokens are stale.
 pub(super) async fn force_release(sessions: &Sessions, lock: &str) -> Result<ForcedRelease, Error> {
     let sql = format!(
         "WITH held AS MATERIALIZED (SELECT pid FROM ({LOCKS}) AS l(pid, granted, shared, application, now, waited)
@@ -96,7 +96,7 @@ pub(super) async fn force_release(sessions: &Sessions, lock: &str) -> Result<For
          SELECT (SELECT count(*) FROM ended WHERE ok), nextval('lockkeeper.token')"
     );
     let session = sessions.take().await?;
-    let row = sessions.soon(session.client.query_typed_one(&sql, &[(&lock, Type::TEXT)])).await?;
+    let row = sessions.with_timeout(session.client.query_typed_one(&sql, &[(&lock, Type::TEXT)])).await?;
     sessions.put_back(&session);
     let (holders, token): (i64, i64) = (row.get(0), row.get(1));
     Ok(ForcedRelease {
@@ -110,8 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_connection_is_read_from_its_name() {
-        assert_eq!(owner("web-3/4711/me #42 @1700000000"), ("web-3/4711/me".to_owned(), 42, 1_700_000_000));
-        assert_eq!(owner("psql"), ("psql".to_owned(), 0, u64::MAX));
+    fn application_name_is_parsed() {
+        assert_eq!(
+            parse_application_name("web-3/4711/me #42 @1700000000"),
+            ("web-3/4711/me".to_owned(), 42, 1_700_000_000)
+        );
+        assert_eq!(parse_application_name("psql"), ("psql".to_owned(), 0, u64::MAX));
     }
 }
