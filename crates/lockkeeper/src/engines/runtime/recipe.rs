@@ -119,7 +119,7 @@ impl Failure {
     }
 }
 
-/// For recipes with complete messages of their own.
+/// For recipes whose errors are complete messages.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {

@@ -1,4 +1,4 @@
-//! Drops every future at every await: no ghost holder and no ghost waiter may remain.
+//! Drops every future at every await: no stray holder and no stray waiter may remain.
 
 #![allow(clippy::async_yields_async, reason = "the closures return the future that is to be dropped")]
 
@@ -74,7 +74,7 @@ async fn all_free(watcher: &Keeper, locks: &[&str]) {
                 break;
             }
             tries += 1;
-            assert!(tries < 2_000, "a ghost remains in {lock}: {state:?}");
+            assert!(tries < 2_000, "a stray entry remains in {lock}: {state:?}");
             tokio::time::sleep(ms(1)).await;
         }
     }

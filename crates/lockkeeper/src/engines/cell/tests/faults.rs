@@ -201,15 +201,15 @@ async fn unavailable_is_retried_where_it_is_safe() {
     let error = soon(keeper.lock("a").no_wait().acquire()).await.unwrap_err();
     assert_eq!(error.code(), "unavailable");
     peer.state().fails.as_mut().unwrap().may_have_happened = true;
-    let asked = peer.count("put k");
+    let sent = peer.count("put k");
     assert!(keeper.value("k").put("v").await.unwrap_err().may_have_happened());
-    assert_eq!(peer.count("put k"), asked + 1, "an operation that may have happened is not retried");
+    assert_eq!(peer.count("put k"), sent + 1, "an operation that may have happened is not retried");
     peer.state().fails.as_mut().unwrap().may_have_happened = false;
     let put = tokio::spawn({
         let value = keeper.value("k");
         async move { value.put("v").await }
     });
-    until("it is refused", || peer.count("put k") >= asked + 2).await;
+    until("it is refused", || peer.count("put k") >= sent + 2).await;
     peer.state().fails = None;
     assert_eq!(soon(put).await.unwrap(), Ok(1), "the write happened once");
     let guard = soon(acquire).await.unwrap().unwrap();

@@ -78,8 +78,8 @@ impl<R: Recipe> Leases<R> {
     }
 
     /// Handles a lease that is no longer ours: it was taken away if it had not expired yet.
-    fn lost(&self, number: u64, grant: &Grant, asked: Moment) {
-        let in_time = grant.deadline.at().is_ok_and(|deadline| asked < deadline);
+    fn lost(&self, number: u64, grant: &Grant, sent: Moment) {
+        let in_time = grant.deadline.at().is_ok_and(|deadline| sent < deadline);
         let why = if in_time { Loss::TakenAway } else { Loss::SessionExpired };
         // During a release this is not a loss.
         if !self.holdings.is_releasing(number) && self.remove(number).is_some() && grant.lose(why) {

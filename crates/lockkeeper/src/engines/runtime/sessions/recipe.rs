@@ -53,15 +53,15 @@ pub(crate) trait Recipe: Server {
         ticket: &Ticket,
     ) -> impl Future<Output = Result<Option<u64>, Failure>> + Send;
 
-    /// Leaves the queue for good, whatever the outcome of [`enter`](Recipe::enter): after `Ok` no entry of this ticket exists
-    /// or can appear. False if there was none.
+    /// Leaves the queue permanently, also after an [`enter`](Recipe::enter) with an unknown outcome: after `Ok`, no entry of this
+    /// ticket exists or can appear. False if there was none.
     fn leave(
         &self,
         session: &Self::Session,
         ticket: &Ticket,
     ) -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// Resolves when a held entry is no longer there.
+    /// Resolves when a held entry no longer exists.
     fn taken_away(
         &self,
         session: &Self::Session,
