@@ -205,6 +205,10 @@ pub struct EnableAccess {
 
 impl Call for EnableAccess {
     type Answer = NewToken;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"identity": "ci"}"#,
+        r#"{"id": "9f86d081884c", "identity": "ci", "token": "lk_9f86d081884c_7d6f..."}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let identity = self.identity.unwrap_or_else(|| FIRST_ADMINISTRATOR.to_owned());
@@ -220,6 +224,8 @@ impl From<v1::EnableAccessRequest> for Request {
 
 impl Call for AccessRule {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire"]}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let mut rights = Vec::with_capacity(self.rights.len());
@@ -257,6 +263,8 @@ pub struct RevokeAccess {
 
 impl Call for RevokeAccess {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"identity": "ci", "prefix": "builds/"}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let (identity, prefix) = (self.identity.into(), self.prefix.into());
@@ -283,6 +291,10 @@ pub struct CreateToken {
 
 impl Call for CreateToken {
     type Answer = NewToken;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"identity": "ci"}"#,
+        r#"{"id": "9f86d081884c", "identity": "ci", "token": "lk_9f86d081884c_7d6f..."}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::CreateToken { identity: self.identity })
@@ -306,6 +318,7 @@ pub struct RevokeToken {
 
 impl Call for RevokeToken {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((r#"{"id": "9f86d081884c"}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::ChangeAccess(AccessChange::RevokeToken { id: self.id.into() }))
@@ -345,6 +358,8 @@ pub struct SetQuota {
 
 impl Call for SetQuota {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"namespace": "builds", "locks": 1000, "requests_per_s": 200}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let SetQuota { namespace, identity, locks, waiters, values, requests_per_s, sessions, state_bytes } =

@@ -142,6 +142,10 @@ impl From<Grant> for Granted {
 
 impl Call for Acquire {
     type Answer = Granted;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "wait_ms": 5000, "request": "r-1"}"#,
+        r#"{"lock": "orders/4472", "token": 42, "mode": "exclusive", "sequencer": "lk1:42:x:orders/4472"}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let acquire = AcquireCommand {
@@ -244,6 +248,10 @@ impl From<Grant> for GrantedAll {
 
 impl Call for AcquireAll {
     type Answer = GrantedAll;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "locks": ["a", "b"], "wait_ms": 5000}"#,
+        r#"{"locks": ["a", "b"], "token": 43, "mode": "exclusive", "sequencers": ["lk1:43:x:a", "lk1:43:x:b"]}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let locks = Locks::many(self.locks.into_iter().map(SmolStr::from));
@@ -352,6 +360,10 @@ pub struct Released {
 
 impl Call for Release {
     type Answer = Released;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "token": 42}"#,
+        r#"{"released": true}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let session = session_id(&self.session)?;
@@ -392,6 +404,8 @@ fn cancel(session: &str, request: SmolStr) -> Result<Request, Refusal> {
 
 impl Call for Cancel {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "request": "r-1"}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         cancel(&self.session, self.request.0)
@@ -427,18 +441,25 @@ pub struct Forced {
     pub last_token: u64,
 }
 
+fn force_release(lock: String, reason: String) -> Request {
+    Command::ForceRelease { lock: lock.into(), reason: reason.into(), by: SmolStr::default() }.into()
+}
+
 impl Call for ForceRelease {
     type Answer = Forced;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"lock": "orders/4472", "reason": "host-3 is gone"}"#,
+        r#"{"released": true, "last_token": 44}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
-        Ok(v1::ForceReleaseRequest { lock: self.lock, reason: self.reason }.into())
+        Ok(force_release(self.lock, self.reason))
     }
 }
 
 impl From<v1::ForceReleaseRequest> for Request {
     fn from(request: v1::ForceReleaseRequest) -> Request {
-        let (lock, reason) = (request.lock.into(), request.reason.into());
-        Command::ForceRelease { lock, reason, by: SmolStr::default() }.into()
+        force_release(request.lock, request.reason)
     }
 }
 

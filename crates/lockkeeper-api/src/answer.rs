@@ -56,25 +56,11 @@ impl ReplyShape {
         }
     }
 
-    /// Converts the reply of the lock table directly to the answer of an operation that went through the log.
-    pub fn answer(&self, reply: Reply) -> Kind {
-        match reply {
-            Reply::Granted(granted) => Kind::Grant(match self {
-                ReplyShape::BriefAcquire => brief_grant(&granted),
-                ReplyShape::Opening(_) | ReplyShape::Full => (&granted).into(),
-            }),
-            Reply::SessionOpened { ttl_ms, .. } => {
-                let session = self.opens().map(|session| session.to_string()).unwrap_or_default();
-                Kind::OpenSession(v1::OpenSessionResponse { session, ttl_ms })
-            }
-            Reply::Forced { released, last_token } => {
-                Kind::ForceRelease(v1::ForceReleaseResponse { released, last_token: last_token.0 })
-            }
-            Reply::Rate { allowed, retry_after_ms } => {
-                Kind::TakeRate(v1::TakeRateResponse { allowed, retry_after_ms })
-            }
-            Reply::Put { version } => Kind::PutValue(v1::PutValueResponse { version }),
-            Reply::Done | Reply::Queued { .. } => Kind::Done(v1::Done {}),
+    /// Converts the reply of the lock table to the answer of an operation that went through the log.
+    pub fn answer(&self, reply: Reply) -> Result<Kind, WrongAnswer> {
+        match (self, reply) {
+            (ReplyShape::BriefAcquire, Reply::Granted(granted)) => Ok(Kind::Grant(brief_grant(&granted))),
+            (_, reply) => Answer::new(reply, self.opens()).try_into(),
         }
     }
 }

@@ -47,6 +47,10 @@ impl From<Grant> for Elected {
 
 impl Call for Campaign {
     type Answer = Elected;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "value": "host-3", "wait_ms": 60000}"#,
+        r#"{"epoch": 42}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let acquire = Acquire {
@@ -93,6 +97,10 @@ fn resign(session: &str, election: &str, epoch: u64) -> Result<Request, Refusal>
 
 impl Call for Resign {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42}"#,
+        "{}",
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         resign(&self.session, &self.election, self.epoch)
@@ -122,12 +130,20 @@ pub struct HandOver {
     pub to: String,
 }
 
+fn hand_over(session: &str, election: &str, epoch: u64, to: String) -> Result<Request, Refusal> {
+    let (session, lock) = (session_id(session)?, election_lock(election)?);
+    Ok(Command::HandOver { session, lock, token: Token(epoch), to: SmolStr::from(to) }.into())
+}
+
 impl Call for HandOver {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42, "to": "host-4"}"#,
+        "{}",
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
-        let HandOver { session, election, epoch, to } = self;
-        v1::HandOverRequest { session, election, epoch, to }.try_into()
+        hand_over(&self.session, &self.election, self.epoch, self.to)
     }
 }
 
@@ -135,9 +151,7 @@ impl TryFrom<v1::HandOverRequest> for Request {
     type Error = Refusal;
 
     fn try_from(request: v1::HandOverRequest) -> Result<Request, Refusal> {
-        let (session, lock) = (session_id(&request.session)?, election_lock(&request.election)?);
-        let (token, to) = (Token(request.epoch), SmolStr::from(request.to));
-        Ok(Command::HandOver { session, lock, token, to }.into())
+        hand_over(&request.session, &request.election, request.epoch, request.to)
     }
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use lockkeeper_core::history::{
-    ActionKind, Leader as LeaderRecord, LockEvent as EventRecord, LockEventKind, OperatorAction,
+    ActionKind, Leader as LeaderRecord, LockEvent as EventRecord, LockEventKind as EventKind, OperatorAction,
 };
-use lockkeeper_core::{CellTime, Mode, Refusal};
+use lockkeeper_core::{CellTime, Freed, Mode, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::request::{Answer, Call, Limit, Request, lock_name};
 use crate::v1;
-use crate::wire::{answers, mirror};
+use crate::wire::{answers, mirror, words};
 
 /// The last events of one lock, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,12 +22,68 @@ pub struct LockHistory {
     pub events: Vec<LockEvent>,
 }
 
+words!(
+    /// What happened to a grant of a lock.
+    LockEventKind {
+        /// The lock was granted.
+        Granted = "granted",
+        /// The holder released it.
+        Released = "released",
+        /// Its session was closed.
+        SessionClosed = "session_closed",
+        /// Its session expired.
+        SessionExpired = "session_expired",
+        /// An operator released it by force.
+        Forced = "forced",
+        /// Its caller cancelled the request, or disconnected.
+        Cancelled = "cancelled",
+        /// An older scope took it.
+        Wounded = "wounded",
+    }
+);
+
+impl From<Freed> for LockEventKind {
+    fn from(freed: Freed) -> LockEventKind {
+        match freed {
+            Freed::Released => LockEventKind::Released,
+            Freed::SessionClosed => LockEventKind::SessionClosed,
+            Freed::SessionExpired => LockEventKind::SessionExpired,
+            Freed::Forced => LockEventKind::Forced,
+            Freed::Cancelled => LockEventKind::Cancelled,
+            Freed::Wounded => LockEventKind::Wounded,
+        }
+    }
+}
+
+words!(
+    /// What an operator did, or a change of the cell that is recorded like one.
+    AuditActKind {
+        /// A lock was released by force.
+        ForceRelease = "force_release",
+        /// The members changed.
+        Members = "members",
+        /// The cell was restored from a backup.
+        Restored = "restored",
+        /// Access control changed.
+        Access = "access",
+        /// A change that has no fields of its own.
+        Note = "note",
+    }
+);
+
+impl Default for AuditActKind {
+    fn default() -> AuditActKind {
+        AuditActKind::Other(Default::default())
+    }
+}
+
 /// An event of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockEvent {
     /// `granted`, or how a grant ended: `released`, `session_closed`, `session_expired`, `forced`, `cancelled`, `wounded`.
-    pub what: String,
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub what: LockEventKind,
     /// When, in cell time.
     pub at_ms: u64,
     /// The leader's wall clock at that time, in milliseconds since 1970 UTC. For people: it may be wrong.
@@ -74,7 +130,8 @@ pub struct AuditAct {
     /// Its number among all actions of the cell.
     pub number: u64,
     /// `force_release`, `members`, `restored`, `access` or `note`.
-    pub what: String,
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub what: AuditActKind,
     /// When, in cell time.
     pub at_ms: u64,
     /// The leader's wall clock at that time, in milliseconds since 1970 UTC; null until it is recorded.
@@ -134,10 +191,13 @@ fn ago(now: CellTime, at: CellTime) -> Duration {
 impl LockEvent {
     /// Converts an event of the lock table, with its age at `now`.
     pub fn new(event: &EventRecord, now: CellTime) -> LockEvent {
-        let granted = event.kind == LockEventKind::Granted;
+        let granted = event.kind == EventKind::Granted;
         let took = Duration::from_millis(event.took_ms);
         LockEvent {
-            what: event.kind.as_str().to_owned(),
+            what: match event.kind {
+                EventKind::Granted => LockEventKind::Granted,
+                EventKind::Ended(freed) => freed.into(),
+            },
             at_ms: event.at.0 / 1_000,
             utc_ms: event.utc_ms,
             ago: ago(now, event.at),
@@ -157,7 +217,7 @@ impl AuditAct {
     pub fn new(act: &OperatorAction, now: CellTime) -> AuditAct {
         let mut shown = AuditAct {
             number: act.number,
-            what: act.kind.as_str().to_owned(),
+            what: act.kind.as_str().into(),
             at_ms: act.at.0 / 1_000,
             utc_ms: act.utc_ms,
             ago: ago(now, act.at),
@@ -257,4 +317,46 @@ answers! {
     Answer::Audit(audit) => Audit as audit;
     Answer::History(history) => v1::LockHistory as history.into();
     Answer::Audit(audit) => v1::Audit as audit.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_lock_table_are_known() {
+        let freed = [
+            Freed::Released,
+            Freed::SessionClosed,
+            Freed::SessionExpired,
+            Freed::Forced,
+            Freed::Cancelled,
+            Freed::Wounded,
+        ];
+        for freed in freed {
+            assert_eq!(LockEventKind::from(freed.as_str()), LockEventKind::from(freed));
+        }
+        assert_eq!(LockEventKind::from(EventKind::Granted.as_str()), LockEventKind::Granted);
+        let kinds = [
+            ActionKind::ForceRelease {
+                by: "".into(),
+                lock: "a".into(),
+                reason: "".into(),
+                released: 0,
+                last_token: lockkeeper_core::Token(1),
+            },
+            ActionKind::Members { members: "".into() },
+            ActionKind::Restored { last_token: lockkeeper_core::Token(1) },
+            ActionKind::Access { by: "".into(), change: "".into() },
+            ActionKind::Note { by: "".into(), text: "".into() },
+        ];
+        for kind in kinds {
+            assert!(!matches!(kind.as_str().into(), AuditActKind::Other(_)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_a_newer_version_is_kept() {
+        assert_eq!(LockEventKind::from("archived").as_str(), "archived");
+    }
 }

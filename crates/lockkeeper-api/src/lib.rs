@@ -44,5 +44,4 @@ pub mod peer {
     include!("generated/lockkeeper.peer.v1.rs");
 }
 
-/// The descriptors of the services, for gRPC reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/lockkeeper.v1.bin");
+pub use v1::FILE_DESCRIPTOR_SET;

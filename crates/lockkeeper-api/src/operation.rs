@@ -60,32 +60,14 @@ impl TryFrom<Kind> for Operation {
     }
 }
 
-/// Whether an operation adds work, which a stream with too many open operations refuses.
-pub fn adds_work(kind: &Kind) -> bool {
-    match kind {
-        Kind::Release(_)
-        | Kind::Cancel(_)
-        | Kind::CloseSession(_)
-        | Kind::KeepAlive(_)
-        | Kind::Attach(_)
-        | Kind::ForceRelease(_)
-        | Kind::HandOver(_)
-        | Kind::Authenticate(_)
-        | Kind::DeleteValue(_) => false,
-        Kind::OpenSession(_)
-        | Kind::Acquire(_)
-        | Kind::AcquireAll(_)
-        | Kind::GetLock(_)
-        | Kind::ListLocks(_)
-        | Kind::CheckToken(_)
-        | Kind::PutValue(_)
-        | Kind::GetValue(_)
-        | Kind::GetHistory(_)
-        | Kind::GetAudit(_)
-        | Kind::GetTop(_)
-        | Kind::GetWaitGraph(_)
-        | Kind::TakeRate(_)
-        | Kind::ObserveElection(_)
-        | Kind::Status(_) => true,
+impl Operation {
+    /// Whether it adds work, which a stream with too many open operations refuses. Operations that free, end or renew
+    /// something do not.
+    pub fn adds_work(&self) -> bool {
+        match self {
+            Operation::Request(Request::Command(command)) => !command.frees(),
+            Operation::Request(_) | Operation::BriefAcquire(_) | Operation::Observe(_) => true,
+            Operation::KeepAlive(_) | Operation::Attach(_) | Operation::Authenticate(_) => false,
+        }
     }
 }

@@ -38,34 +38,37 @@ mirror!(RateTaken = v1::TakeRateResponse { allowed, retry_after_ms });
 
 impl Call for TakeRate {
     type Answer = RateTaken;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"limiter": "mail", "rate_per_s": 10, "burst": 20}"#,
+        r#"{"allowed": false, "retry_after_ms": 87}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let TakeRate { limiter, permits, rate_per_s, burst } = self;
         if permits == Some(0) {
             return Err(Refusal::invalid("permits is 0: ask for at least one"));
         }
-        v1::TakeRateRequest { limiter, permits: permits.unwrap_or(1), rate_per_s, burst }.try_into()
+        take(&limiter, permits.unwrap_or(1), rate_per_s, burst)
     }
+}
+
+fn take(limiter: &str, permits: u64, rate_per_s: f64, burst: u64) -> Result<Request, Refusal> {
+    let interval_ns = 1e9 / rate_per_s;
+    if !(rate_per_s > 0.0 && (1.0..=INTERVAL_NS_MAX as f64).contains(&interval_ns)) {
+        return Err(Refusal::invalid(format!(
+            "rate_per_s is {rate_per_s}; it must be between one a day and 10^9 a second"
+        )));
+    }
+    let interval_ns = interval_ns.round() as u64;
+    Ok(Command::TakeRate(TakeRateCommand { limiter: limiter.into(), permits, interval_ns, burst }).into())
 }
 
 impl TryFrom<v1::TakeRateRequest> for Request {
     type Error = Refusal;
 
     fn try_from(request: v1::TakeRateRequest) -> Result<Request, Refusal> {
-        let interval_ns = 1e9 / request.rate_per_s;
-        if !(request.rate_per_s > 0.0 && (1.0..=INTERVAL_NS_MAX as f64).contains(&interval_ns)) {
-            return Err(Refusal::invalid(format!(
-                "rate_per_s is {}; it must be between one a day and 10^9 a second",
-                request.rate_per_s
-            )));
-        }
-        let take = TakeRateCommand {
-            limiter: request.limiter.into(),
-            permits: if request.permits == 0 { 1 } else { request.permits },
-            interval_ns: interval_ns.round() as u64,
-            burst: request.burst,
-        };
-        Ok(Command::TakeRate(take).into())
+        // 0 is the default of protobuf: the field is absent.
+        take(&request.limiter, request.permits.max(1), request.rate_per_s, request.burst)
     }
 }
 

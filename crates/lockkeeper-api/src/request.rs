@@ -233,6 +233,9 @@ pub trait Call {
     /// The type of the answer.
     type Answer;
 
+    /// JSON examples of the body and of its answer, for the documentation.
+    const EXAMPLE: Option<(&'static str, &'static str)> = None;
+
     /// Converts the call to a request.
     fn into_request(self) -> Result<Request, Refusal>;
 }

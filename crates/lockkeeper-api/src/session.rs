@@ -35,6 +35,10 @@ mirror!(SessionOpened = v1::OpenSessionResponse { session, ttl_ms });
 
 impl Call for OpenSession {
     type Answer = SessionOpened;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"ttl_ms": 10000, "owner": "billing@host-3"}"#,
+        r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "ttl_ms": 10000}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::OpenSession { ttl_ms: self.ttl_ms, owner: self.owner.unwrap_or_default().into() })
@@ -68,6 +72,8 @@ mirror!(KeptAlive = v1::KeepAliveResponse { ttl_ms });
 
 impl Call for KeepAlive {
     type Answer = KeptAlive;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, r#"{"ttl_ms": 10000}"#));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::KeepAlive(session_id(&self.session)?))
@@ -93,6 +99,8 @@ pub struct CloseSession {
 
 impl Call for CloseSession {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Command::CloseSession { session: session_id(&self.session)? }.into())

@@ -296,6 +296,11 @@ pub struct AddMember {
 
 impl Call for AddMember {
     type Answer = Members;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"node_id": 4, "address": "10.0.0.4:7420"}"#,
+        r#"{"members": [{"node_id": 1, "address": "10.0.0.1:7420", "peer_address": "10.0.0.1:7420",
+        "voter": true, "matched_index": 9, "lag": 0, "silent_ms": 0, "round_trip_us": null, "disagreement": null}]}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::AddMember { node_id: self.node_id, address: self.address })
@@ -319,6 +324,11 @@ pub struct RemoveMember {
 
 impl Call for RemoveMember {
     type Answer = Members;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"node_id": 2}"#,
+        r#"{"members": [{"node_id": 1, "address": "10.0.0.1:7420", "peer_address": "10.0.0.1:7420",
+        "voter": true, "matched_index": 9, "lag": 0, "silent_ms": 0, "round_trip_us": null, "disagreement": null}]}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         Ok(Request::RemoveMember { node_id: self.node_id })

@@ -35,6 +35,8 @@ mirror!(TokenCheck = v1::CheckTokenResponse { valid, last_token });
 
 impl Call for CheckToken {
     type Answer = TokenCheck;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"sequencer": "lk1:42:x:orders/4472"}"#, r#"{"valid": true, "last_token": 42}"#));
 
     fn into_request(self) -> Result<Request, Refusal> {
         match (self.lock, self.token, self.sequencer) {

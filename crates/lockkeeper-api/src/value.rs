@@ -92,6 +92,10 @@ crate::wire::mirror!(Written = v1::PutValueResponse { version });
 
 impl Call for PutValue {
     type Answer = Written;
+    const EXAMPLE: Option<(&'static str, &'static str)> = Some((
+        r#"{"key": "orders/4472/state", "value": "paid", "fence": {"lock": "orders/4472", "token": 42}}"#,
+        r#"{"version": 1}"#,
+    ));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let bytes = match (self.value, self.value_base64) {
@@ -134,6 +138,8 @@ pub struct DeleteValue {
 
 impl Call for DeleteValue {
     type Answer = Done;
+    const EXAMPLE: Option<(&'static str, &'static str)> =
+        Some((r#"{"key": "orders/4472/state", "if_version": 1}"#, "{}"));
 
     fn into_request(self) -> Result<Request, Refusal> {
         let (key, fence) = (self.key.into(), fence(self.fence)?);

@@ -97,6 +97,62 @@ impl Wire<String> for Option<Mode> {
     }
 }
 
+/// `words!(Name { Variant = "word" })` declares an enum that is a word in JSON and in protobuf messages. A word of a newer
+/// version is kept as `Other`.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[doc = $doc])+ $variant,)*
+            /// A word that this version does not know.
+            Other(smol_str::SmolStr),
+        }
+
+        impl $name {
+            /// The word in JSON and in protobuf messages.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => $word,)*
+                    $name::Other(word) => word,
+                }
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(word: &str) -> $name {
+                match word {
+                    $($word => $name::$variant,)*
+                    other => $name::Other(other.into()),
+                }
+            }
+        }
+
+        impl $crate::wire::Wire<String> for $name {
+            fn into_wire(self) -> String {
+                self.as_str().to_owned()
+            }
+            fn from_wire(wire: String) -> $name {
+                wire.as_str().into()
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use words;
+
 /// `mirror!(Ours = v1::Theirs { same, fields; ours = theirs })` converts both ways, field by field.
 macro_rules! mirror {
     ($ours:ident = $theirs:path { $($same:ident),* $(; $($own:ident = $other:ident),+)? }) => {

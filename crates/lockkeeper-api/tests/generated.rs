@@ -7,17 +7,14 @@ use std::path::Path;
 use prost::Message as _;
 
 const CONTRACTS: [&str; 2] = ["lockkeeper/v1/lockkeeper.proto", "lockkeeper/peer/v1/peer.proto"];
-const GENERATED: [&str; 4] =
-    ["lockkeeper.v1.rs", "lockkeeper.v1.bin", "lockkeeper.peer.v1.rs", "lockkeeper.peer.v1.bin"];
+const GENERATED: [&str; 2] = ["lockkeeper.v1.rs", "lockkeeper.peer.v1.rs"];
 
 /// Generates all files into `out`.
 fn generate(out: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     for contract in CONTRACTS {
         let descriptors = protox::compile([root.join(contract)], [&root]).expect("the contract compiles");
-        let package = Path::new(contract).parent().expect("a contract is in a folder");
-        let name = format!("{}.bin", package.to_str().expect("ASCII").replace('/', "."));
-        fs::write(out.join(name), descriptors.encode_to_vec()).expect("written");
+        let encoded = descriptors.encode_to_vec();
         let unary_calls = unary_calls(
             &descriptors
                 .file
@@ -40,7 +37,7 @@ fn generate(out: &Path) {
         if contract == CONTRACTS[0] {
             let path = out.join("lockkeeper.v1.rs");
             let code = fs::read_to_string(&path).expect("generated");
-            fs::write(path, code + &unary_calls).expect("written");
+            fs::write(path, code + &unary_calls + &descriptor_set(&encoded)).expect("written");
         }
     }
 }
@@ -58,6 +55,15 @@ fn unary_calls(methods: &[(&str, &str, &str)]) -> String {
         text += &format!("            {}({}) -> {};\n", snake_case(name), message(input), message(output));
     }
     text + "        }\n    };\n}\n"
+}
+
+/// Generates the descriptors of the contract, for reflection.
+fn descriptor_set(encoded: &[u8]) -> String {
+    format!(
+        "/// The encoded `FileDescriptorSet` of `lockkeeper.v1`, for gRPC reflection.\n\
+         pub const FILE_DESCRIPTOR_SET: &[u8] = b\"{}\";\n",
+        encoded.escape_ascii()
+    )
 }
 
 fn snake_case(name: &str) -> String {

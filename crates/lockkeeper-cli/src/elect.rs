@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use lockkeeper::Election;
 
 use crate::client::{Client, Output};
 use crate::duration;
@@ -63,7 +64,7 @@ impl Elect {
     }
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let mut run = Run::new(format!("election/{}", self.name), self.client, self.command);
+        let mut run = Run::new(Election::lock_of(&self.name), self.client, self.command);
         run.value = Some(self.value);
         run.ttl = self.ttl;
         run.wait = self.wait;

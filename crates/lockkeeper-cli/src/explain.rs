@@ -1,7 +1,7 @@
 //! `lockkeeper explain NAME`: why a request has to wait.
 
 use clap::Args;
-use lockkeeper::{Blocked, LockEvent, LockState, Status};
+use lockkeeper::{Blocked, LockEvent, LockEventKind, LockState, Status};
 use serde::Serialize;
 
 use crate::client::{self, Client, Output};
@@ -135,21 +135,25 @@ fn sentences(lock: &LockState, blocked: &[Blocked], events: &[LockEvent], me: Op
         None => {}
     }
     sentences.extend(chain(lock, blocked));
-    if let Some(lost) =
-        events.iter().find(|event| matches!(event.what.as_str(), "session_expired" | "forced" | "wounded"))
-    {
-        let how = match lost.what.as_str() {
-            "forced" => format!(
-                "was force-released from {} (\"{}\")",
-                lost.owner,
-                lost.reason.as_deref().unwrap_or_default()
-            ),
-            "wounded" => format!("was lost by {} to an older scope", lost.owner),
-            _ => format!("was lost by {}, whose session expired", lost.owner),
-        };
+    let lost = events.iter().find_map(|event| Some((event, loss(event)?)));
+    if let Some((lost, how)) = lost {
         sentences.push(format!("{} ago, \"{name}\" {how}.", humanize(lost.ago)));
     }
     sentences
+}
+
+/// How the holder lost the lock, if the event is a loss.
+fn loss(lost: &LockEvent) -> Option<String> {
+    match lost.what {
+        LockEventKind::Forced => Some(format!(
+            "was force-released from {} (\"{}\")",
+            lost.owner,
+            lost.reason.as_deref().unwrap_or_default()
+        )),
+        LockEventKind::Wounded => Some(format!("was lost by {} to an older scope", lost.owner)),
+        LockEventKind::SessionExpired => Some(format!("was lost by {}, whose session expired", lost.owner)),
+        _ => None,
+    }
 }
 
 fn waiters(count: u32) -> String {

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
 use lockkeeper::LockState;
-use serde_json::json;
+use lockkeeper_api::acquire::Forced;
+use serde::Serialize;
 
 use crate::client::{self, Client, Output};
 use crate::duration::humanize;
@@ -36,6 +37,14 @@ pub(crate) struct ForceRelease {
     pub(crate) client: Client,
 }
 
+/// The answer of the HTTP API, with the lock that it is about.
+#[derive(Serialize)]
+struct Answer<'a> {
+    lock: &'a str,
+    #[serde(flatten)]
+    forced: Forced,
+}
+
 impl ForceRelease {
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let reason = self.reason.clone().unwrap_or_else(default_reason);
@@ -47,9 +56,10 @@ impl ForceRelease {
             Ok(keeper.force_release(&self.name, &reason).await?)
         })?;
         match self.client.output {
-            Output::Json => client::print_json(
-                &json!({"lock": self.name, "released": forced.holders > 0, "last_token": forced.last_token}),
-            )?,
+            Output::Json => client::print_json(&Answer {
+                lock: &self.name,
+                forced: Forced { released: forced.holders > 0, last_token: forced.last_token },
+            })?,
             Output::Table => client::print(&text(&self.name, forced.holders, forced.last_token))?,
         }
         Ok(0)

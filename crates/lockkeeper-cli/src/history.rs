@@ -1,7 +1,7 @@
 //! `lockkeeper history NAME`: the events of a lock; without a name, the audit trail.
 
 use clap::Args;
-use lockkeeper::{AuditAct, LockEvent};
+use lockkeeper::{AuditAct, AuditActKind, LockEvent, LockEventKind};
 use lockkeeper_api::history::LockHistory;
 use lockkeeper_net::utc::shown_ms;
 
@@ -67,13 +67,14 @@ impl History {
 
 /// Describes the event.
 fn describe(event: &LockEvent) -> String {
-    let word = match event.what.as_str() {
-        "session_closed" => "released (session closed)",
-        "session_expired" => "lost (session expired)",
-        "forced" => "force-released",
-        "wounded" => "lost (to an older scope)",
-        "cancelled" => "released (caller disconnected)",
-        other => other,
+    let word = match &event.what {
+        LockEventKind::SessionClosed => "released (session closed)",
+        LockEventKind::SessionExpired => "lost (session expired)",
+        LockEventKind::Forced => "force-released",
+        LockEventKind::Wounded => "lost (to an older scope)",
+        LockEventKind::Cancelled => "released (caller disconnected)",
+        // Words that are their own description, and those of newer versions.
+        word => word.as_str(),
     };
     word.to_owned()
 }
@@ -109,8 +110,8 @@ fn table(events: &[LockEvent]) -> Table {
 fn acts(acts: &[AuditAct]) -> Table {
     let mut table = Table::new(&["NUMBER", "WHEN", "UTC", "WHO", "ACTION", "REASON"]);
     for act in acts {
-        let what = match (act.what.as_str(), &act.lock, &act.members) {
-            ("force_release", Some(lock), _) => {
+        let what = match (&act.what, &act.lock, &act.members) {
+            (AuditActKind::ForceRelease, Some(lock), _) => {
                 let holders = match act.released.unwrap_or(0) {
                     0 => "no holders".to_owned(),
                     1 => "1 holder".to_owned(),
@@ -118,12 +119,12 @@ fn acts(acts: &[AuditAct]) -> Table {
                 };
                 format!("force-released \"{lock}\": {holders}, last token {}", act.last_token.unwrap_or(0))
             }
-            ("access" | "note", ..) => act.change.clone().unwrap_or_default(),
-            ("members", _, Some(members)) => format!("members changed to {members}"),
-            ("restored", ..) => {
+            (AuditActKind::Access | AuditActKind::Note, ..) => act.change.clone().unwrap_or_default(),
+            (AuditActKind::Members, _, Some(members)) => format!("members changed to {members}"),
+            (AuditActKind::Restored, ..) => {
                 format!("restored from a backup: tokens continue above {}", act.last_token.unwrap_or(0))
             }
-            (other, ..) => other.to_owned(),
+            (other, ..) => other.to_string(),
         };
         table.row([
             act.number.to_string(),

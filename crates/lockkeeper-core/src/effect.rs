@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{Locks, Mode};
 use crate::id::{LockName, RequestId, SessionId, Ticket, Token};
+use crate::lock::Held;
 use crate::refusal::Refusal;
 
 /// The answer to one command.
@@ -67,6 +68,13 @@ pub struct Grant {
     pub token: Token,
     /// Exclusive or shared.
     pub mode: Mode,
+}
+
+impl Grant {
+    /// What the caller is told of a grant.
+    pub(crate) fn new(held: &Held, token: Token) -> Grant {
+        Grant { locks: held.locks.clone(), token, mode: held.mode }
+    }
 }
 
 /// Something that happened to others than the sender of the command.
@@ -144,6 +152,20 @@ pub enum Freed {
     Wounded,
 }
 
+impl Freed {
+    /// The name used in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Freed::Released => "released",
+            Freed::SessionClosed => "session_closed",
+            Freed::SessionExpired => "session_expired",
+            Freed::Forced => "forced",
+            Freed::Cancelled => "cancelled",
+            Freed::Wounded => "wounded",
+        }
+    }
+}
+
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionEnd {
@@ -151,4 +173,14 @@ pub enum SessionEnd {
     Closed,
     /// It was not renewed in time.
     Expired,
+}
+
+impl SessionEnd {
+    /// The name used in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SessionEnd::Closed => "closed",
+            SessionEnd::Expired => "expired",
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::command::{Locks, Mode};
 use crate::effect::{Effect, Grant};
@@ -32,6 +33,15 @@ pub(crate) struct Waiter {
     pub(crate) extra: Option<Arc<Extra>>,
 }
 
+impl Waiter {
+    /// Its key among the candidates, if it waits for one lock and has a value.
+    pub(crate) fn candidate(&self, ticket: Ticket) -> Option<(LockName, SmolStr, Ticket)> {
+        let [name] = self.locks.as_slice() else { return None };
+        let value = self.extra.as_ref()?.value.clone()?;
+        Some((name.clone(), value, ticket))
+    }
+}
+
 impl LockTable {
     /// The ticket at the head of a lock's queue.
     pub(crate) fn head(&self, lock: &LockName) -> Option<Ticket> {
@@ -55,6 +65,9 @@ impl LockTable {
             if let Some(lock) = self.locks.get_mut(name) {
                 lock.waiting += 1;
             }
+        }
+        if let Some(candidate) = waiter.candidate(ticket) {
+            self.candidates.insert(candidate);
         }
         self.waits.insert((waiter.session, ticket));
         if let Some(session) = self.sessions.get_mut(&waiter.session) {
@@ -83,6 +96,9 @@ impl LockTable {
             if let Some(lock) = self.locks.get_mut(name) {
                 lock.waiting -= 1;
             }
+        }
+        if let Some(candidate) = waiter.candidate(ticket) {
+            self.candidates.remove(&candidate);
         }
         self.waits.remove(&(waiter.session, ticket));
         if let Some(session) = self.sessions.get_mut(&waiter.session) {
@@ -194,7 +210,7 @@ impl LockTable {
                 lock.holders.add(token, session);
             });
         }
-        let grant = Grant { locks: held.locks.clone(), token, mode: held.mode };
+        let grant = Grant::new(&held, token);
         if let Some(request) = &held.request {
             self.requests.insert((session, request.clone()), Remembered::Granted(grant.clone()));
         }

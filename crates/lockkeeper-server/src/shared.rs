@@ -20,8 +20,8 @@ use crate::metrics::slow_acquires::SlowAcquireLog;
 use crate::propose::CommandQueue;
 use crate::trace;
 
-/// The state of a node: the lock table and what the tasks around it keep. It starts no task. See ARCHITECTURE.md,
-/// "Who owns what".
+/// The state of a node: the lock table and what the tasks around it keep. It starts no task. ARCHITECTURE.md draws the
+/// ownership, at "lockkeeper-server".
 #[derive(Debug)]
 pub struct Shared {
     /// Random ID of this process. Distinguishes its proposals from those of other nodes and of earlier runs.

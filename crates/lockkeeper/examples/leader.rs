@@ -5,6 +5,7 @@
 //! ```
 //! To use a cell instead of the lock table in this process, add its URL, such as `lockkeeper://127.0.0.1:7420`.
 
+use lockkeeper::Election;
 use lockkeeper::prelude::*;
 
 #[tokio::main(flavor = "current_thread")]
@@ -12,6 +13,7 @@ async fn main() -> Result<(), Error> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "embedded:".to_owned());
     let one = Keeper::builder().owner("node-1").connect(&url).await?;
     let two = Keeper::builder().owner("node-2").connect(&url).await?;
+    let lock = Election::lock_of("scheduler");
     let mut observer = two.election("scheduler").observe();
     observer.next().await?;
 
@@ -24,10 +26,10 @@ async fn main() -> Result<(), Error> {
     // The second node stands by. An operator, or an expired lease, ends the leadership of the first.
     let standby = two.election("scheduler").value("10.0.0.2:8080");
     let waiting = tokio::spawn(async move { standby.campaign().await });
-    while two.who("election/scheduler").await?.waiting == 0 {
+    while two.who(&lock).await?.waiting == 0 {
         tokio::task::yield_now().await;
     }
-    two.force_release("election/scheduler", "node-1 does not answer").await?;
+    two.force_release(&lock, "node-1 does not answer").await?;
     let second = match waiting.await {
         Ok(second) => second?,
         Err(error) => panic!("the campaign failed: {error}"),
@@ -36,8 +38,7 @@ async fn main() -> Result<(), Error> {
     println!("the first node lost its leadership: {}", first.lost().await);
 
     // It writes anyway, like a process that was paused.
-    let late =
-        one.value("scheduler/next-run").fence_with("election/scheduler", first.epoch()).put("04:00").await;
+    let late = one.value("scheduler/next-run").fence_with(&lock, first.epoch()).put("04:00").await;
     match late {
         Err(Error::StaleToken { last_token }) => {
             println!("its write is refused: epoch {} is stale, {last_token} leads", first.epoch());

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use lockkeeper_api::election::Leader;
 use lockkeeper_core::Token;
 use lockkeeper_core::access::ELECTION_PREFIX;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
 use crate::error::{Error, Loss};
 use crate::guard::{Guard, GuardState};
@@ -37,8 +37,14 @@ pub struct Election {
 
 impl Election {
     pub(crate) fn new(keeper: Keeper, name: SmolStr) -> Election {
-        let lock = Lock::new(keeper.clone(), format_smolstr!("{ELECTION_PREFIX}{name}")).announce("");
+        let lock = Lock::new(keeper.clone(), Election::lock_of(&name).into()).announce("");
         Election { keeper, name, lock }
+    }
+
+    /// Returns the name of the lock whose holder leads an election, for calls that name a lock, such as
+    /// [`Keeper::force_release`].
+    pub fn lock_of(election: &str) -> String {
+        format!("{ELECTION_PREFIX}{election}")
     }
 
     /// Returns the name of the election.
@@ -107,11 +113,6 @@ impl Election {
     pub fn observe(&self) -> Observer {
         Observer { keeper: self.keeper.clone(), election: self.name.clone(), known: None }
     }
-}
-
-/// The name of an election's lock.
-pub(crate) fn lock_of(election: &str) -> String {
-    format!("{ELECTION_PREFIX}{election}")
 }
 
 /// Leadership of an election. Dropping it resigns in the background.

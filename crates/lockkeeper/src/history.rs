@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use lockkeeper_api::history::{Audit, AuditAct, LeaderChange, LockEvent};
+pub use lockkeeper_api::history::{Audit, AuditAct, AuditActKind, LeaderChange, LockEvent, LockEventKind};
 pub use lockkeeper_api::top::{Contended, Hour, LongHeld, Spread, Top};
 use serde::{Serialize, Serializer};
 

@@ -95,7 +95,7 @@ pub use events::{Event, Events};
 pub use fencing::{Fenced, Fencing, Unfenced};
 pub use guard::{Guard, GuardChanges, GuardState};
 pub use history::{
-    Audit, AuditAct, Blocked, Contended, Hour, LeaderChange, LockEvent, LongHeld, Spread, Top,
+    Audit, AuditAct, AuditActKind, Blocked, Contended, Hour, LeaderChange, LockEvent, LockEventKind, LongHeld, Spread, Top,
 };
 pub use keeper::Keeper;
 pub use limiter::Limiter;

@@ -125,7 +125,7 @@ fn repository_placeholder_is_in_the_release_checklist() {
 fn packages_contain_what_a_build_needs() {
     let needed: [(&str, &[&str]); 6] = [
         ("lockkeeper", &["src/gates/redis.lua", "src/gates/postgres.sql"]),
-        ("lockkeeper-api", &["proto/lockkeeper/v1/lockkeeper.proto", "src/generated/lockkeeper.v1.bin"]),
+        ("lockkeeper-api", &["proto/lockkeeper/v1/lockkeeper.proto", "src/generated/lockkeeper.v1.rs"]),
         ("lockkeeper-cli", &["src/main.rs"]),
         ("lockkeeper-core", &["src/table.rs"]),
         ("lockkeeper-net", &["src/frame.rs"]),

@@ -83,12 +83,7 @@ impl LockEventKind {
     pub fn as_str(self) -> &'static str {
         match self {
             LockEventKind::Granted => "granted",
-            LockEventKind::Ended(Freed::Released) => "released",
-            LockEventKind::Ended(Freed::SessionClosed) => "session_closed",
-            LockEventKind::Ended(Freed::SessionExpired) => "session_expired",
-            LockEventKind::Ended(Freed::Forced) => "forced",
-            LockEventKind::Ended(Freed::Cancelled) => "cancelled",
-            LockEventKind::Ended(Freed::Wounded) => "wounded",
+            LockEventKind::Ended(freed) => freed.as_str(),
         }
     }
 }
@@ -297,7 +292,7 @@ impl crate::table::LockTable {
 
     /// The actions of operators, newest first.
     pub fn acts(&self) -> impl Iterator<Item = &OperatorAction> {
-        self.history.acts.iter().rev()
+        self.history.acts.iter().rev().inspect(|_| reads::count(1))
     }
 
     /// The leaders of the cell, newest first.

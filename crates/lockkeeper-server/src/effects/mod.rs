@@ -126,12 +126,8 @@ impl Shared {
                 let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
                 self.hourly_stats.freed(now, held_ms, lost);
                 self.observers.changed(std::slice::from_ref(&lock));
-                let taken = match why {
-                    Freed::Forced => Some("forced"),
-                    Freed::Wounded => Some("wounded"),
-                    Freed::Released | Freed::SessionClosed | Freed::SessionExpired | Freed::Cancelled => None,
-                };
-                if let Some(why) = taken
+                // The client knows of the others: it caused them, or is told that its session ended.
+                if matches!(why, Freed::Forced | Freed::Wounded)
                     && let Some(connection) = self.callers.attached(session)
                 {
                     connection.grant_lost(session, &lock, token, why);

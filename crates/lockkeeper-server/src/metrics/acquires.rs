@@ -1,6 +1,7 @@
 //! Outcomes of acquires, and how long they waited. Every counter is looked up once, when the node starts, because a lookup
 //! costs more than counting.
 
+use lockkeeper_api::Code;
 use lockkeeper_core::{Mode, Refusal};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -67,11 +68,11 @@ impl Acquires {
             refused: of("refused"),
             cancelled: of("cancelled"),
             session_ended: of("session_ended"),
-            busy: count("busy"),
-            timeouts: count("timeout"),
-            deadlock: count("deadlock"),
-            died: count("died"),
-            wounded: count("wounded"),
+            busy: count(Code::Busy.as_str()),
+            timeouts: count(Code::Timeout.as_str()),
+            deadlock: count(Code::Deadlock.as_str()),
+            died: count(Code::Died.as_str()),
+            wounded: count(Code::Wounded.as_str()),
             rate: count("rate"),
         };
         registry.register(

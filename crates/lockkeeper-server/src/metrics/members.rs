@@ -1,9 +1,17 @@
-//! Counters of connections and elections among members. None of them rises in an idle cell.
+//! Connections and elections among members. No counter rises in an idle cell.
 
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MemberLabel {
+    node: u64,
+}
 
 /// Connections and elections among members.
 #[derive(Debug, Clone, Default)]
@@ -18,9 +26,15 @@ pub struct MemberCounters {
     pub pre_votes: Counter,
     /// How long the leader has paused before entries because a follower lags.
     pub proposal_pause_seconds: Counter<f64, AtomicU64>,
+    message_format: Family<MemberLabel, Gauge>,
 }
 
 impl MemberCounters {
+    /// Records the format of messages to a member.
+    pub fn set_message_format(&self, node: u64, format: u32) {
+        self.message_format.get_or_create(&MemberLabel { node }).set(format.into());
+    }
+
     pub(super) fn register(&self, r: &mut Registry) {
         r.register("member_connections_opened", "Connections opened to other members", self.opened.clone());
         r.register(
@@ -38,6 +52,11 @@ impl MemberCounters {
             "proposal_pause_seconds",
             "How long the leader has paused before entries because a follower lags",
             self.proposal_pause_seconds.clone(),
+        );
+        r.register(
+            "member_message_format",
+            "Format of messages to another member, once it has answered",
+            self.message_format.clone(),
         );
     }
 }

@@ -112,10 +112,6 @@ impl Route {
         Route { codes, ..self }
     }
 
-    fn example(self, body: &'static str, answer: &'static str) -> Route {
-        Route { examples: Some((body, answer)), ..self }
-    }
-
     fn open(self) -> Route {
         Route { guarded: false, ..self }
     }
@@ -128,7 +124,8 @@ where
     C::Answer: TryFrom<Answer, Error = WrongAnswer> + Serialize + JsonSchema + Send + 'static,
 {
     let route = Route::new("post", path, call::post::<C>);
-    Route { input: Some(SchemaGenerator::subschema_for::<C>), ..route }.answers::<C::Answer>()
+    let input: Option<SchemaOf> = Some(SchemaGenerator::subschema_for::<C>);
+    Route { input, examples: C::EXAMPLE, ..route }.answers::<C::Answer>()
 }
 
 /// Returns the route of a call with a query.
@@ -152,19 +149,14 @@ pub(super) fn routes() -> Vec<Route> {
     all.extend(tagged(
         "token",
         [post::<CheckToken>("/v1/token/check")
-            .about("checkToken", "Check whether a token still holds its lock")
-            .example(r#"{"sequencer": "lk1:42:x:orders/4472"}"#, r#"{"valid": true, "last_token": 42}"#)],
+            .about("checkToken", "Check whether a token still holds its lock")],
     ));
     all.extend(tagged("value", values()));
     all.extend(tagged("election", elections()));
     all.extend(tagged(
         "rate",
         [post::<TakeRate>("/v1/rate/take")
-            .about("takeRate", "Take permits from a shared rate limiter, all or nothing")
-            .example(
-                r#"{"limiter": "mail", "rate_per_s": 10, "burst": 20}"#,
-                r#"{"allowed": false, "retry_after_ms": 87}"#,
-            )],
+            .about("takeRate", "Take permits from a shared rate limiter, all or nothing")],
     ));
     all.extend(tagged("observe", observations()));
     all.extend(tagged("access", access()));
@@ -175,19 +167,13 @@ pub(super) fn routes() -> Vec<Route> {
 fn sessions() -> [Route; 3] {
     [
         post::<OpenSession>("/v1/session/open")
-            .about("openSession", "Open a session; all grants belong to a session and end with it")
-            .example(
-                r#"{"ttl_ms": 10000, "owner": "billing@host-3"}"#,
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "ttl_ms": 10000}"#,
-            ),
+            .about("openSession", "Open a session; all grants belong to a session and end with it"),
         post::<KeepAlive>("/v1/session/keepalive")
             .about("keepAlive", "Renew a session; call this every third of its time to live")
-            .codes(SESSION)
-            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, r#"{"ttl_ms": 10000}"#),
+            .codes(SESSION),
         post::<CloseSession>("/v1/session/close")
             .about("closeSession", "Close a session and release all its grants")
-            .codes(SESSION)
-            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081"}"#, "{}"),
+            .codes(SESSION),
     ]
 }
 
@@ -195,38 +181,21 @@ fn locks() -> [Route; 7] {
     [
         post::<Acquire>("/v1/lock/acquire")
             .about("acquire", "Acquire a lock, waiting in the queue for up to wait_ms")
-            .codes(ACQUIRE)
-            .example(
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "wait_ms": 5000, "request": "r-1"}"#,
-                r#"{"lock": "orders/4472", "token": 42, "mode": "exclusive", "sequencer": "lk1:42:x:orders/4472"}"#,
-            ),
+            .codes(ACQUIRE),
         post::<AcquireAll>("/v1/lock/acquire_all")
             .about("acquireAll", "Acquire several locks, all or nothing, with one token")
-            .codes(ACQUIRE)
-            .example(
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "locks": ["a", "b"], "wait_ms": 5000}"#,
-                r#"{"locks": ["a", "b"], "token": 43, "mode": "exclusive", "sequencers": ["lk1:43:x:a", "lk1:43:x:b"]}"#,
-            ),
-        post::<Release>("/v1/lock/release").about("release", "Release a lock").codes(HOLDER).example(
-            r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "lock": "orders/4472", "token": 42}"#,
-            r#"{"released": true}"#,
-        ),
+            .codes(ACQUIRE),
+        post::<Release>("/v1/lock/release").about("release", "Release a lock").codes(HOLDER),
         post::<Cancel>("/v1/lock/cancel")
             .about(
                 "cancel",
                 "Cancel the acquire with this request id: leave the queue, or release what was granted",
             )
-            .codes(SESSION)
-            .example(r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "request": "r-1"}"#, "{}"),
-        post::<ForceRelease>("/v1/lock/force_release")
-            .about(
-                "forceRelease",
-                "Release a lock by force; its last token rises, so every gate refuses the former holder",
-            )
-            .example(
-                r#"{"lock": "orders/4472", "reason": "host-3 is gone"}"#,
-                r#"{"released": true, "last_token": 44}"#,
-            ),
+            .codes(SESSION),
+        post::<ForceRelease>("/v1/lock/force_release").about(
+            "forceRelease",
+            "Release a lock by force; its last token rises, so every gate refuses the former holder",
+        ),
         get::<GetLock>("/v1/lock").about("getLock", "Get the holders and waiters of a lock"),
         get::<ListLocks>("/v1/locks").about("listLocks", "List the locks in use, in order of name"),
     ]
@@ -236,15 +205,8 @@ fn values() -> [Route; 3] {
     [
         post::<PutValue>("/v1/value/put")
             .about("putValue", "Write a value, optionally fenced by a token and conditional on a version")
-            .codes(WRITE)
-            .example(
-                r#"{"key": "orders/4472/state", "value": "paid", "fence": {"lock": "orders/4472", "token": 42}}"#,
-                r#"{"version": 1}"#,
-            ),
-        post::<DeleteValue>("/v1/value/delete")
-            .about("deleteValue", "Delete a value")
-            .codes(WRITE)
-            .example(r#"{"key": "orders/4472/state", "if_version": 1}"#, "{}"),
+            .codes(WRITE),
+        post::<DeleteValue>("/v1/value/delete").about("deleteValue", "Delete a value").codes(WRITE),
         get::<GetValue>("/v1/value").about("getValue", "Read a value; version 0 if there is none"),
     ]
 }
@@ -253,25 +215,13 @@ fn elections() -> [Route; 5] {
     [
         post::<Campaign>("/v1/election/campaign")
             .about("campaign", "Campaign in an election and wait to lead, like an acquire waits for its lock")
-            .codes(ACQUIRE)
-            .example(
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "value": "host-3", "wait_ms": 60000}"#,
-                r#"{"epoch": 42}"#,
-            ),
+            .codes(ACQUIRE),
         post::<Resign>("/v1/election/resign")
             .about("resign", "Resign; the next candidate leads")
-            .codes(HOLDER)
-            .example(
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42}"#,
-                "{}",
-            ),
+            .codes(HOLDER),
         post::<HandOver>("/v1/election/handover")
             .about("handOver", "Hand leadership over to a candidate, wherever it is in the queue")
-            .codes(HOLDER)
-            .example(
-                r#"{"session": "5f0c6a3b9d1e4c7f8a2b3c4d5e6f7081", "election": "reports", "epoch": 42, "to": "host-4"}"#,
-                "{}",
-            ),
+            .codes(HOLDER),
         get::<GetElection>("/v1/election").about("getElection", "Get the current leader"),
         Route::new("get", "/v1/election/observe", observe::election)
             .about(
@@ -303,7 +253,6 @@ fn observations() -> [Route; 5] {
 }
 
 fn access() -> [Route; 7] {
-    const TOKEN: &str = r#"{"id": "9f86d081884c", "identity": "ci", "token": "lk_9f86d081884c_7d6f..."}"#;
     [
         get::<GetAccess>("/v1/access").about(
             "access",
@@ -314,35 +263,27 @@ fn access() -> [Route; 7] {
                 "enableAccess",
                 "Turn access control on and create the token of the first administrator; its secret is only in this \
                  answer",
-            )
-            .example(r#"{"identity": "ci"}"#, TOKEN),
+            ),
         post::<AccessRule>("/v1/access/grant")
             .about(
                 "grantAccess",
                 "Grant an identity rights to all names with a prefix; replaces its former rule for that prefix",
-            )
-            .example(r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire"]}"#, "{}"),
+            ),
         post::<RevokeAccess>("/v1/access/revoke")
-            .about("revokeAccess", "Revoke a rule")
-            .example(r#"{"identity": "ci", "prefix": "builds/"}"#, "{}"),
+            .about("revokeAccess", "Revoke a rule"),
         post::<CreateToken>("/v1/access/token/create")
-            .about("createAccessToken", "Create an access token; its secret is only in this answer")
-            .example(r#"{"identity": "ci"}"#, TOKEN),
+            .about("createAccessToken", "Create an access token; its secret is only in this answer"),
         post::<RevokeToken>("/v1/access/token/revoke")
-            .about("revokeAccessToken", "Revoke an access token, effective at once")
-            .example(r#"{"id": "9f86d081884c"}"#, "{}"),
+            .about("revokeAccessToken", "Revoke an access token, effective at once"),
         post::<SetQuota>("/v1/access/quota")
             .about(
                 "setQuota",
                 "Set the quota of a namespace, an identity or the whole cell; absent fields are unlimited",
-            )
-            .example(r#"{"namespace": "builds", "locks": 1000, "requests_per_s": 200}"#, "{}"),
+            ),
     ]
 }
 
 fn node() -> Vec<Route> {
-    const MEMBERS: &str = r#"{"members": [{"node_id": 1, "address": "10.0.0.1:7420", "peer_address": "10.0.0.1:7420",
-        "voter": true, "matched_index": 9, "lag": 0, "silent_ms": 0, "round_trip_us": null, "disagreement": null}]}"#;
     const UNAVAILABLE: &[Code] = &[Code::Unavailable];
     let health = |path| {
         Route::new("get", path, status::ready)
@@ -358,14 +299,12 @@ fn node() -> Vec<Route> {
             .about(
                 "addMember",
                 "Add a node that runs with an empty folder: it catches up and then votes. The answer comes when it votes",
-            )
-            .example(r#"{"node_id": 4, "address": "10.0.0.4:7420"}"#, MEMBERS),
+            ),
         post::<RemoveMember>("/v1/member/remove")
             .about(
                 "removeMember",
                 "Remove a member permanently. A leader that is removed hands leadership over first and names the new one",
-            )
-            .example(r#"{"node_id": 2}"#, MEMBERS),
+            ),
         Route::new("get", "/v1/snapshot", snapshot::save)
             .about("saveSnapshot", "Download a consistent copy of the whole state, for `lockkeeper snapshot restore`")
             .kinds(&["application/octet-stream"]),

@@ -8,9 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_api::v1;
 use lockkeeper_api::v1::answer::Kind as AnswerKind;
 use lockkeeper_api::v1::operation::Kind as OperationKind;
+use lockkeeper_api::{Code, v1};
 use smol_str::SmolStr;
 
 use super::connection::Connection;
@@ -138,7 +138,7 @@ impl Connection {
 
 /// Whether a frame contains nothing but `unavailable` errors, as from a node that is cut off from the others.
 pub(super) fn is_only_unavailable(frame: &v1::ServerFrame) -> bool {
-    let unavailable = |answer: &v1::Answer| matches!(&answer.kind, Some(AnswerKind::Error(error)) if error.code == "unavailable");
+    let unavailable = |answer: &v1::Answer| matches!(&answer.kind, Some(AnswerKind::Error(error)) if error.code.parse() == Ok(Code::Unavailable));
     frame.events.is_empty() && !frame.answers.is_empty() && frame.answers.iter().all(unavailable)
 }
 

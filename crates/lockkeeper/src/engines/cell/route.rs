@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lockkeeper_api::history::LockEventKind;
 use lockkeeper_api::v1;
 use lockkeeper_api::v1::answer::Kind as AnswerKind;
 use lockkeeper_api::v1::event::Kind as EventKind;
@@ -360,7 +361,10 @@ impl Connection {
             held.grant.token.unwrap_or_default().0 == lost.token && held.session.id == lost.session
         });
         let Some((&number, held)) = found else { return };
-        let why = if lost.why == "wounded" { Loss::Wounded } else { Loss::TakenAway };
+        let why = match LockEventKind::from(lost.why.as_str()) {
+            LockEventKind::Wounded => Loss::Wounded,
+            _ => Loss::TakenAway,
+        };
         let _ = held.grant.lose(why);
         // The remaining ones of several locks still have to be released.
         if held.grant.locks.as_slice().len() == 1 {

@@ -11,7 +11,23 @@ use crate::error::Error;
 pub(super) fn refusal(error: &Error) -> Response<Full<Bytes>> {
     let code = match error.contract_code() {
         Some(code @ (Code::StaleToken | Code::Invalid | Code::TooLarge | Code::Limit)) => code,
-        _ => Code::Unavailable,
+        // A gate cannot decide without the last token, whatever the reason is.
+        Some(
+            Code::Busy
+            | Code::Timeout
+            | Code::NotHeld
+            | Code::SessionLost
+            | Code::VersionMismatch
+            | Code::Deadlock
+            | Code::Wounded
+            | Code::Died
+            | Code::Unsupported
+            | Code::Unauthenticated
+            | Code::Forbidden
+            | Code::NotLeader
+            | Code::Unavailable,
+        )
+        | None => Code::Unavailable,
     };
     with_status(error, StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE))
 }

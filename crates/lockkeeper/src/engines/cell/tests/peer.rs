@@ -446,8 +446,8 @@ fn wire_grant(grant: &lockkeeper_core::Grant) -> v1::Grant {
         locks: grant.locks.as_slice().iter().map(ToString::to_string).collect(),
         token: grant.token.0,
         mode: (grant.mode == lockkeeper_core::Mode::Shared) as i32,
-        // Empty, as for a brief request: the library computes it.
-        sequencer: String::new(),
+        // Without a sequencer, as for a brief request: the library computes it.
+        ..Default::default()
     }
 }
 
