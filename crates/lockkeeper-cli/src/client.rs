@@ -12,6 +12,9 @@ use crate::duration;
 use crate::escape;
 use crate::failure::Failure;
 
+/// The engine if none is named: a node on this machine.
+pub(crate) const DEFAULT_ENGINE: &str = "lockkeeper://127.0.0.1:7420";
+
 /// The variable for `--engine`. Unlike the flag, other users cannot see it.
 const ENGINE: &str = "LOCKKEEPER_ENGINE";
 
@@ -22,7 +25,7 @@ pub(crate) struct Client {
         long,
         help = engine_help(),
         value_name = "URL",
-        default_value = "lockkeeper://127.0.0.1:7420",
+        default_value = DEFAULT_ENGINE,
         env = ENGINE,
         hide_env_values = true
     )]

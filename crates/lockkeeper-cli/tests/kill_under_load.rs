@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lockkeeper_testkit::http::get;
+use lockkeeper_testkit::{Process, Program, free_address};
 use serde_json::{Value, json};
 
 const WORKERS: usize = 8;
@@ -36,38 +37,30 @@ impl Random {
 }
 
 struct Server {
-    process: Child,
-    address: String,
+    process: Process,
+    address: SocketAddr,
 }
 
 impl Server {
-    fn start(folder: &Path) -> Server {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder)
-            .env("LOCKKEEPER_LOG", "warn,openraft=error")
-            // Frequent snapshots and log purges, so that some kills hit them.
-            .env("LOCKKEEPER_SNAPSHOT_EVERY", "200")
-            .env("LOCKKEEPER_SNAPSHOT_BEHIND", "50")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("lockkeeper can be started");
-        let mut lines = BufReader::new(process.stdout.take().expect("stdout is piped")).lines();
-        let line = lines.next().expect("it says where it serves").expect("text");
-        let address = line.split_whitespace().nth(3).expect("lockkeeper serves on ADDRESS").to_owned();
+    fn start(folder: &Path, address: SocketAddr) -> Server {
+        let data = folder.join("data").to_string_lossy().into_owned();
+        let words = ["serve", "--listen", &address.to_string(), "--data-dir", &data];
+        let mut program = Program::new(env!("CARGO_BIN_EXE_lockkeeper"), &words, folder.join("log"));
+        // Frequent snapshots and log purges, so that some kills hit them.
+        let settings = [
+            ("LOCKKEEPER_LOG", "warn,openraft=error"),
+            ("LOCKKEEPER_SNAPSHOT_EVERY", "200"),
+            ("LOCKKEEPER_SNAPSHOT_BEHIND", "50"),
+        ];
+        program.environment = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let mut process = program.start().expect("lockkeeper can be started");
+        let is_ready = || get(address, "/readyz?verbose").contains("\"status\":\"ok\"");
+        process.wait_until("lockkeeper to serve", is_ready).expect("lockkeeper serves");
         Server { process, address }
     }
 
-    fn kill(&mut self) {
-        self.process.kill().expect("it can be killed");
-        self.process.wait().expect("it has ended");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    fn kill(self) {
+        drop(self.process);
     }
 }
 
@@ -77,7 +70,7 @@ struct Http {
 }
 
 impl Http {
-    fn connect(address: &str) -> std::io::Result<Http> {
+    fn connect(address: SocketAddr) -> std::io::Result<Http> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -166,7 +159,7 @@ impl Worker {
     }
 
     /// Runs until the node is killed.
-    fn work(&mut self, address: &str, stop: &AtomicBool) {
+    fn work(&mut self, address: SocketAddr, stop: &AtomicBool) {
         let Ok(mut http) = Http::connect(address) else { return };
         while !stop.load(Ordering::Relaxed) {
             if self.step(&mut http).is_err() {
@@ -287,20 +280,20 @@ fn kill_under_load_loses_nothing_acknowledged() {
     let mut random = Random(seed);
     let folder = tempfile::tempdir().unwrap();
 
-    let mut server = Server::start(folder.path());
-    let mut http = Http::connect(&server.address).unwrap();
+    let address = free_address(7420);
+    let mut server = Server::start(folder.path(), address);
+    let mut http = Http::connect(address).unwrap();
     let mut workers: Vec<Worker> =
         (0..WORKERS).map(|number| Worker::open(number, &mut http, random.next())).collect();
     let began = Instant::now();
     for kill in 0..kills {
         let stop = Arc::new(AtomicBool::new(false));
-        let address = server.address.clone();
         let running: Vec<_> = workers
             .into_iter()
             .map(|mut worker| {
-                let (address, stop) = (address.clone(), stop.clone());
+                let stop = stop.clone();
                 std::thread::spawn(move || {
-                    worker.work(&address, &stop);
+                    worker.work(address, &stop);
                     worker
                 })
             })
@@ -311,8 +304,8 @@ fn kill_under_load_loses_nothing_acknowledged() {
         stop.store(true, Ordering::Relaxed);
         workers = running.into_iter().map(|thread| thread.join().expect("a worker failed")).collect();
 
-        server = Server::start(folder.path());
-        let mut http = Http::connect(&server.address).unwrap();
+        server = Server::start(folder.path(), address);
+        let mut http = Http::connect(address).unwrap();
         let highest = workers.iter().map(|worker| worker.highest_token).max().unwrap_or(0);
         for worker in &mut workers {
             worker.verify(&mut http);
@@ -325,7 +318,7 @@ fn kill_under_load_loses_nothing_acknowledged() {
     let done: u64 = workers.iter().map(|worker| worker.done).sum();
     println!("{kills} kills, {done} acknowledged operations, {:.1} s", began.elapsed().as_secs_f64());
     assert!(done > kills, "the workers did work between the kills");
-    let (_, status) = Http::connect(&server.address).unwrap().get("/v1/status").unwrap();
+    let (_, status) = Http::connect(server.address).unwrap().get("/v1/status").unwrap();
     let (snapshot, purged) = (&status["snapshot_index"], &status["purged_index"]);
     println!("last snapshot at entry {snapshot}, log purged to {purged}");
     // Each start counts its commands from zero, so with few kills there may be no snapshot.

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::v1::{self, answer, operation};
 use lockkeeper_lab::compare::Link;
+use lockkeeper_testkit::Servers;
 use lockkeeper_testkit::cell::Cell;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;

@@ -7,9 +7,9 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::error::ServerError;
-use crate::free_address;
 use crate::http::get;
 use crate::process::{Process, Program, folder};
+use crate::{Servers, Signal, free_address};
 
 #[derive(Debug)]
 struct Node {
@@ -38,22 +38,33 @@ impl Cell {
         Ok(cell)
     }
 
-    /// The addresses for clients.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    /// The number of the node that leads, counted from 0.
+    pub fn leader(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| {
+            node.process.is_some() && get(node.address, "/readyz?verbose").contains("\"role\":\"leader\"")
+        })
+    }
+}
+
+impl Cell {
+    /// Sends a signal to a node, counted from 0.
+    pub fn signal(&self, node: usize, signal: Signal) {
+        if let Some(process) = &self.nodes[node].process {
+            process.signal(signal);
+        }
+    }
+}
+
+impl Servers for Cell {
+    fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.address).collect()
     }
 
-    /// Ends all nodes with SIGKILL.
-    pub fn kill(&mut self) {
+    fn kill(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.process = None);
     }
 
-    /// Starts the nodes that do not run, with their data, and waits until they are ready.
-    ///
-    /// # Errors
-    ///
-    /// If a node does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
+    fn restart(&mut self) -> Result<(), ServerError> {
         let members: Vec<String> = self
             .nodes
             .iter()
@@ -85,27 +96,19 @@ impl Cell {
         Ok(())
     }
 
-    /// The ids of the running processes.
-    pub fn process_ids(&self) -> Vec<u32> {
-        self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id())).collect()
-    }
-
-    fn leader(&self) -> Option<usize> {
-        self.nodes.iter().position(|node| {
-            node.process.is_some() && get(node.address, "/readyz?verbose").contains("\"role\":\"leader\"")
-        })
-    }
-
-    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
-    pub fn kill_leader(&mut self) -> Option<Instant> {
+    fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();
         self.nodes[leader].process = None;
         Some(killed_at)
     }
 
+    fn process_ids(&self) -> Vec<u32> {
+        self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id())).collect()
+    }
+
     /// Number of commands and renewals that it has processed.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         let running = self.nodes.iter().filter(|node| node.process.is_some());
         let text: String = running.map(|node| get(node.address, "/metrics")).collect();
         let counted = ["lockkeeper_proposer_batch_commands_sum ", "lockkeeper_keep_alives_total "];
@@ -113,5 +116,9 @@ impl Cell {
             counted.iter().find_map(|name| line.strip_prefix(name))?.trim().parse::<f64>().ok()
         });
         (!text.is_empty()).then(|| figures.sum::<f64>() as u64)
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "requests, by its /metrics"
     }
 }

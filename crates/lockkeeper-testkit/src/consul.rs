@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use crate::error::ServerError;
-use crate::free_address;
 use crate::http::get;
 use crate::process::{Process, Program, first_line, folder};
+use crate::{Servers, free_address};
 
 const ADVICE: &str = "Debian has no package of it: put it on the PATH, or run scripts/consul of the source, which builds it once with Go";
 
@@ -66,18 +66,18 @@ impl Consul {
         let line = first_line(&program().ok()?, &["version"]);
         (!line.is_empty()).then(|| line.replace(" v", " "))
     }
+}
 
-    /// Ends it with SIGKILL.
-    pub fn kill(&mut self) {
+impl Servers for Consul {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        vec![self.address]
+    }
+
+    fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Starts it with its data.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
+    fn restart(&mut self) -> Result<(), ServerError> {
         let (host, port) = (self.address.ip(), self.address.port());
         let config = format!(
             r#"{{"server": true, "bootstrap": true, "node_name": "one", "data_dir": "{}", "bind_addr": "{host}",
@@ -108,10 +108,14 @@ impl Consul {
     }
 
     /// Number of requests that it has processed.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         let text = get(self.address, "/v1/agent/metrics?format=prometheus");
         let counts = text.lines().filter(|line| line.starts_with("consul_api_http_count"));
         let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         (!text.is_empty()).then(|| counts.sum::<f64>() as u64)
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "HTTP requests, by Consul's metrics"
     }
 }

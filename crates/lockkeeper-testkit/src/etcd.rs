@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::error::ServerError;
 use crate::http::{get, post};
 use crate::process::{Process, Program, find_program, first_line, folder};
-use crate::{Signal, Tuning, free_address};
+use crate::{Servers, Signal, Tuning, free_address};
 
 const ADVICE: &str = "apt-get install etcd-server";
 
@@ -57,22 +57,30 @@ impl Etcd {
         line.strip_prefix("etcd Version: ").map(|version| format!("etcd {version}"))
     }
 
-    /// The addresses for clients.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    fn leader(&self) -> Option<usize> {
+        self.members.iter().position(|member| {
+            member.process.is_some() && get(member.client, "/metrics").contains("\netcd_server_is_leader 1")
+        })
+    }
+
+    /// Sends the leader a signal.
+    pub fn signal_leader(&self, signal: Signal) {
+        if let Some(process) = self.leader().and_then(|number| self.members[number].process.as_ref()) {
+            process.signal(signal);
+        }
+    }
+}
+
+impl Servers for Etcd {
+    fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.client).collect()
     }
 
-    /// Ends all members with SIGKILL.
-    pub fn kill(&mut self) {
+    fn kill(&mut self) {
         self.members.iter_mut().for_each(|member| member.process = None);
     }
 
-    /// Starts the members that do not run, with their data, and waits for a leader.
-    ///
-    /// # Errors
-    ///
-    /// If a member does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
+    fn restart(&mut self) -> Result<(), ServerError> {
         let path = find_program("etcd", &[], ADVICE)?;
         let cluster: Vec<String> = self
             .members
@@ -119,34 +127,19 @@ impl Etcd {
         Ok(())
     }
 
-    /// The ids of the running processes.
-    pub fn process_ids(&self) -> Vec<u32> {
-        self.members.iter().filter_map(|member| Some(member.process.as_ref()?.id())).collect()
-    }
-
-    fn leader(&self) -> Option<usize> {
-        self.members.iter().position(|member| {
-            member.process.is_some() && get(member.client, "/metrics").contains("\netcd_server_is_leader 1")
-        })
-    }
-
-    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
-    pub fn kill_leader(&mut self) -> Option<Instant> {
+    fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();
         self.members[leader].process = None;
         Some(killed_at)
     }
 
-    /// Sends the leader a signal.
-    pub fn signal_leader(&self, signal: Signal) {
-        if let Some(process) = self.leader().and_then(|number| self.members[number].process.as_ref()) {
-            process.signal(signal);
-        }
+    fn process_ids(&self) -> Vec<u32> {
+        self.members.iter().filter_map(|member| Some(member.process.as_ref()?.id())).collect()
     }
 
     /// Number of messages that it received from clients, on calls and on streams.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         let mut sum = 0.0;
         for member in &self.members {
             let text = get(member.client, "/metrics");
@@ -154,5 +147,9 @@ impl Etcd {
             sum += lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
         }
         Some(sum as u64)
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "messages, by etcd's metrics"
     }
 }

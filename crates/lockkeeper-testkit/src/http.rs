@@ -6,16 +6,16 @@ use std::time::Duration;
 
 /// Sends GET on a new connection and returns the body of the answer, empty without an answer.
 pub fn get(address: SocketAddr, path: &str) -> String {
-    ask(address, "GET", path, "")
+    request(address, "GET", path, "")
 }
 
 /// Sends POST with a body and returns the body of the answer.
 pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
-    ask(address, "POST", path, body)
+    request(address, "POST", path, body)
 }
 
 /// Sends a request and returns the body of the answer.
-pub fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+pub fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
         return String::new();

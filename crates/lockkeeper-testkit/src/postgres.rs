@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::error::ServerError;
 use crate::process::{Process, Program, find_program, first_line, folder, run_checked};
-use crate::{Signal, free_address};
+use crate::{Servers, Signal, free_address};
 
 const ADVICE: &str = "apt-get install postgresql";
 const ELSEWHERE: &[&str] = &[
@@ -149,8 +149,48 @@ impl Postgres {
             .map(|version| format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
     }
 
-    /// Ends it at once, without a clean shutdown.
-    pub fn kill(&mut self) {
+    /// Restarts it with new client authentication rules (`pg_hba.conf`).
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written, or it does not start.
+    pub fn admit(&mut self, rules: &str) -> Result<(), ServerError> {
+        std::fs::write(self.folder.path().join("data/pg_hba.conf"), rules)
+            .map_err(ServerError::io("failed to write pg_hba.conf"))?;
+        self.kill();
+        self.restart()
+    }
+
+    /// Number of statements in its log, if it was started with `log_statement=all`.
+    pub fn statements(&self) -> u64 {
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let is_one = |line: &&str| line.contains("LOG:  execute ") || line.contains("LOG:  statement: ");
+        log.lines().filter(is_one).count() as u64
+    }
+
+    /// Runs a query and returns one line for each row.
+    ///
+    /// # Errors
+    ///
+    /// If psql fails.
+    pub fn query(&self, sql: &str) -> Result<String, ServerError> {
+        let mut command = Command::new(program("psql")?);
+        command.args(["-h", &self.address.ip().to_string(), "-p", &self.address.port().to_string()]);
+        command.args(["-U", "postgres", "-tAc", sql]);
+        Ok(run_checked(command)?.trim().to_owned())
+    }
+}
+
+impl Servers for Postgres {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        vec![self.address]
+    }
+
+    fn url_parts(&self) -> (&'static str, &'static str) {
+        ("postgres@", "/postgres")
+    }
+
+    fn kill(&mut self) {
         // Its children end with it, and must have ended before the folder is used again.
         if let Some(process) = self.process.take() {
             process.signal(Signal::QUIT);
@@ -158,12 +198,7 @@ impl Postgres {
         }
     }
 
-    /// Starts it with its data.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
+    fn restart(&mut self) -> Result<(), ServerError> {
         let data = self.folder.path().join("data").to_string_lossy().into_owned();
         let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
         let mut arguments = vec![
@@ -195,40 +230,13 @@ impl Postgres {
         Ok(())
     }
 
-    /// Restarts it with new client authentication rules (`pg_hba.conf`).
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be written, or it does not start.
-    pub fn admit(&mut self, rules: &str) -> Result<(), ServerError> {
-        std::fs::write(self.folder.path().join("data/pg_hba.conf"), rules)
-            .map_err(ServerError::io("failed to write pg_hba.conf"))?;
-        self.kill();
-        self.restart()
-    }
-
-    /// Number of statements in its log, if it was started with `log_statement=all`.
-    pub fn statements(&self) -> u64 {
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let is_one = |line: &&str| line.contains("LOG:  execute ") || line.contains("LOG:  statement: ");
-        log.lines().filter(is_one).count() as u64
-    }
-
-    /// Runs a query and returns one line for each row.
-    ///
-    /// # Errors
-    ///
-    /// If psql fails.
-    pub fn query(&self, sql: &str) -> Result<String, ServerError> {
-        let mut command = Command::new(program("psql")?);
-        command.args(["-h", &self.address.ip().to_string(), "-p", &self.address.port().to_string()]);
-        command.args(["-U", "postgres", "-tAc", sql]);
-        Ok(run_checked(command)?.trim().to_owned())
-    }
-
     /// Number of transactions. Those of the last second may be missing.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         self.query("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database").ok()?.parse().ok()
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "transactions, by pg_stat_database"
     }
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::clock::MovedClock;
 use crate::error::ServerError;
 use crate::process::{Process, Program, find_program, first_line, folder};
-use crate::{Signal, free_address};
+use crate::{Servers, Signal, free_address};
 
 const ADVICE: &str = "apt-get install redis-server";
 
@@ -63,34 +63,6 @@ impl Redis {
             .map(|version| format!("Redis {version}"))
     }
 
-    /// Ends it with SIGKILL.
-    pub fn kill(&mut self) {
-        self.process = None;
-    }
-
-    /// Starts it with its data.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
-        let path = find_program("redis-server", &[], ADVICE)?;
-        let (port, host) = (self.address.port().to_string(), self.address.ip().to_string());
-        let folder = self.folder.path().to_string_lossy().into_owned();
-        let mut arguments = vec!["--port", &port, "--bind", &host, "--dir", &folder, "--save", ""];
-        arguments.extend(self.settings.iter().map(String::as_str));
-        let mut program = Program::new(path, &arguments, self.folder.path().join("log"));
-        program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
-        let mut process = program.start()?;
-        let address = self.address;
-        // A server with a password answers NOAUTH: it is ready as well.
-        process.wait_until(&format!("Redis at {address}"), || {
-            command(address, &["PING"]).is_ok_and(|it| it == "PONG" || it.starts_with("NOAUTH"))
-        })?;
-        self.process = Some(process);
-        Ok(())
-    }
-
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         if let Some(process) = &self.process {
@@ -121,12 +93,81 @@ impl Redis {
     pub fn command(&self, words: &[&str]) -> Result<String, ServerError> {
         command(self.address, words).map_err(ServerError::io("Redis did not answer"))
     }
+}
+
+impl Servers for Redis {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        vec![self.address]
+    }
+
+    fn kill(&mut self) {
+        self.process = None;
+    }
+
+    fn restart(&mut self) -> Result<(), ServerError> {
+        let path = find_program("redis-server", &[], ADVICE)?;
+        let (port, host) = (self.address.port().to_string(), self.address.ip().to_string());
+        let folder = self.folder.path().to_string_lossy().into_owned();
+        let mut arguments = vec!["--port", &port, "--bind", &host, "--dir", &folder, "--save", ""];
+        arguments.extend(self.settings.iter().map(String::as_str));
+        let mut program = Program::new(path, &arguments, self.folder.path().join("log"));
+        program.environment = self.clock.as_ref().map(MovedClock::environment).unwrap_or_default();
+        let mut process = program.start()?;
+        let address = self.address;
+        // A server with a password answers NOAUTH: it is ready as well.
+        process.wait_until(&format!("Redis at {address}"), || {
+            command(address, &["PING"]).is_ok_and(|it| it == "PONG" || it.starts_with("NOAUTH"))
+        })?;
+        self.process = Some(process);
+        Ok(())
+    }
 
     /// Number of commands that it has processed.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         let info = self.command(&["INFO", "stats"]).ok()?;
         info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"))?.trim().parse().ok()
     }
+
+    fn request_unit(&self) -> &'static str {
+        "commands, by Redis' INFO"
+    }
+}
+
+/// The independent instances of Redlock.
+impl Servers for Vec<Redis> {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.iter().map(|instance| instance.address).collect()
+    }
+
+    /// The default of 50 ms is too short for a machine that also runs other servers.
+    fn url_parts(&self) -> (&'static str, &'static str) {
+        ("", "?timeout_ms=300")
+    }
+
+    fn kill(&mut self) {
+        self.iter_mut().for_each(Servers::kill);
+    }
+
+    fn restart(&mut self) -> Result<(), ServerError> {
+        self.iter_mut().try_for_each(Servers::restart)
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.iter().map(Servers::requests).sum()
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "commands on all instances, by Redis' INFO"
+    }
+}
+
+/// Starts independent instances with the same settings, for Redlock.
+///
+/// # Errors
+///
+/// If one does not start.
+pub fn instances(count: usize, settings: &[&str]) -> Result<Vec<Redis>, ServerError> {
+    (0..count).map(|_| Redis::with(settings)).collect()
 }
 
 /// Sends a command on a new connection and returns the answer as text, the parts of an array as lines.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::clock;
 use crate::error::ServerError;
 use crate::process::{Process, Program, find_program, folder};
-use crate::{Tuning, free_address};
+use crate::{Servers, Tuning, free_address};
 
 /// Class path of the Debian packages.
 const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
@@ -113,22 +113,27 @@ impl Zookeeper {
         names.filter_map(|name| version_of(&name.to_string_lossy())).max()
     }
 
-    /// The addresses for clients.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    fn leader(&self) -> Option<usize> {
+        self.members.iter().position(|member| {
+            member.process.is_some() && command(member.client, "srvr").contains("Mode: leader")
+        })
+    }
+}
+
+impl Servers for Zookeeper {
+    fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.client).collect()
     }
 
-    /// Ends all members with SIGKILL.
-    pub fn kill(&mut self) {
+    fn url_parts(&self) -> (&'static str, &'static str) {
+        ("", "/lab")
+    }
+
+    fn kill(&mut self) {
         self.members.iter_mut().for_each(|member| member.process = None);
     }
 
-    /// Starts the members that do not run, with their data, and waits for a leader.
-    ///
-    /// # Errors
-    ///
-    /// If a member does not start.
-    pub fn restart(&mut self) -> Result<(), ServerError> {
+    fn restart(&mut self) -> Result<(), ServerError> {
         let java = find_program("java", &[], "apt-get install zookeeper, which installs Java")?;
         for (number, member) in self.members.iter_mut().enumerate() {
             if member.process.is_some() {
@@ -162,14 +167,7 @@ impl Zookeeper {
         Ok(())
     }
 
-    fn leader(&self) -> Option<usize> {
-        self.members.iter().position(|member| {
-            member.process.is_some() && command(member.client, "srvr").contains("Mode: leader")
-        })
-    }
-
-    /// Kills the leader with SIGKILL and returns the time of the kill; `None` without a leader.
-    pub fn kill_leader(&mut self) -> Option<Instant> {
+    fn kill_leader(&mut self) -> Option<Instant> {
         let leader = self.leader()?;
         let killed_at = Instant::now();
         self.members[leader].process = None;
@@ -177,7 +175,7 @@ impl Zookeeper {
     }
 
     /// Number of packets that it received from clients.
-    pub fn requests(&self) -> Option<u64> {
+    fn requests(&self) -> Option<u64> {
         let mut sum = 0;
         for member in &self.members {
             let text = command(member.client, "mntr");
@@ -185,6 +183,10 @@ impl Zookeeper {
             sum += line.trim().parse::<f64>().ok()? as u64;
         }
         Some(sum)
+    }
+
+    fn request_unit(&self) -> &'static str {
+        "packets, by ZooKeeper's mntr"
     }
 }
 

@@ -1,6 +1,6 @@
 //! One client of a benchmark: the library, or a bare recipe as a baseline.
 
-use lockkeeper::{Guard, Keeper, Unfenced};
+use lockkeeper::{EngineInfo, Guard, Keeper, Unfenced};
 
 use super::etcd::{BareEtcd, EtcdKey};
 use super::redis::BareRedis;
@@ -44,6 +44,36 @@ pub(super) enum Held {
     Etcd(EtcdKey),
 }
 
+/// A server that has a bare recipe.
+enum BareServer<'a> {
+    /// Its address, and the database after a slash.
+    Redis(&'a str),
+    /// Its hosts, separated by commas.
+    Etcd(&'a str),
+}
+
+impl<'a> BareServer<'a> {
+    /// The server of an engine URL, if there is a bare recipe for it.
+    fn of(url: &'a str) -> Option<BareServer<'a>> {
+        let engine = EngineInfo::by_url(url)?;
+        // The other schemes of an engine need TLS, which the bare recipes do not support.
+        let hosts = url.strip_prefix(engine.schemes[0])?.strip_prefix("://")?;
+        match engine.name {
+            "redis" => Some(BareServer::Redis(hosts)),
+            "etcd" => Some(BareServer::Etcd(hosts)),
+            _ => None,
+        }
+    }
+}
+
+/// The recipe that is measured unless the command line chooses one.
+pub(super) fn default_recipe(url: &str) -> Recipe {
+    match BareServer::of(url) {
+        Some(BareServer::Redis(_)) => Recipe::Bare,
+        _ => Recipe::Library,
+    }
+}
+
 /// Connects all clients.
 pub(super) async fn connect(options: &Options) -> Result<Vec<Contender>, BenchError> {
     match options.recipe {
@@ -72,8 +102,8 @@ async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
         return usage("a bare recipe has one connection for each client: add --connections each");
     }
     let mut clients = Vec::with_capacity(options.clients);
-    match options.engine.split_once("://") {
-        Some(("redis", address)) => {
+    match BareServer::of(&options.engine) {
+        Some(BareServer::Redis(address)) => {
             if (options.workload, options.release) == (Workload::Handoff, Release::Dropped) {
                 // The release is sent together with the next attempt of the same client, which would win every time.
                 return usage(
@@ -85,7 +115,7 @@ async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
                 clients.push(Contender::Redis(Box::new(redis)));
             }
         }
-        Some(("etcd", hosts)) => {
+        Some(BareServer::Etcd(hosts)) => {
             if options.release == Release::Dropped {
                 return usage("the bare recipe on etcd waits for each release: add --release waited");
             }
@@ -94,7 +124,7 @@ async fn connect_bare(options: &Options) -> Result<Vec<Contender>, BenchError> {
                 clients.push(Contender::Etcd(Box::new(BareEtcd::connect(host).await?)));
             }
         }
-        _ => return usage("only redis:// and etcd:// have a bare recipe"),
+        None => return usage("only redis:// and etcd:// have a bare recipe"),
     }
     Ok(clients)
 }
@@ -139,4 +169,20 @@ impl Contender {
 
 fn wrong_client() -> BenchError {
     BenchError::Usage("the lock was acquired by another kind of client".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_recipe_is_the_default_for_plain_redis_only() {
+        assert_eq!(default_recipe("redis://127.0.0.1:6379/1"), Recipe::Bare);
+        for url in ["rediss://h:1", "etcd://h:1", "lockkeeper://h:1", "redlock://h:1,h:2,h:3", "nothing"] {
+            assert_eq!(default_recipe(url), Recipe::Library, "{url}");
+        }
+        assert!(matches!(BareServer::of("redis://h:1/2"), Some(BareServer::Redis("h:1/2"))));
+        assert!(matches!(BareServer::of("etcd://a:1,b:1"), Some(BareServer::Etcd("a:1,b:1"))));
+        assert!(BareServer::of("rediss://h:1").is_none());
+    }
 }

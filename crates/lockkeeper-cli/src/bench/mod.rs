@@ -21,7 +21,7 @@ use serde::Serialize;
 use self::contender::BenchError;
 use self::limits::MachineLimits;
 use self::report::Report;
-use crate::client::{Output, block_on, print, print_json};
+use crate::client::{DEFAULT_ENGINE, Output, block_on, print, print_json};
 use crate::failure::Failure;
 
 const WARM_UP_MAX: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ pub(crate) struct Bench {
     #[arg(
         long,
         value_name = "URL",
-        default_value = "lockkeeper://127.0.0.1:7420",
+        default_value = DEFAULT_ENGINE,
         env = "LOCKKEEPER_ENGINE",
         hide_env_values = true
     )]
@@ -144,7 +144,7 @@ impl Bench {
     }
 
     pub(crate) fn run(self) -> Result<u8, Failure> {
-        let default = if self.engine.starts_with("redis://") { Recipe::Bare } else { Recipe::Library };
+        let default = contender::default_recipe(&self.engine);
         let options = Options {
             recipe: self.recipe.unwrap_or(default),
             engine: self.engine,

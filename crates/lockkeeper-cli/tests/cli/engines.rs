@@ -1,32 +1,10 @@
 //! `run` and `doctor` on third-party engines, with real servers.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
-use tempfile::TempDir;
+use lockkeeper_testkit::redis::{DURABLE, Redis, instances};
 
-use crate::support::{Process, lockkeeper, until};
-
-struct Redis {
-    _folder: TempDir,
-    address: SocketAddr,
-    _process: Process,
-}
-
-impl Redis {
-    fn start(settings: &[&str]) -> Redis {
-        let folder = tempfile::tempdir().unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "redis-server", "--port", &address.port().to_string()]);
-        command.args(["--bind", "127.0.0.1", "--save", ""]).args(settings).arg("--dir").arg(folder.path());
-        let process = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
-        until("redis-server to listen", || TcpStream::connect(address).ok());
-        Redis { _folder: folder, address, _process: process }
-    }
-}
-
-const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+use crate::support::lockkeeper;
 
 fn output(arguments: &[&str]) -> Output {
     lockkeeper().args(arguments).output().unwrap()
@@ -48,7 +26,7 @@ fn run_and_print_environment(engine: &str, more: &[&str]) -> String {
 
 #[test]
 fn run_on_redis_provides_a_token_only_if_volatile_tokens_are_accepted() {
-    let redis = Redis::start(DURABLE);
+    let redis = Redis::with(DURABLE).unwrap();
     let url = format!("redis://{}", redis.address);
     assert_eq!(run_and_print_environment(&url, &[]), "nightly/none/none");
     let fenced = run_and_print_environment(&url, &["--accept-volatile-tokens"]);
@@ -57,7 +35,7 @@ fn run_on_redis_provides_a_token_only_if_volatile_tokens_are_accepted() {
 
 #[test]
 fn run_on_redlock_is_exclusive_and_returns_the_commands_exit_code() {
-    let instances: Vec<Redis> = (0..3).map(|_| Redis::start(DURABLE)).collect();
+    let instances = instances(3, DURABLE).unwrap();
     let hosts: Vec<String> = instances.iter().map(|redis| redis.address.to_string()).collect();
     let url = format!("redlock://{}?timeout_ms=300", hosts.join(","));
     assert_eq!(run_and_print_environment(&url, &[]), "nightly/none/none");
@@ -68,7 +46,7 @@ fn run_on_redlock_is_exclusive_and_returns_the_commands_exit_code() {
 
 #[test]
 fn doctor_exits_with_0_or_with_1_and_findings() {
-    let (safe, volatile) = (Redis::start(DURABLE), Redis::start(&["--appendonly", "no"]));
+    let (safe, volatile) = (Redis::with(DURABLE).unwrap(), Redis::with(&["--appendonly", "no"]).unwrap());
     let healthy = output(&["doctor", "--engine", &format!("redis://{}", safe.address)]);
     let text = String::from_utf8_lossy(&healthy.stdout);
     assert_eq!(healthy.status.code(), Some(0), "{text}");
@@ -88,7 +66,7 @@ fn doctor_exits_with_0_or_with_1_and_findings() {
 
 #[test]
 fn password_on_the_command_line_causes_a_warning() {
-    let redis = Redis::start(&[DURABLE, &["--requirepass", "s3cret"]].concat());
+    let redis = Redis::with(&[DURABLE, &["--requirepass", "s3cret"]].concat()).unwrap();
     let url = format!("redis://:s3cret@{}", redis.address);
     let warned = output(&["run", "nightly", "--engine", &url, "--", "true"]);
     let words = String::from_utf8_lossy(&warned.stderr).into_owned();

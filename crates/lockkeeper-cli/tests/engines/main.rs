@@ -56,9 +56,7 @@ fn every_verb<S: Site>() {
     let site = S::start();
     let url = site.url();
     let capabilities = json(&url, &["doctor"])["capabilities"].clone();
-    // Engines that need several servers report a single node.
-    let single_node = ["etcd", "zookeeper", "consul"].contains(&capabilities["engine"].as_str().unwrap());
-    assert_eq!(findings(&url), if single_node { vec!["single-node"] } else { vec![] });
+    assert_eq!(findings(&url), S::FINDINGS);
     let fences = capabilities["token"] == "durable";
 
     // The command gets a token if the engine can fence, and its exit code is returned.
@@ -102,7 +100,7 @@ fn every_verb<S: Site>() {
 }
 
 macro_rules! engines {
-    ($($name:ident: $site:ty),* $(,)?) => { $(
+    ($($name:ident: $site:ty,)*) => { $(
         #[test]
         fn $name() {
             every_verb::<$site>();
@@ -110,12 +108,4 @@ macro_rules! engines {
     )* };
 }
 
-engines! {
-    cell: servers::cell::Cell,
-    redis: servers::redis::Redis,
-    redlock: servers::redlock::Redlock,
-    etcd: servers::etcd::Etcd,
-    zookeeper: servers::zookeeper::Zookeeper,
-    consul: servers::consul::Consul,
-    postgres: servers::postgres::Postgres,
-}
+servers::each_engine!(engines);

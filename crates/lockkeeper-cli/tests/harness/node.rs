@@ -1,10 +1,8 @@
 //! A node process of a cell.
 
 use std::fs::{File, OpenOptions};
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -31,14 +29,9 @@ pub struct Node {
     process: Option<Child>,
 }
 
-/// An address for one node. Each has its own loopback host, so that no outgoing connection can take its port while the node
-/// is down.
+/// An address for one node, which nothing else can take while the node is down.
 pub fn free_address(port: u16) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let process = std::process::id() % 62_000;
-    let octets = [127, 1 + (process / 250) as u8, (process % 250) as u8, 1 + (count % 250) as u8];
-    SocketAddrV4::new(Ipv4Addr::from(octets), port + (count / 250) as u16 * 10).to_string()
+    lockkeeper_testkit::free_address(port).to_string()
 }
 
 /// Whether the nodes use another build than the tests.

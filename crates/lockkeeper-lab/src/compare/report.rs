@@ -88,13 +88,13 @@ impl Row {
 }
 
 /// Ratios to show: our target, the peer, and what they are.
-const RATIOS: [(&str, &str, &str); 6] = [
-    ("cell3", "etcd", "three nodes against three members of etcd"),
-    ("cell3", "etcd-bare", "three nodes against etcd's bare recipe"),
-    ("cell3", "zookeeper", "three nodes against three members of ZooKeeper"),
-    ("cell", "redis-bare", "one node against Redis that syncs every write, bare recipe"),
-    ("cell", "redis-memory-bare", "one node against Redis without persistence, bare recipe"),
-    ("cell", "postgres", "one node against PostgreSQL"),
+const RATIOS: [(Target, Target, &str); 6] = [
+    (Target::Cell3, Target::Etcd, "three nodes against three members of etcd"),
+    (Target::Cell3, Target::EtcdBare, "three nodes against etcd's bare recipe"),
+    (Target::Cell3, Target::Zookeeper, "three nodes against three members of ZooKeeper"),
+    (Target::Cell, Target::RedisBare, "one node against Redis that syncs every write, bare recipe"),
+    (Target::Cell, Target::RedisMemoryBare, "one node against Redis without persistence, bare recipe"),
+    (Target::Cell, Target::Postgres, "one node against PostgreSQL"),
 ];
 
 impl Comparison {
@@ -141,21 +141,21 @@ impl Comparison {
 
     /// Ratios of pairs per second, ours against a peer, for each number of clients.
     pub fn ratios(&self, of: impl Fn(&Row) -> &[Figure]) -> Vec<(String, Vec<String>)> {
-        let rate = |engine: &str, clients: usize| {
-            let row = self.rows.iter().find(|row| row.engine == engine)?;
+        let rate = |target: Target, clients: usize| {
+            let row = self.rows.iter().find(|row| row.engine == target.name())?;
             of(row).iter().find(|figure| figure.clients == clients).map(|figure| figure.pairs_per_second)
         };
-        let known = |engine: &str| self.rows.iter().any(|row| row.engine == engine);
-        let ratio = |ours: &str, peer: &str, clients: usize| match (rate(ours, clients), rate(peer, clients))
-        {
-            (Some(ours), Some(peer)) if peer > 0.0 => format!("{:.2}", ours / peer),
-            _ => "n/a".to_owned(),
-        };
+        let known = |target: Target| self.rows.iter().any(|row| row.engine == target.name());
+        let ratio =
+            |ours: Target, peer: Target, clients: usize| match (rate(ours, clients), rate(peer, clients)) {
+                (Some(ours), Some(peer)) if peer > 0.0 => format!("{:.2}", ours / peer),
+                _ => "n/a".to_owned(),
+            };
         RATIOS
             .iter()
-            .filter(|(ours, peer, _)| known(ours) && known(peer))
+            .filter(|(ours, peer, _)| known(*ours) && known(*peer))
             .map(|(ours, peer, about)| {
-                let cells = self.clients.iter().map(|clients| ratio(ours, peer, *clients)).collect();
+                let cells = self.clients.iter().map(|clients| ratio(*ours, *peer, *clients)).collect();
                 ((*about).to_owned(), cells)
             })
             .collect()

@@ -8,7 +8,7 @@ use lockkeeper_testkit::cell::Cell;
 use lockkeeper_testkit::consul::Consul;
 use lockkeeper_testkit::etcd::Etcd;
 use lockkeeper_testkit::postgres::Postgres;
-use lockkeeper_testkit::redis::{DURABLE, Redis};
+use lockkeeper_testkit::redis::{self, DURABLE, Redis};
 use lockkeeper_testkit::zookeeper::Zookeeper;
 use lockkeeper_testkit::{ServerError, Tuning};
 use tempfile::TempDir;
@@ -52,11 +52,11 @@ impl Setup {
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.servers.as_ref().map(Servers::addresses).unwrap_or_default()
+        self.servers.as_ref().map(|servers| servers.addresses()).unwrap_or_default()
     }
 
     pub(super) fn process_ids(&self) -> Vec<u32> {
-        self.servers.as_ref().map(Servers::process_ids).unwrap_or_default()
+        self.servers.as_ref().map(|servers| servers.process_ids()).unwrap_or_default()
     }
 
     pub(super) async fn keeper(&self) -> Result<Keeper<Unfenced>, CompareError> {
@@ -82,22 +82,23 @@ impl Setup {
 
 /// Starts the servers at the defaults of their packages, durable unless the target says otherwise.
 fn start(target: Target, options: &CompareOptions) -> Result<Option<Servers>, ServerError> {
-    let cell = |nodes| Ok(Servers::Cell(Cell::start(options.binary.path()?, nodes)?));
+    let engine = target.engine();
+    let cell = |nodes| Ok(Servers::new(engine, Cell::start(options.binary.path()?, nodes)?));
     let servers: Result<Servers, ServerError> = match target {
         Target::Embedded => return Ok(None),
         Target::Cell => cell(1),
         Target::Cell3 => cell(MEMBERS),
-        Target::Redis | Target::RedisBare => Ok(Servers::Redis(Redis::with(DURABLE)?)),
-        Target::RedisMemoryBare => Ok(Servers::Redis(Redis::with(&[])?)),
-        Target::Redlock => {
-            let instances = (0..MEMBERS).map(|_| Redis::with(&[]));
-            Ok(Servers::Redlock(instances.collect::<Result<_, _>>()?))
+        Target::Redis | Target::RedisBare => Ok(Servers::new(engine, Redis::with(DURABLE)?)),
+        Target::RedisMemoryBare => Ok(Servers::new(engine, Redis::with(&[])?)),
+        Target::Redlock => Ok(Servers::new(engine, redis::instances(MEMBERS, &[])?)),
+        Target::Etcd | Target::EtcdBare => {
+            Ok(Servers::new(engine, Etcd::start_tuned(MEMBERS, Tuning::Defaults)?))
         }
-        Target::Etcd | Target::EtcdBare => Ok(Servers::Etcd(Etcd::start_tuned(MEMBERS, Tuning::Defaults)?)),
-        Target::Zookeeper => Ok(Servers::Zookeeper(Zookeeper::start_tuned(MEMBERS, Tuning::Defaults)?)),
-        Target::Consul => Ok(Servers::Consul(Consul::start()?)),
+        Target::Zookeeper => Ok(Servers::new(engine, Zookeeper::start_tuned(MEMBERS, Tuning::Defaults)?)),
+        Target::Consul => Ok(Servers::new(engine, Consul::start()?)),
         Target::Postgres => {
-            Ok(Servers::Postgres(Postgres::with(&["max_connections=1000", "shared_buffers=128MB"])?))
+            let settings = ["max_connections=1000", "shared_buffers=128MB"];
+            Ok(Servers::new(engine, Postgres::with(&settings)?))
         }
     };
     servers.map(Some)

@@ -66,6 +66,16 @@ impl Target {
         }
     }
 
+    /// The name of the engine in the registry of the library: of the target itself, or of the one it is compared with.
+    pub(super) fn engine(self) -> &'static str {
+        match self {
+            Target::Cell3 => Target::Cell.name(),
+            Target::RedisBare | Target::RedisMemoryBare => Target::Redis.name(),
+            Target::EtcdBare => Target::Etcd.name(),
+            engine => engine.name(),
+        }
+    }
+
     /// Whether it is a bare recipe without Lockkeeper.
     pub(super) fn is_bare(self) -> bool {
         matches!(self, Target::RedisBare | Target::RedisMemoryBare | Target::EtcdBare)
@@ -107,5 +117,19 @@ impl FromStr for Target {
             let names: Vec<_> = Target::ALL.iter().map(|target| target.name()).collect();
             format!("unknown engine \"{text}\" (use {})", names.join(", "))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper::EngineInfo;
+
+    use super::*;
+
+    #[test]
+    fn every_target_belongs_to_a_registered_engine() {
+        for target in Target::ALL {
+            assert!(EngineInfo::by_name(target.engine()).is_some(), "{}", target.name());
+        }
     }
 }

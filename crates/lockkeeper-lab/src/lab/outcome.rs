@@ -152,7 +152,7 @@ pub(crate) fn evaluate(
     let double_holders = one_holder::check(&history).len() as u64;
     let mut notes = findings.notes;
     let not_rising = tokens_rise::check(&history).len();
-    if not_rising > 0 && case.engine != EngineName::Consul {
+    if not_rising > 0 && case.engine != EngineName::CONSUL {
         notes.push(format!("tokens that did not rise: {not_rising}"));
     }
     let began = timeline.first().map_or(0, |event| event.at_ns);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn evaluate_pause(mode: Mode, counts: WriteCounts, timeline: Vec<Event>) -> Outcome {
-        let case = Case { scenario: Scenario::Pause, engine: EngineName::Cell, mode };
+        let case = Case { scenario: Scenario::Pause, engine: EngineName::CELL, mode };
         evaluate(case, 1, Findings::default(), counts, timeline)
     }
 

@@ -134,22 +134,23 @@ impl Scenario {
 
     /// Why it does not apply to this engine, if it does not.
     pub fn not_applicable_reason(self, engine: EngineName) -> Option<&'static str> {
-        use EngineName::{Cell, Consul, Etcd, Naive, Postgres, Redis, Redlock, Zookeeper};
         match (self, engine) {
-            (Scenario::ClockJump, Redlock) => None,
-            (Scenario::ClockJump, Cell) => {
+            (Scenario::ClockJump, EngineName::REDLOCK) => None,
+            (Scenario::ClockJump, EngineName::CELL) => {
                 Some("no wall clock decides anything: leases run on the leader's monotonic clock")
             }
-            (Scenario::ClockJump, Etcd | Zookeeper | Consul | Postgres | Redis | Naive) => Some(
+            (Scenario::ClockJump, _) => Some(
                 "one server or one leader decides: its clock can end a lease early, but there are no two quorums; see pause",
             ),
-            (Scenario::Failover, Redlock) => Some("there is no leader and no replica; see server-crash"),
-            (Scenario::Failover, Consul | Postgres) => {
+            (Scenario::Failover, EngineName::REDLOCK) => {
+                Some("there is no leader and no replica; see server-crash")
+            }
+            (Scenario::Failover, EngineName::CONSUL | EngineName::POSTGRES) => {
                 Some("not implemented: the lab starts only one server of it")
             }
-            (Scenario::PooledSession, Postgres) => None,
+            (Scenario::PooledSession, EngineName::POSTGRES) => None,
             (Scenario::PooledSession, _) => Some("there is no pooler between client and server"),
-            (Scenario::DeadWaiter, Naive) => Some("there is no queue: all clients poll"),
+            (Scenario::DeadWaiter, EngineName::NAIVE) => Some("there is no queue: all clients poll"),
             _ => None,
         }
     }
@@ -162,7 +163,7 @@ impl Scenario {
     /// Whether a fenced run must not lose updates, by the promises of the engine.
     pub fn must_not_lose(self, engine: EngineName) -> bool {
         // The tokens of Redis do not survive the loss of the server: the result is reported, not promised.
-        let is_volatile = engine == EngineName::Redis;
+        let is_volatile = engine == EngineName::REDIS;
         !(is_volatile && matches!(self, Scenario::ServerCrash | Scenario::Failover))
     }
 

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 
 use lockkeeper_testkit::cell::Cell;
-use lockkeeper_testkit::consul::Consul;
-use lockkeeper_testkit::etcd::Etcd;
-use lockkeeper_testkit::postgres::Postgres;
-use lockkeeper_testkit::redis::Redis;
-use lockkeeper_testkit::zookeeper::Zookeeper;
-use lockkeeper_testkit::{ServerError, redis};
+use lockkeeper_testkit::redis::{self, Redis};
+use lockkeeper_testkit::{REDLOCK_INSTANCES, SERVERS, ServerError};
 
 use super::engine::EngineName;
 use crate::lockkeeper_binary::LockkeeperBinary;
@@ -29,7 +25,6 @@ pub(crate) enum Topology {
 
 /// Which Redlock instance has the clock that can be moved.
 pub(crate) const MOVED: usize = 2;
-const REDLOCK_INSTANCES: usize = 5;
 
 /// The running servers.
 pub(crate) struct ServerPool {
@@ -69,34 +64,36 @@ impl ServerPool {
     }
 
     fn start(&self, engine: EngineName, topology: Topology) -> Result<Servers, ServerError> {
-        let count = if topology == Topology::Three { 3 } else { 1 };
-        let settings = if topology == Topology::Volatile { &[][..] } else { redis::DURABLE };
-        Ok(match engine {
-            EngineName::Cell => Servers::Cell(Cell::start(self.binary.path()?, count)?),
-            EngineName::Etcd => Servers::Etcd(Etcd::start(count)?),
-            EngineName::Zookeeper => Servers::Zookeeper(Zookeeper::start(count)?),
-            EngineName::Consul => Servers::Consul(Consul::start()?),
-            EngineName::Postgres => Servers::Postgres(Postgres::start()?),
-            EngineName::Redis => Servers::Redis(Redis::with(settings)?),
-            EngineName::Naive => Servers::Naive(Redis::with(settings)?),
-            EngineName::Redlock => {
-                let instances = (0..REDLOCK_INSTANCES).map(|number| {
-                    if topology == Topology::MovedClock && number == MOVED {
-                        Redis::with_moved_clock(settings)
-                    } else {
-                        Redis::with(settings)
-                    }
-                });
-                Servers::Redlock(instances.collect::<Result<_, _>>()?)
+        let name = engine.name();
+        let members = if topology == Topology::Three { 3 } else { 1 };
+        match (engine, topology) {
+            (EngineName::CELL, _) => Ok(Servers::new(name, Cell::start(self.binary.path()?, members)?)),
+            (EngineName::NAIVE | EngineName::REDIS, Topology::Volatile) => {
+                Ok(Servers::new(name, Redis::with(&[])?))
             }
-        })
+            (EngineName::NAIVE, _) => Ok(Servers::new(name, Redis::with(redis::DURABLE)?)),
+            (EngineName::REDLOCK, Topology::Volatile) => {
+                Ok(Servers::new(name, redis::instances(REDLOCK_INSTANCES, &[])?))
+            }
+            (EngineName::REDLOCK, Topology::MovedClock) => {
+                let mut instances = redis::instances(REDLOCK_INSTANCES, redis::DURABLE)?;
+                instances[MOVED] = Redis::with_moved_clock(redis::DURABLE)?;
+                Ok(Servers::new(name, instances))
+            }
+            _ => {
+                let kind = SERVERS.iter().find(|kind| kind.engine == name);
+                let kind = kind.ok_or(ServerError::Missing {
+                    program: name,
+                    advice: "the lab cannot start its servers: add them to lockkeeper_testkit::SERVERS",
+                })?;
+                Ok(Servers::of(name, (kind.start)(members)?))
+            }
+        }
     }
 }
 
 /// Names and versions of all servers that are installed.
 pub(crate) fn versions() -> Vec<String> {
     let ours = format!("Lockkeeper {}", env!("CARGO_PKG_VERSION"));
-    let others =
-        [Etcd::version(), Zookeeper::version(), Consul::version(), Postgres::version(), Redis::version()];
-    std::iter::once(ours).chain(others.into_iter().flatten()).collect()
+    std::iter::once(ours).chain(SERVERS.iter().filter_map(|kind| (kind.version)())).collect()
 }

@@ -33,7 +33,7 @@ pub(crate) struct All {
 impl All {
     pub(super) fn run(self) -> Result<u8, Failure> {
         let scenarios = if self.scenarios.is_empty() { Scenario::ALL.to_vec() } else { self.scenarios };
-        let engines = if self.engines.is_empty() { EngineName::ALL.to_vec() } else { self.engines };
+        let engines = if self.engines.is_empty() { EngineName::all().collect() } else { self.engines };
         let began = Instant::now();
         let cells = self.common.run_cases(&lab::cases(&scenarios, &engines))?;
         let took = began.elapsed();

@@ -116,7 +116,7 @@ fn scenarios() -> impl TypedValueParser<Value = Scenario> {
 }
 
 fn engines() -> impl TypedValueParser<Value = EngineName> {
-    PossibleValuesParser::new(EngineName::ALL.map(EngineName::name))
+    PossibleValuesParser::new(EngineName::all().map(EngineName::name))
         .try_map(|name| EngineName::parse(&name).ok_or("no such engine"))
 }
 

@@ -140,7 +140,7 @@ fn unknown_name_is_refused_with_the_list_of_names() {
     }
     let output = lab(&["run", "pause", "--engine", "redlock", "--fenced"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("Redlock has no token"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("has no token"), "{output:?}");
 }
 
 #[test]

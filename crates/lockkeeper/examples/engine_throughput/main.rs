@@ -13,7 +13,9 @@ mod zookeeper;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use lockkeeper::EngineInfo;
 use lockkeeper::prelude::*;
+use lockkeeper_testkit::Servers;
 
 const ROUNDS: usize = 21;
 const ROUND: Duration = Duration::from_millis(600);
@@ -35,20 +37,17 @@ async fn main() {
     );
     if is_wanted("redis") {
         let server = lockkeeper_testkit::redis::Redis::with(&[]).unwrap();
-        let url = format!("redis://{}", server.address);
         let recipe = redis::One::connect(server.address).await;
-        compare(&url, &recipe).await;
+        compare(&url("redis", &server), &recipe).await;
     }
     if is_wanted("redlock") {
-        let servers: Vec<_> = (0..3).map(|_| lockkeeper_testkit::redis::Redis::with(&[]).unwrap()).collect();
-        let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-        let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let recipe = redis::Majority::connect(&addresses).await;
-        compare(&format!("redlock://{}?timeout_ms=300", hosts.join(",")), &recipe).await;
+        let servers = lockkeeper_testkit::redis::instances(3, &[]).unwrap();
+        let recipe = redis::Majority::connect(&servers.addresses()).await;
+        compare(&url("redlock", &servers), &recipe).await;
     }
     if is_wanted("postgres") {
         let server = lockkeeper_testkit::postgres::Postgres::start().unwrap();
-        let url = format!("postgres://postgres@{}/postgres", server.address);
+        let url = url("postgres", &server);
         // The first keeper creates the tables.
         Keeper::connect(&url).await.unwrap().close().await.unwrap();
         let recipe = postgres::Connections::open(&url, CLIENTS[1]).await;
@@ -56,21 +55,26 @@ async fn main() {
     }
     if is_wanted("etcd") {
         let server = lockkeeper_testkit::etcd::Etcd::start(1).unwrap();
-        let address = server.addresses()[0];
-        let recipe = etcd::Lease::open(address).await;
-        compare(&format!("etcd://{address}"), &recipe).await;
+        let recipe = etcd::Lease::open(server.addresses()[0]).await;
+        compare(&url("etcd", &server), &recipe).await;
     }
     if is_wanted("zookeeper") {
         let server = lockkeeper_testkit::zookeeper::Zookeeper::start(1).unwrap();
-        let address = server.addresses()[0];
-        let recipe = zookeeper::Session::open(address, CLIENTS[1]).await;
-        compare(&format!("zookeeper://{address}"), &recipe).await;
+        let recipe = zookeeper::Session::open(server.addresses()[0], CLIENTS[1]).await;
+        compare(&url("zookeeper", &server), &recipe).await;
     }
     if is_wanted("consul") {
         let server = lockkeeper_testkit::consul::Consul::start().unwrap();
         let recipe = consul::Session::open(server.address).await;
-        compare(&format!("consul://{}", server.address), &recipe).await;
+        compare(&url("consul", &server), &recipe).await;
     }
+}
+
+/// The URL of the servers of an engine.
+fn url(engine: &str, servers: &impl Servers) -> String {
+    let (before, after) = servers.url_parts();
+    let hosts: Vec<String> = servers.addresses().iter().map(ToString::to_string).collect();
+    EngineInfo::by_name(engine).unwrap().url(&[format!("{before}{}{after}", hosts.join(","))])
 }
 
 async fn compare(url: &str, recipe: &impl Recipe) {

@@ -1,6 +1,9 @@
-//! The engines behind the common API, listed in `registry.rs`. Each is a folder with the same file names: `mod.rs` (what it
+//! The engines behind the common API, listed in [`ENGINES`]. Each is a folder with the same file names: `mod.rs` (what it
 //! does and does NOT promise), `session.rs`, `lock.rs`, `wait.rs`, `token.rs`. Engines on other vendors' servers share
 //! `runtime/`.
+//!
+//! To add an engine, add its folder, a module and an entry here, a feature in `Cargo.toml`, its servers in the crate
+//! `lockkeeper-testkit` and in `tests/conformance/servers/`, and its section in `docs/engines.md`.
 
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) mod cell;
@@ -32,6 +35,7 @@ use std::time::Duration;
 use lockkeeper_core::{Locks, Policy, Token};
 use smol_str::SmolStr;
 
+use self::registry::{EngineInfo, UrlForm, built};
 use crate::capabilities::{Capabilities, Finding};
 use crate::clock::Moment;
 use crate::election::Leader;
@@ -44,6 +48,74 @@ use crate::mode::Mode;
 use crate::options::Options;
 use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
+
+/// All engines, in the order of the documentation.
+pub(crate) static ENGINES: &[EngineInfo] = &[
+    EngineInfo {
+        name: "cell",
+        schemes: &["lockkeeper"],
+        default_port: Some(7420),
+        example: "lockkeeper://host:port,...",
+        form: UrlForm::Hosts,
+        built: built!("cell", cell, |url, options| cell::connect(url.hosts()?, options)),
+    },
+    EngineInfo {
+        name: "embedded",
+        schemes: &["embedded"],
+        default_port: None,
+        example: "embedded: or embedded:/path",
+        form: UrlForm::Path,
+        built: built!("embedded", embedded, |url, options| embedded::open(url.path()?, options)),
+    },
+    EngineInfo {
+        name: "redis",
+        schemes: &["redis", "rediss"],
+        default_port: Some(6379),
+        example: "redis://user:password@host:port/db",
+        form: UrlForm::Server,
+        built: built!("redis", redis),
+    },
+    EngineInfo {
+        name: "redlock",
+        schemes: &["redlock"],
+        default_port: Some(6379),
+        example: "redlock://host:port,host:port,host:port",
+        form: UrlForm::Server,
+        built: built!("redlock", redlock),
+    },
+    EngineInfo {
+        name: "etcd",
+        schemes: &["etcd"],
+        default_port: Some(2379),
+        example: "etcd://host:port,...",
+        form: UrlForm::Server,
+        built: built!("etcd", etcd),
+    },
+    EngineInfo {
+        name: "zookeeper",
+        schemes: &["zookeeper"],
+        default_port: Some(2181),
+        example: "zookeeper://host:port,.../chroot",
+        form: UrlForm::Server,
+        built: built!("zookeeper", zookeeper),
+    },
+    EngineInfo {
+        name: "consul",
+        schemes: &["consul"],
+        default_port: Some(8500),
+        example: "consul://host:port",
+        form: UrlForm::Server,
+        built: built!("consul", consul),
+    },
+    EngineInfo {
+        name: "postgres",
+        schemes: &["postgres", "postgresql"],
+        default_port: Some(5432),
+        example: "postgres://user:password@host:port/database",
+        form: UrlForm::Server,
+        built: built!("postgres", postgres),
+    },
+];
 
 /// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -128,7 +200,7 @@ pub(crate) trait Engine: Send + Sync + 'static {
     /// changes, or after [`OBSERVE_TIMEOUT`].
     fn leader<'a>(&'a self, election: &'a str, known: Option<u64>) -> Answer<'a, Option<Leader>> {
         Box::pin(async move {
-            let lock = crate::election::lock_of(election);
+            let lock = crate::election::Election::lock_of(election);
             let began = Moment::now();
             loop {
                 let leader = Leader::of(split_owners(self.who(&lock).await?));

@@ -1,13 +1,10 @@
-//! The registry of engines: the single table with the name, URLs, feature and constructor of each engine. URL parsing, the
-//! documentation, `lockkeeper doctor`, the lab and the benchmarks use it.
-//!
-//! To add an engine, add a folder beside this file, a feature in `Cargo.toml`, an entry here, its servers in
-//! `tests/conformance/servers/`, and a row in `docs/engines.md`.
+//! The entries of the registry of engines, [`ENGINES`](super::ENGINES): the single table with the name, URLs, feature and
+//! constructor of each engine. URL parsing, the documentation, `lockkeeper doctor`, the lab and the benchmarks use it.
 
 use std::future::Future;
 use std::pin::Pin;
 
-use super::Engine;
+use super::{ENGINES, Engine};
 use crate::capabilities::Capabilities;
 use crate::error::Error;
 use crate::options::Options;
@@ -39,7 +36,7 @@ pub struct EngineInfo {
     pub example: &'static str,
     /// The form of its URLs after the scheme.
     pub(crate) form: UrlForm,
-    built: Option<Built>,
+    pub(super) built: Option<Built>,
 }
 
 /// Form of an engine's URL after the scheme.
@@ -56,30 +53,33 @@ pub(crate) enum UrlForm {
 /// The part of an entry that exists only if the engine is built in.
 #[derive(Debug)]
 #[allow(dead_code, reason = "without engines, none is built in")]
-struct Built {
-    capabilities: &'static Capabilities,
-    open: Open,
+pub(super) struct Built {
+    pub(super) capabilities: &'static Capabilities,
+    pub(super) open: Open,
 }
 
 /// Constructor of an engine.
 ///
 /// The future is boxed here, not where it is awaited: otherwise the code of all engines would be generated again in every
 /// crate that awaits it.
-type Open = for<'a> fn(EngineUrl, &'a Options) -> Opening<'a>;
-type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Engine>, Error>> + Send + 'a>>;
+pub(super) type Open = for<'a> fn(EngineUrl, &'a Options) -> Opening<'a>;
+pub(super) type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Engine>, Error>> + Send + 'a>>;
 
 /// The part of an entry that needs the feature of the engine: `built!("feature", capabilities, open function)`.
 macro_rules! built {
     ($feature:literal, $module:ident, |$url:ident, $options:ident| $open:expr) => {{
         #[cfg(feature = $feature)]
         {
-            fn open(url: EngineUrl, $options: &Options) -> Opening<'_> {
+            fn open(
+                url: crate::url::EngineUrl,
+                $options: &crate::options::Options,
+            ) -> $crate::engines::registry::Opening<'_> {
                 Box::pin(async move {
                     let $url = url;
-                    Ok(Box::new($open.await?) as Box<dyn Engine>)
+                    Ok(Box::new($open.await?) as Box<dyn $crate::engines::Engine>)
                 })
             }
-            Some(Built { capabilities: &super::$module::CAPABILITIES, open })
+            Some($crate::engines::registry::Built { capabilities: &$module::CAPABILITIES, open })
         }
         #[cfg(not(feature = $feature))]
         {
@@ -87,77 +87,10 @@ macro_rules! built {
         }
     }};
     ($feature:literal, $module:ident) => {
-        built!($feature, $module, |url, options| super::$module::connect(url.server()?, options))
+        built!($feature, $module, |url, options| $module::connect(url.server()?, options))
     };
 }
-
-/// All engines, in the order of the documentation.
-pub(crate) static ENGINES: &[EngineInfo] = &[
-    EngineInfo {
-        name: "cell",
-        schemes: &["lockkeeper"],
-        default_port: Some(7420),
-        example: "lockkeeper://host:port,...",
-        form: UrlForm::Hosts,
-        built: built!("cell", cell, |url, options| super::cell::connect(url.hosts()?, options)),
-    },
-    EngineInfo {
-        name: "embedded",
-        schemes: &["embedded"],
-        default_port: None,
-        example: "embedded: or embedded:/path",
-        form: UrlForm::Path,
-        built: built!("embedded", embedded, |url, options| super::embedded::open(url.path()?, options)),
-    },
-    EngineInfo {
-        name: "redis",
-        schemes: &["redis", "rediss"],
-        default_port: Some(6379),
-        example: "redis://user:password@host:port/db",
-        form: UrlForm::Server,
-        built: built!("redis", redis),
-    },
-    EngineInfo {
-        name: "redlock",
-        schemes: &["redlock"],
-        default_port: Some(6379),
-        example: "redlock://host:port,host:port,host:port",
-        form: UrlForm::Server,
-        built: built!("redlock", redlock),
-    },
-    EngineInfo {
-        name: "etcd",
-        schemes: &["etcd"],
-        default_port: Some(2379),
-        example: "etcd://host:port,...",
-        form: UrlForm::Server,
-        built: built!("etcd", etcd),
-    },
-    EngineInfo {
-        name: "zookeeper",
-        schemes: &["zookeeper"],
-        default_port: Some(2181),
-        example: "zookeeper://host:port,.../chroot",
-        form: UrlForm::Server,
-        built: built!("zookeeper", zookeeper),
-    },
-    EngineInfo {
-        name: "consul",
-        schemes: &["consul"],
-        default_port: Some(8500),
-        example: "consul://host:port",
-        form: UrlForm::Server,
-        built: built!("consul", consul),
-    },
-    EngineInfo {
-        name: "postgres",
-        schemes: &["postgres", "postgresql"],
-        default_port: Some(5432),
-        example: "postgres://user:password@host:port/database",
-        form: UrlForm::Server,
-        built: built!("postgres", postgres),
-    },
-];
+pub(super) use built;
 
 impl EngineInfo {
     /// Returns all engines of this version, in the order of the documentation.

@@ -53,11 +53,11 @@ fn why_of_mode(case: Case) -> bool {
 
 fn table(text: &mut String, cells: &[CaseResult]) {
     text.push_str("| scenario | |");
-    for engine in EngineName::ALL {
+    for engine in EngineName::all() {
         let _ = write!(text, " {engine} |");
     }
     text.push_str("\n|---|---|");
-    text.push_str(&"---|".repeat(EngineName::ALL.len()));
+    text.push_str(&"---|".repeat(EngineName::all().count()));
     text.push('\n');
     for scenario in Scenario::ALL {
         let modes: &[Mode] =
@@ -65,7 +65,7 @@ fn table(text: &mut String, cells: &[CaseResult]) {
         for mode in modes {
             let words = if *mode == Mode::Either { "" } else { mode.name() };
             let _ = write!(text, "| {scenario} | {words} |");
-            for engine in EngineName::ALL {
+            for engine in EngineName::all() {
                 let case = Case { scenario, engine, mode: *mode };
                 let cell = cells.iter().find(|cell| cell.case() == case);
                 let _ = write!(text, " {} |", cell.map_or("not run".to_owned(), entry));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn every_cell_of_the_matrix_has_text() {
-        let case = Case { scenario: Scenario::Pause, engine: EngineName::Redlock, mode: Mode::Fenced };
+        let case = Case { scenario: Scenario::Pause, engine: EngineName::REDLOCK, mode: Mode::Fenced };
         let cells = vec![CaseResult::NotApplicable { case, why: "no token at all".to_owned() }];
         let page = page(&cells, Duration::from_secs(61));
         assert!(page.contains("- fenced on redlock: no token at all."), "{page}");

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use lockkeeper_testkit::redis::Redis;
 use lockkeeper_testkit::wire::Wire;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
 use crate::lab::scenario_run::{ScenarioRun, read_and_write};
 use crate::lab::server_pool::{MOVED, Topology};
-use crate::servers::Servers;
 
 /// A renews after a third of it, so the scenario ends before A notices.
 const TTL: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     run.events.fault_begins("A is cut off from instances 4 and 5", None);
     a.acquire(Duration::from_secs(30))?;
     a.perform(&Step::Read)?;
-    let Servers::Redlock(instances) = run.servers(Topology::MovedClock)? else {
+    let Some(instances) = run.servers(Topology::MovedClock)?.downcast::<Vec<Redis>>() else {
         return Err(LabError::NotApplicable("there is one server only"));
     };
     instances[MOVED].move_clock(JUMP)?;

@@ -9,6 +9,7 @@ use crate::lab::engine::EngineName;
 use crate::lab::error::LabError;
 use crate::lab::scenario_run::{ScenarioRun, acquire_and_read, request_all, resume_holders, run_rivals};
 use crate::lab::server_pool::Topology;
+use crate::servers::Servers;
 
 const PAIRS: usize = 3;
 /// Longer than a fail-over, so that a holder whose lock survives keeps it.
@@ -18,7 +19,7 @@ const EARLY_GRANT_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let granted = match run.engine {
-        EngineName::Redis | EngineName::Naive => replica_is_promoted(run)?,
+        EngineName::REDIS | EngineName::NAIVE => replica_is_promoted(run)?,
         _ => leader_is_killed(run)?,
     };
     let count = granted.iter().filter(|granted| **granted).count();
@@ -46,8 +47,10 @@ fn leader_is_killed(run: &mut ScenarioRun<'_>) -> Result<Vec<bool>, LabError> {
 /// Replication of Redis is asynchronous. The lag, which is possible at any time, is made certain: replication is cut before
 /// the lock is acquired.
 fn replica_is_promoted(run: &mut ScenarioRun<'_>) -> Result<Vec<bool>, LabError> {
-    let mut primary = Redis::with(lockkeeper_testkit::redis::DURABLE)?;
-    let replication = Wire::to(primary.address)?;
+    let redis = Redis::with(lockkeeper_testkit::redis::DURABLE)?;
+    let address = redis.address;
+    let mut primary = Servers::new(run.engine.name(), redis);
+    let replication = Wire::to(address)?;
     let (host, port) = (replication.address.ip().to_string(), replication.address.port().to_string());
     let replica = Redis::with(&["--replicaof", &format!("{host} {port}")])?;
     let until = std::time::Instant::now() + Duration::from_secs(60);
@@ -58,9 +61,8 @@ fn replica_is_promoted(run: &mut ScenarioRun<'_>) -> Result<Vec<bool>, LabError>
         std::thread::sleep(Duration::from_millis(20));
     }
     // Clients connect through a proxy, as through a DNS name of the service.
-    let service = Wire::to(primary.address)?;
-    let scheme = if run.engine == EngineName::Redis { "redis" } else { "naive" };
-    let url = format!("{scheme}://{}", service.address);
+    let service = Wire::to(address)?;
+    let url = primary.url_at(&[service.address]);
     let mut pairs = run.pairs(PAIRS, (&url, &url), TTL)?;
     replication.cut();
     run.events.fault_once("the replica lags behind");

@@ -52,11 +52,12 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
         rounds as f64,
         &format!("in {} ms, held for {HOLD_MS} ms each", took.as_millis()),
     );
-    if let (Some((before, what)), Some((after, _))) = (before, after)
+    if let (Some(before), Some(after)) = (before, after)
         && rounds > 0
     {
         let each = after.saturating_sub(before) as f64 / rounds as f64;
-        run.findings.figure("for each release", (each * 10.0).round() / 10.0, what);
+        let unit = run.servers(Topology::Single)?.request_unit();
+        run.findings.figure("for each release", (each * 10.0).round() / 10.0, unit);
     }
     Ok(())
 }
@@ -67,7 +68,7 @@ fn until_steady(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let mut grown: Option<u64> = None;
     for _ in 0..READS_MAX {
         std::thread::sleep(READ_EVERY);
-        let now = run.servers(Topology::Single)?.requests().map_or(0, |(count, _)| count);
+        let now = run.servers(Topology::Single)?.requests().unwrap_or(0);
         let more = last.map(|last| now.saturating_sub(last));
         if let (Some(before), Some(more)) = (grown, more)
             && before.abs_diff(more) <= 20 + before.max(more) / 10

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_testkit::pgbouncer::PgBouncer;
+use lockkeeper_testkit::postgres::Postgres;
 
 use crate::lab::client::Step;
 use crate::lab::error::LabError;
@@ -10,13 +11,13 @@ use crate::lab::event::EventKind;
 use crate::lab::outcome::Mode;
 use crate::lab::scenario_run::{LEASE_END_MAX, ScenarioRun, read_and_write};
 use crate::lab::server_pool::Topology;
-use crate::servers::Servers;
 
 const TTL: Duration = Duration::from_secs(5);
 
 pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let is_control = run.mode == Mode::Unfenced;
-    let Servers::Postgres(postgres) = run.servers(Topology::Single)? else {
+    let servers = run.servers(Topology::Single)?;
+    let Some(postgres) = servers.downcast::<Postgres>() else {
         return Err(LabError::NotApplicable("there is no pooler between client and server"));
     };
     // One connection to the server: so the next client certainly gets the same session.
@@ -25,7 +26,8 @@ pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
         return naive(run, &format!("advisory://{}", pooler.address));
     }
     let pooler = PgBouncer::start(postgres, "transaction", 10)?;
-    ours(run, &format!("postgres://postgres@{}/postgres", pooler.address))
+    let url = servers.url_at(&[pooler.address]);
+    ours(run, &url)
 }
 
 /// The control: both get the lock, because they share one session of the server and the lock is re-entrant.

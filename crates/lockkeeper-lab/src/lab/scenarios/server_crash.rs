@@ -15,7 +15,7 @@ const EARLY_GRANT_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) fn run(run: &mut ScenarioRun<'_>) -> Result<(), LabError> {
     let topology = match run.engine {
-        EngineName::Redis | EngineName::Redlock | EngineName::Naive => Topology::Volatile,
+        EngineName::REDIS | EngineName::REDLOCK | EngineName::NAIVE => Topology::Volatile,
         _ => Topology::Single,
     };
     let url = run.servers(topology)?.url();
