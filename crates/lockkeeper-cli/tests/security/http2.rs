@@ -26,7 +26,7 @@ const END_STREAM_AND_HEADERS: u8 = 0x5;
 const FRAME_BYTES: usize = 16 << 10;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Maximum memory growth for all of them, in MiB. Without the byte budget, each connection takes 230 MB.
-const GROWTH_MAX: u64 = 160;
+const GROWTH_MAX: u64 = 100;
 const STREAMS: u32 = 200;
 /// How long a client may leave its answers unread.
 const STALLED_FOR: Duration = Duration::from_secs(30);
