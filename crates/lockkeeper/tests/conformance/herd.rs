@@ -1,26 +1,28 @@
-//! Fifty wait, one is woken: what a release costs the servers does not grow with those who wait.
+//! Thundering herds: a release wakes one waiter, and its cost does not depend on the number of waiters.
 
 use lockkeeper::Fairness;
 use lockkeeper::prelude::*;
 use tokio::task::JoinSet;
 
-use crate::cases::soon;
 use crate::child::connect;
 use crate::servers::Site;
 use crate::servers::zookeeper::Zookeeper;
-use crate::sessions::shared::until;
+use crate::support::{soon, until};
 
 const KEEPERS: usize = 5;
 const WAITERS: usize = 50;
 
-/// A lock that is held, and fifty on five keepers who wait for it.
+/// Requests on top of those for releases, such as renewals.
+const OTHER_REQUESTS_MAX: u64 = 25;
+
+/// A held lock, and the waiters of all keepers.
 struct Herd {
     guard: Guard<lockkeeper::Unfenced>,
     waiters: JoinSet<()>,
     _keepers: Vec<Keeper<lockkeeper::Unfenced>>,
 }
 
-async fn gather(site: &impl Site) -> Herd {
+async fn start_waiters(site: &impl Site) -> Herd {
     let (holder, _) = connect(&site.url()).await;
     let guard = holder.lock("herd").ttl(60.secs()).acquire().await.unwrap();
     let mut keepers = vec![holder];
@@ -33,34 +35,34 @@ async fn gather(site: &impl Site) -> Herd {
         }
         keepers.push(keeper);
     }
-    // Where keepers race, one of each stands in the queue of the server.
-    let seen = if keepers[0].capabilities().fairness == Fairness::Fifo { WAITERS } else { KEEPERS };
-    until("all of them wait", async || keepers[0].who("herd").await.unwrap().waiting as usize == seen).await;
+    // Without a common FIFO queue, only the head of each keeper's queue is visible.
+    let visible = if keepers[0].capabilities().fairness == Fairness::Fifo { WAITERS } else { KEEPERS };
+    until("all wait", async || keepers[0].who("herd").await.unwrap().waiting as usize == visible).await;
     Herd { guard, waiters, _keepers: keepers }
 }
 
-pub(crate) async fn a_release_costs_the_same_however_many_wait<S: Site>() {
+pub(crate) async fn release_cost_is_independent_of_waiters<S: Site>() {
     let site = S::start_counting();
-    let mut herd = gather(&site).await;
+    let mut herd = start_waiters(&site).await;
     let before = site.requests();
     herd.guard.release().await.unwrap();
     while let Some(ended) = soon(herd.waiters.join_next()).await {
         ended.unwrap();
     }
     let requests = site.requests() - before;
-    // Renewals and the like may come on top; a herd would be fifty for each.
-    let (releases, most) = (WAITERS as u64 + 1, S::REQUESTS_FOR_A_RELEASE);
+    // If a release woke all waiters, it would cost at least as many requests.
+    let (releases, limit) = (WAITERS as u64 + 1, S::REQUESTS_PER_RELEASE_MAX);
     assert!(
-        requests <= releases * most + 25,
-        "{requests} requests for {releases} releases: each may cost {most}"
+        requests <= releases * limit + OTHER_REQUESTS_MAX,
+        "{requests} requests for {releases} releases: each may cost {limit}"
     );
 }
 
-/// The four-letter word that lists the watches by path: the path, then the sessions that watch it, one in a line.
+/// Uses `wchp`, which lists each watched path, followed by a line for each session that watches it.
 #[tokio::test]
-async fn each_node_of_zookeeper_is_watched_by_the_next_in_line_alone() {
+async fn zookeeper_node_is_watched_only_by_its_successor() {
     let site = Zookeeper::start();
-    let herd = gather(&site).await;
+    let herd = start_waiters(&site).await;
     let watched = || {
         let mut paths: Vec<(String, Vec<String>)> = Vec::new();
         for line in site.command("wchp").lines() {
@@ -74,14 +76,13 @@ async fn each_node_of_zookeeper_is_watched_by_the_next_in_line_alone() {
         }
         paths
     };
-    // Each watches the one before it, and the holder's node may be watched by its own session, which wants to know if it
-    // is taken away.
-    until("all of them watch", async || watched().len() >= WAITERS).await;
+    // Each waiter watches the node before its own. The holder's session may watch its own node, to detect a forced release.
+    until("all watch", async || watched().len() >= WAITERS).await;
     for (path, sessions) in watched() {
         let others: Vec<_> = sessions.iter().filter(|session| !path.contains(session.as_str())).collect();
         let entry = path.rsplit('/').next().unwrap();
         assert!(others.len() <= 1, "{path} is watched by {sessions:?}");
-        assert!(entry.matches('_').count() >= 3, "the folder itself is not watched: {path}");
+        assert!(entry.matches('_').count() >= 3, "the parent node is watched: {path}");
     }
     assert_eq!(watched().len(), WAITERS);
     drop(herd);

@@ -16,7 +16,7 @@ use lockkeeper::{Error, Token};
 use redis::AsyncCommands;
 use rustix::process::Signal;
 
-use crate::child::{Child, say, setting};
+use crate::child::{Child, send_message, setting};
 use crate::servers::Site;
 use crate::servers::cell::Cell;
 
@@ -168,12 +168,12 @@ async fn hold() {
                     Err(error) => panic!("{error}"),
                 }
             };
-            say("holds");
+            send_message("holds");
             // A signal to this very thread, so that it stops at once.
             nix::sys::signal::raise(nix::sys::signal::SIGSTOP).unwrap();
             match resource.write(&name, value + 1, token).await {
-                Ok(()) => say("wrote"),
-                Err(Error::StaleToken { .. }) => say("refused"),
+                Ok(()) => send_message("wrote"),
+                Err(Error::StaleToken { .. }) => send_message("refused"),
                 Err(error) => panic!("{error}"),
             }
             drop(guard);
@@ -220,7 +220,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
     for (name, has_gate, rounds) in plan(&number.to_string()) {
         let mut written = 0;
         for _ in 0..rounds {
-            assert_eq!(holder.says(), "holds");
+            assert_eq!(holder.next_message(), "holds");
             until_stopped(holder.process.id());
             // Only the expiry of the holder's lease ends the wait.
             let guard = keeper.lock(&*name).wait(30.secs()).acquire().await.unwrap();
@@ -229,7 +229,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
             resource.write(&name, value + 1, token).await.unwrap();
             written += 1;
             holder.signal(Signal::CONT);
-            match holder.says().as_str() {
+            match holder.next_message().as_str() {
                 "wrote" => written += 1,
                 _ => lost.refused += 1,
             }
@@ -238,7 +238,7 @@ async fn rival(mut holder: Child, keeper: Keeper, mut resource: Resource, number
         let value = resource.read(&name, has_gate.then_some(Token::MAX)).await.unwrap();
         *(if has_gate { &mut lost.with_gate } else { &mut lost.without }) += written - value;
     }
-    holder.ends_well();
+    holder.wait_for_success();
     lost
 }
 
@@ -259,7 +259,7 @@ fn stopped_holders(kind: &str, target: &str) {
                         ("TARGET", target),
                         ("HOLDER", &number.to_string()),
                     ];
-                    let holder = Child::playing("paused::holder_process", "paused", &settings);
+                    let holder = Child::start_test("paused::holder_process", "paused", &settings);
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(async {
                         let keeper = Keeper::builder().ttl(30.secs()).connect(url).await.unwrap();

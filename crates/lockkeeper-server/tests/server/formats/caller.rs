@@ -15,17 +15,17 @@ impl Caller {
         Caller { client, token: token.map(str::to_owned) }
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &[u8]) -> Answer {
+    async fn send(&self, method: &str, path: &str, body: &[u8]) -> Answer {
         let shown = self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n"));
         self.client.request(method, path, &shown.unwrap_or_default(), body).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, b"").await
+        self.send("GET", path, b"").await
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        self.ask("POST", path, body.to_string().as_bytes()).await
+        self.send("POST", path, body.to_string().as_bytes()).await
     }
 
     /// Starts a POST in the background.

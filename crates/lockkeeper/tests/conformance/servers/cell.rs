@@ -1,4 +1,4 @@
-//! A cell of one durable node, in a process of its own.
+//! A cell of one durable node, in a child process.
 
 use std::net::SocketAddr;
 
@@ -15,22 +15,22 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// The sum of some figures of the node.
-    fn figures(&self, names: &[&str]) -> u64 {
+    /// The sum of metrics of the node.
+    fn metrics(&self, names: &[&str]) -> u64 {
         let text = http::get(self.address, "/metrics");
-        assert!(!text.is_empty(), "the node at {} tells no figures", self.address);
-        let figures = text.lines().filter_map(|line| {
-            let (name, figure) = line.split_once(' ')?;
-            names.contains(&name).then(|| figure.parse::<f64>().ok())?
+        assert!(!text.is_empty(), "the node at {} returns no metrics", self.address);
+        let values = text.lines().filter_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            names.contains(&name).then(|| value.parse::<f64>().ok())?
         });
-        figures.sum::<f64>() as u64
+        values.sum::<f64>() as u64
     }
 }
 
 impl Site for Cell {
-    const KNOWS_REQUESTS: bool = false;
-    /// The release; the next one is told without having asked again.
-    const REQUESTS_FOR_A_RELEASE: u64 = 1;
+    const ANSWERS_REPEATS_LOCALLY: bool = false;
+    /// The release. The next waiter is notified without a request.
+    const REQUESTS_PER_RELEASE_MAX: u64 = 1;
 
     fn start() -> Cell {
         let mut cell = Cell { folder: tempfile::tempdir().unwrap(), address: free_address(), node: None };
@@ -53,12 +53,12 @@ impl Site for Cell {
     fn restart(&mut self) {
         let folder = self.folder.path().to_string_lossy().into_owned();
         let mut node = Child::start("node", &[("ADDRESS", &self.address.to_string()), ("FOLDER", &folder)]);
-        assert_eq!(node.says(), "listening");
+        assert_eq!(node.next_message(), "listening");
         self.node = Some(node);
     }
 
     fn requests(&self) -> u64 {
-        self.figures(&["lockkeeper_proposer_batch_commands_sum"])
+        self.metrics(&["lockkeeper_proposer_batch_commands_sum"])
     }
 
     fn connections(&self) -> Option<usize> {
@@ -66,9 +66,9 @@ impl Site for Cell {
     }
 
     fn left_behind(&self) -> Vec<String> {
-        let figures =
+        let metrics =
             ["lockkeeper_sessions", "lockkeeper_locks", "lockkeeper_locks_held", "lockkeeper_lock_waiters"];
-        let left = figures.into_iter().filter(|name| self.figures(&[*name]) > 0);
+        let left = metrics.into_iter().filter(|name| self.metrics(&[*name]) > 0);
         left.map(str::to_owned).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! One Consul server that keeps everything on disk.
+//! One durable Consul server.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use lockkeeper_testkit::consul::Consul as Server;
-use lockkeeper_testkit::{connections_to, http};
+use lockkeeper_testkit::{Servers as _, connections_to, http};
 
 use super::Site;
 
@@ -16,22 +16,22 @@ pub(crate) struct Consul {
     server: Server,
 }
 
-/// The program is built once, into a cache folder where it is found from then on.
+/// Builds Consul once, into a cache folder.
 fn build() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/consul");
         let output = Command::new(script).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "there is no Consul to test with: {text}");
+        assert!(output.status.success(), "failed to build Consul: {text}");
     });
 }
 
 impl Consul {
-    /// With more settings: JSON that goes before the closing brace.
-    pub(crate) fn with(more: &str) -> Consul {
+    /// Starts Consul with additional settings: JSON that is inserted before the closing brace.
+    pub(crate) fn with(settings: &str) -> Consul {
         build();
-        let server = Server::with(more).unwrap();
+        let server = Server::with(settings).unwrap();
         Consul { address: server.address, server }
     }
 
@@ -40,12 +40,14 @@ impl Consul {
     }
 
     pub(crate) fn put(&self, path: &str) -> String {
-        http::ask(self.address, "PUT", path, "")
+        http::request(self.address, "PUT", path, "")
     }
 }
 
 impl Site for Consul {
-    /// Consul allows no shorter one.
+    const FINDINGS: &'static [&'static str] = &["single-node"];
+
+    /// The shortest that Consul allows.
     const TTL: Duration = Duration::from_secs(10);
 
     fn start() -> Consul {
@@ -72,7 +74,7 @@ impl Site for Consul {
         connections_to(self.address)
     }
 
-    /// Sessions, and keys that are locked: the keys of locks stay, with their counters.
+    /// Sessions and locked keys. The keys of free locks are kept, because they hold the token counters.
     fn left_behind(&self) -> Vec<String> {
         let sessions = self.get("/v1/session/list");
         let keys = self.get("/v1/kv/?recurse");

@@ -1,4 +1,4 @@
-//! The lock table of this process, in a folder: there is no server to be killed and no connection to be cut.
+//! The embedded engine, with a folder. There are no servers to kill and no connections to cut.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ pub(crate) struct Embedded {
 }
 
 impl Site for Embedded {
-    const KNOWS_REQUESTS: bool = false;
+    const ANSWERS_REPEATS_LOCALLY: bool = false;
 
     fn start() -> Embedded {
         Embedded { folder: tempfile::tempdir().unwrap() }
@@ -26,23 +26,23 @@ impl Site for Embedded {
         format!("embedded:{}", self.folder.path().display())
     }
 
-    /// It ends with the last keeper.
+    /// The engine ends with the last keeper.
     fn kill(&mut self) {}
 
     fn restart(&mut self) {}
 
-    /// A keeper of its own looks, on another thread: this one may be the only one of its runtime.
+    /// Reads the status with another keeper, on another thread, because this one may be the only thread of its runtime.
     fn left_behind(&self) -> Vec<String> {
         let url = self.url();
-        let looks = async move {
+        let read = async move {
             let keeper = Keeper::connect(&url).await.unwrap();
             let status = keeper.status().await.unwrap();
             keeper.close().await.unwrap();
-            let figures =
+            let counts =
                 [("sessions", status.sessions), ("grants", status.locks_held), ("waiting", status.waiting)];
-            figures.into_iter().filter(|(_, count)| *count > 0).map(|it| format!("{it:?}")).collect()
+            counts.into_iter().filter(|(_, count)| *count > 0).map(|count| format!("{count:?}")).collect()
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        std::thread::spawn(move || runtime.block_on(looks)).join().unwrap()
+        std::thread::spawn(move || runtime.block_on(read)).join().unwrap()
     }
 }

@@ -1,9 +1,9 @@
-//! One etcd member that keeps everything on disk.
+//! One durable etcd member.
 
 use std::net::SocketAddr;
 
 use lockkeeper_testkit::etcd::Etcd as Server;
-use lockkeeper_testkit::{connections_to, http};
+use lockkeeper_testkit::{Servers as _, connections_to, http};
 
 use super::Site;
 
@@ -13,15 +13,17 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// The JSON gateway of etcd: what our client is not needed for is asked without it.
+    /// Sends a request to etcd's JSON gateway, which needs no client library.
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
         http::post(self.address, path, body)
     }
 }
 
 impl Site for Etcd {
-    /// The key is deleted; the one who watched it reads the queue, and its lease is renewed.
-    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+    const FINDINGS: &'static [&'static str] = &["single-node"];
+
+    /// The deletion of the key, the next waiter's read of the queue, and the renewal of its lease.
+    const REQUESTS_PER_RELEASE_MAX: u64 = 4;
 
     fn start() -> Etcd {
         let server = Server::start(1).unwrap();

@@ -1,4 +1,4 @@
-//! Real servers, as the suite wants them: how they are started and ended is in the crate `lockkeeper-testkit`.
+//! The real servers of the suite. The crate `lockkeeper-testkit` starts and stops them.
 
 pub(crate) mod cell;
 pub(crate) mod consul;
@@ -13,58 +13,80 @@ pub(crate) mod zookeeper;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// An engine with its servers.
+/// Calls a macro with a list of all engines with servers: `name: type of its site`.
+#[allow(unused_macros, reason = "the tests of gates start single servers")]
+macro_rules! each_engine {
+    ($each:ident) => {
+        $each! {
+            cell: $crate::servers::cell::Cell,
+            redis: $crate::servers::redis::Redis,
+            redlock: $crate::servers::redlock::Redlock,
+            etcd: $crate::servers::etcd::Etcd,
+            zookeeper: $crate::servers::zookeeper::Zookeeper,
+            consul: $crate::servers::consul::Consul,
+            postgres: $crate::servers::postgres::Postgres,
+        }
+    };
+}
+#[allow(unused_imports, reason = "the tests of gates start single servers")]
+pub(crate) use each_engine;
+
+/// The servers of an engine.
 pub(crate) trait Site: Sized + Send + 'static {
-    /// A time to live that is short for it.
+    /// A short time to live for this engine.
     const TTL: Duration = Duration::from_secs(1);
 
-    /// A request id that is known already is answered without a round trip.
-    const KNOWS_REQUESTS: bool = true;
+    /// Whether a repeated request ID is answered without a round trip.
+    const ANSWERS_REPEATS_LOCALLY: bool = true;
 
-    /// The most requests that its servers have to work on for a release and the grant that follows, however many wait.
-    const REQUESTS_FOR_A_RELEASE: u64 = u64::MAX;
+    /// The limit of requests to the servers for a release and the grant that follows, for any number of waiters.
+    const REQUESTS_PER_RELEASE_MAX: u64 = u64::MAX;
+
+    /// The expected findings of the doctor: there is one server where a cluster is recommended.
+    #[allow(dead_code, reason = "used by the tests of the CLI")]
+    const FINDINGS: &'static [&'static str] = &[];
 
     /// Starts the servers and waits until they answer.
     fn start() -> Self;
 
-    /// The same with servers that count requests, if they do not by themselves.
+    /// Starts the servers with counting of requests, if this needs a setting.
     fn start_counting() -> Self {
         Self::start()
     }
 
-    /// How many requests of clients they have worked on so far.
+    /// The number of client requests that the servers have processed.
     fn requests(&self) -> u64 {
         0
     }
 
-    /// Where they listen.
+    /// The addresses of the servers.
     fn addresses(&self) -> Vec<SocketAddr>;
 
-    /// The URL if they listened elsewhere.
+    /// The URL with other addresses, such as those of proxies.
     fn url_at(&self, addresses: &[SocketAddr]) -> String;
 
     fn url(&self) -> String {
         self.url_at(&self.addresses())
     }
 
-    /// Ends the servers with SIGKILL.
+    /// Kills the servers with SIGKILL.
     fn kill(&mut self);
 
-    /// Starts them again, with what they kept on disk.
+    /// Starts the servers again, with their data.
     fn restart(&mut self);
 
-    /// How many connections there are to the servers, but for that of this question; `None` without servers.
+    /// The number of connections to the servers, without that of this query; `None` without servers.
     fn connections(&self) -> Option<usize> {
         None
     }
 
-    /// What is left on the servers that was not there at first, if they can tell.
+    /// Entries, sessions and locks that are on the servers, but would not be on new ones.
     fn left_behind(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// An address that nobody listens at now.
+/// An address that no server listens on.
 pub(crate) fn free_address() -> SocketAddr {
     lockkeeper_testkit::free_address(7420)
 }

@@ -1,4 +1,4 @@
-//! A real PgBouncer in front of a PostgreSQL.
+//! PgBouncer in front of a PostgreSQL server.
 
 use lockkeeper_testkit::pgbouncer::PgBouncer as Server;
 

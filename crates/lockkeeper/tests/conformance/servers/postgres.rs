@@ -1,8 +1,9 @@
-//! A PostgreSQL of its own. A fresh data folder is made once and copied for each test.
+//! A PostgreSQL server for each test. A new data folder is initialized once and copied for each.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
+use lockkeeper_testkit::Servers as _;
 use lockkeeper_testkit::postgres::Postgres as Server;
 
 use super::Site;
@@ -15,16 +16,16 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) fn with(level: &'static str) -> Postgres {
-        Postgres::set(level, &[])
+        Postgres::with_settings(level, &[])
     }
 
-    /// With settings such as `fsync=off`.
-    pub(crate) fn set(level: &'static str, settings: &[&str]) -> Postgres {
-        // Kept beside the build for later runs, for each version.
-        let version = Server::version().expect("PostgreSQL is installed: ./test does that");
-        let version: String = version.chars().filter(|letter| letter.is_alphanumeric()).collect();
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(version);
-        let server = Server::start_from(&kept, settings).unwrap();
+    /// Starts PostgreSQL with settings such as `fsync=off`.
+    pub(crate) fn with_settings(level: &'static str, settings: &[&str]) -> Postgres {
+        // The initialized folder is kept in the target directory for later runs, one for each version.
+        let version = Server::version().expect("PostgreSQL is not installed: run ./test");
+        let version: String = version.chars().filter(|character| character.is_alphanumeric()).collect();
+        let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join(version);
+        let server = Server::start_from(&template, settings).unwrap();
         Postgres { address: server.address, server, level }
     }
 
@@ -32,27 +33,27 @@ impl Postgres {
         &self.server
     }
 
-    /// Starts it again with other rules of who may log in and how.
-    pub(crate) fn admit(&mut self, rules: &str) {
+    /// Restarts the server with other rules in `pg_hba.conf`.
+    pub(crate) fn restart_with_hba(&mut self, rules: &str) {
         self.server.admit(rules).unwrap();
     }
 
-    /// The answer of a query, one line for each row.
+    /// Runs a query and returns its rows as lines.
     pub(crate) fn query(&self, sql: &str) -> String {
         self.server.query(sql).unwrap()
     }
 }
 
 impl Site for Postgres {
-    /// The release, and the statement of the next one of that keeper; those who wait in the server's queue ask nothing.
-    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+    /// The release, and the statement of the next waiter of that keeper. Waiters in the server's queue send nothing.
+    const REQUESTS_PER_RELEASE_MAX: u64 = 4;
 
     fn start() -> Postgres {
         Postgres::with("session")
     }
 
     fn start_counting() -> Postgres {
-        Postgres::set("session", &["log_statement=all"])
+        Postgres::with_settings("session", &["log_statement=all"])
     }
 
     fn requests(&self) -> u64 {
@@ -86,7 +87,7 @@ impl Site for Postgres {
     }
 }
 
-/// The same at transaction level.
+/// PostgreSQL with locks at transaction level.
 pub(crate) struct PostgresTransactions(Postgres);
 
 impl Site for PostgresTransactions {

@@ -1,7 +1,8 @@
-//! One Redis that keeps everything on disk, unless told otherwise.
+//! One Redis, durable by default.
 
 use std::net::SocketAddr;
 
+use lockkeeper_testkit::Servers as _;
 use lockkeeper_testkit::redis::{DURABLE, Redis as Server};
 
 use super::Site;
@@ -12,8 +13,8 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    pub(crate) fn with(more: Vec<&'static str>) -> Redis {
-        let server = Server::with(&more).unwrap();
+    pub(crate) fn with(arguments: Vec<&'static str>) -> Redis {
+        let server = Server::with(&arguments).unwrap();
         Redis { address: server.address, server }
     }
 
@@ -21,9 +22,9 @@ impl Redis {
         self.server.signal(signal);
     }
 
-    /// One command; the answer as text, an array as its parts in lines.
-    pub(crate) fn command(&self, words: &[&str]) -> String {
-        self.server.command(words).unwrap()
+    /// Runs a command and returns the answer as text, with a line for each element of an array.
+    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+        self.server.command(arguments).unwrap()
     }
 }
 
@@ -49,7 +50,7 @@ impl Site for Redis {
     }
 
     fn connections(&self) -> Option<usize> {
-        // One of them is this one.
+        // Without this connection.
         Some(self.command(&["CLIENT", "LIST"]).lines().filter(|line| line.starts_with("id=")).count() - 1)
     }
 

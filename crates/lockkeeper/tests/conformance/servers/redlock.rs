@@ -1,4 +1,4 @@
-//! Five Redis that know nothing of each other.
+//! Five independent Redis instances.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ impl Site for Redlock {
 
     fn url_at(&self, addresses: &[SocketAddr]) -> String {
         let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        // Two cores for everything: 50 ms are too short for a machine that builds at the same time.
+        // The default of 50 ms is too short on a busy machine.
         format!("redlock://{}?timeout_ms=300", hosts.join(","))
     }
 

@@ -1,7 +1,8 @@
-//! One ZooKeeper server that keeps everything on disk.
+//! One durable ZooKeeper server.
 
 use std::net::SocketAddr;
 
+use lockkeeper_testkit::Servers as _;
 use lockkeeper_testkit::zookeeper::{self, Zookeeper as Server};
 
 use super::Site;
@@ -12,15 +13,17 @@ pub(crate) struct Zookeeper {
 }
 
 impl Zookeeper {
-    /// One of the commands of four letters.
+    /// Runs a four-letter-word command.
     pub(crate) fn command(&self, word: &str) -> String {
         zookeeper::command(self.address, word)
     }
 }
 
 impl Site for Zookeeper {
-    /// The node is deleted; the one who watched it reads the queue, and its session is renewed.
-    const REQUESTS_FOR_A_RELEASE: u64 = 4;
+    const FINDINGS: &'static [&'static str] = &["single-node"];
+
+    /// The deletion of the node, the next waiter's read of the queue, and the renewal of its session.
+    const REQUESTS_PER_RELEASE_MAX: u64 = 4;
 
     fn start() -> Zookeeper {
         let server = Server::start(1).unwrap();
@@ -48,16 +51,15 @@ impl Site for Zookeeper {
     }
 
     fn connections(&self) -> Option<usize> {
-        // One of them is this one.
+        // Without this connection.
         Some(self.command("cons").lines().filter(|line| line.contains("127.0.0.1")).count().saturating_sub(1))
     }
 
-    /// Ephemeral nodes, and those of locks.
+    /// Ephemeral nodes and watched nodes below the root of the tests.
     fn left_behind(&self) -> Vec<String> {
-        let nodes = self.command("wchp");
-        let sessions = self.command("dump");
-        let entries = sessions.lines().filter(|line| line.trim_start().starts_with("/tests/"));
-        let watches = nodes.lines().filter(|line| line.trim_start().starts_with("/tests/"));
-        entries.chain(watches).map(|line| line.trim().to_owned()).collect()
+        let (watched, ephemeral) = (self.command("wchp"), self.command("dump"));
+        let nodes =
+            ephemeral.lines().chain(watched.lines()).filter(|line| line.trim_start().starts_with("/tests/"));
+        nodes.map(|line| line.trim().to_owned()).collect()
     }
 }

@@ -8,32 +8,33 @@ use lockkeeper::Loss;
 use lockkeeper::prelude::*;
 use lockkeeper_testkit::wire::Wire;
 
-use super::shared::{self, soon, until_queue};
+use super::shared::{self, until_queue};
 use crate::servers::Site;
 use crate::servers::consul::Consul;
+use crate::support::{soon, until};
 
 #[tokio::test]
-async fn the_same_lock_as_everywhere() {
-    shared::all::<Consul>().await;
+async fn basic_operations() {
+    shared::basics::<Consul>().await;
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_is_told_before_the_next_is_let_in() {
-    shared::cut_and_healed::<Consul>(Duration::from_secs(10)).await;
+async fn partitioned_holder_detects_the_loss_before_the_lock_is_granted_again() {
+    shared::partition::<Consul>(Duration::from_secs(10)).await;
 }
 
 #[tokio::test]
-async fn a_guard_and_a_waiter_survive_a_restart_of_the_server() {
-    shared::restarted::<Consul>(Duration::from_secs(20)).await;
+async fn guard_and_waiter_survive_a_restart_of_the_server() {
+    shared::restart::<Consul>(Duration::from_secs(20)).await;
 }
 
 #[tokio::test]
-async fn nobody_there_and_somebody_else_there() {
-    shared::absent_or_wrong("consul").await;
+async fn connect_error_names_an_unreachable_or_wrong_server() {
+    shared::connect_errors("consul").await;
 }
 
 #[tokio::test]
-async fn tasks_of_one_keeper_are_let_in_as_they_came() {
+async fn queue_of_a_keeper_is_fifo() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     let guard = soon(keeper.lock("q").acquire()).await.unwrap();
@@ -56,7 +57,7 @@ async fn tasks_of_one_keeper_are_let_in_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_lock_stays_closed_for_its_delay_when_the_session_ends() {
+async fn lock_is_not_granted_during_its_lock_delay() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     let other = Keeper::connect(&site.url()).await.unwrap();
@@ -72,7 +73,7 @@ async fn a_lock_stays_closed_for_its_delay_when_the_session_ends() {
 }
 
 #[tokio::test]
-async fn with_behavior_delete_the_key_goes_and_the_token_counts_as_volatile() {
+async fn behavior_delete_removes_the_key_and_makes_the_token_volatile() {
     let site = Consul::start();
     let url = format!("{}?behavior=delete", site.url());
     let error = Keeper::connect(&url).await.unwrap_err();
@@ -89,7 +90,7 @@ async fn with_behavior_delete_the_key_goes_and_the_token_counts_as_volatile() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_in_plain_words() {
+async fn missing_or_wrong_acl_token_is_reported() {
     let acl = r#", "acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": "4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10", "agent": "4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10"}}"#;
     let site = Consul::with(acl);
     let error = Keeper::connect(&site.url()).await.unwrap_err();
@@ -99,7 +100,7 @@ async fn a_token_is_asked_for_in_plain_words() {
     let error = Keeper::connect(&wrong).await.unwrap_err();
     assert_eq!(error.code(), "unauthenticated", "{error}");
     let right = format!("consul://:4a8e6a2c-8f0e-4d9c-9a51-7d4b0d5f2f10@{}", site.address);
-    // Consul takes requests a moment before it knows its own first token.
+    // Consul accepts requests shortly before it has created its initial token.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let keeper = loop {
         match Keeper::connect(&right).await {
@@ -114,7 +115,7 @@ async fn a_token_is_asked_for_in_plain_words() {
 }
 
 #[tokio::test]
-async fn the_session_hangs_on_its_time_to_live_alone() {
+async fn session_depends_only_on_its_time_to_live() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     let error = keeper.lock("a").ttl(5.secs()).acquire().await.unwrap_err();
@@ -125,50 +126,54 @@ async fn the_session_hangs_on_its_time_to_live_alone() {
 }
 
 #[tokio::test]
-async fn a_writer_is_let_in_when_the_last_reader_is_gone_or_dead() {
+async fn writer_is_granted_when_the_last_reader_has_left_or_expired() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     let other = Keeper::connect(&site.url()).await.unwrap();
     let before = soon(keeper.lock("a").acquire()).await.unwrap();
     let last = before.token();
     before.release().await.unwrap();
-    let leaves = soon(keeper.lock("a").shared().acquire()).await.unwrap();
-    let dies = soon(other.lock("a").shared().acquire()).await.unwrap();
-    assert_eq!((leaves.token().0, dies.token().0), (last.0 + 1, last.0 + 2));
-    let dead = keeper.who("a").await.unwrap().holders[1].session.clone();
+    let leaving = soon(keeper.lock("a").shared().acquire()).await.unwrap();
+    let expiring = soon(other.lock("a").shared().acquire()).await.unwrap();
+    assert_eq!((leaving.token().0, expiring.token().0), (last.0 + 1, last.0 + 2));
+    let session = keeper.who("a").await.unwrap().holders[1].session.clone();
     let lock = keeper.lock("a");
     let writer = tokio::spawn(async move { lock.acquire().await.unwrap() });
     until_queue(&keeper, "a", 2, 1).await;
-    leaves.release().await.unwrap();
+    leaving.release().await.unwrap();
     until_queue(&keeper, "a", 1, 1).await;
-    site.put(&format!("/v1/session/destroy/{dead}"));
+    site.put(&format!("/v1/session/destroy/{session}"));
     let writer = soon(writer).await.unwrap();
-    assert!(writer.token() > dies.token());
-    assert_eq!(soon(dies.lost()).await, Loss::SessionExpired);
+    assert!(writer.token() > expiring.token());
+    assert_eq!(soon(expiring.lost()).await, Loss::SessionExpired);
     assert_eq!(other.lock("a").shared().no_wait().acquire().await.unwrap_err().code(), "busy");
     writer.release().await.unwrap();
-    assert_eq!(site.get("/v1/kv/lockkeeper/shares/?keys"), "", "the writer has swept");
+    assert_eq!(
+        site.get("/v1/kv/lockkeeper/shares/?keys"),
+        "",
+        "the writer has not removed the expired share"
+    );
 }
 
 #[tokio::test]
-async fn permits_are_never_given_twice() {
+async fn permits_never_exceed_the_capacity() {
     const PERMITS: u32 = 3;
     let site = Consul::start();
-    let inside = Arc::new(AtomicU32::new(0));
+    let taken = Arc::new(AtomicU32::new(0));
     let mut tasks = Vec::new();
     for _ in 0..4 {
         let keeper = Keeper::connect(&site.url()).await.unwrap();
         for _ in 0..3 {
-            let (lock, inside) = (keeper.lock("p").capacity(PERMITS), Arc::clone(&inside));
+            let (lock, taken) = (keeper.lock("p").capacity(PERMITS), Arc::clone(&taken));
             tasks.push(tokio::spawn(async move {
                 let mut tokens = Vec::new();
                 for _ in 0..6 {
                     let guard = lock.acquire().await.unwrap();
-                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
-                    assert!(now <= PERMITS, "{now} are in");
+                    let now = taken.fetch_add(1, Ordering::SeqCst) + 1;
+                    assert!(now <= PERMITS, "{now} permits are taken");
                     tokens.push(guard.token());
                     tokio::time::sleep(2.millis()).await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
+                    taken.fetch_sub(1, Ordering::SeqCst);
                     guard.release().await.unwrap();
                 }
                 tokens
@@ -181,12 +186,12 @@ async fn permits_are_never_given_twice() {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    assert_eq!(tokens.len(), 4 * 3 * 6, "each grant has a token of its own");
+    assert_eq!(tokens.len(), 4 * 3 * 6, "each grant has its own token");
     assert_eq!(site.get("/v1/kv/lockkeeper/shares/?keys"), "");
 }
 
 #[tokio::test]
-async fn all_who_share_are_thrown_out_however_many() {
+async fn force_release_removes_more_shares_than_fit_into_one_transaction() {
     let site = Consul::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     let mut readers = Vec::new();
@@ -200,13 +205,17 @@ async fn all_who_share_are_thrown_out_however_many() {
     assert!(forced.last_token > readers[59].token().0);
     let error = readers.remove(0).release().await.unwrap_err();
     assert_eq!(error.code(), "not_held", "{error}");
-    assert_eq!(keeper.who("a").await.unwrap().holders.len(), 1, "the late release has touched nobody");
+    assert_eq!(
+        keeper.who("a").await.unwrap().holders.len(),
+        1,
+        "the late release has affected the new holder"
+    );
     let error = keeper.lock("b").shared().lock_delay(1.secs()).acquire().await.unwrap_err();
     assert_eq!(error.code(), "unsupported", "{error}");
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_in_doubt_takes_no_token_back() {
+async fn dropped_acquire_in_flight_cannot_reset_the_token() {
     let site = Consul::start();
     let proxy = Wire::to(site.address).unwrap();
     let keeper = Keeper::builder().ttl(20.secs()).request_timeout(300.millis());
@@ -222,13 +231,13 @@ async fn a_request_that_is_given_up_in_doubt_takes_no_token_back() {
     let before = key();
     proxy.cut();
     let lock = keeper.lock("g");
-    let asks = tokio::spawn(async move { lock.acquire().await });
+    let acquire = tokio::spawn(async move { lock.acquire().await });
     tokio::time::sleep(50.millis()).await;
-    asks.abort();
-    let _ = asks.await;
-    assert_eq!(key(), before, "nothing of it has arrived");
+    acquire.abort();
+    let _ = acquire.await;
+    assert_eq!(key(), before, "the request has arrived although the proxy is cut");
     proxy.heal();
-    shared::until("what is on its way can never succeed", async || key() != before).await;
+    until("the key has changed, so a request in flight fails", async || key() != before).await;
     let next = soon(direct.lock("g").acquire()).await.unwrap();
     assert!(Some(next.token()) > last, "{} after {last:?}", next.token());
 }

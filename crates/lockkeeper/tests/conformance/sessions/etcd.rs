@@ -5,38 +5,39 @@ use std::time::Duration;
 use lockkeeper::prelude::*;
 use lockkeeper::{GuardState, Loss};
 
-use super::shared::{self, soon, until_queue};
+use super::shared::{self, until_queue};
 use crate::servers::Site;
 use crate::servers::etcd::Etcd;
+use crate::support::soon;
 
 #[tokio::test]
-async fn the_same_lock_as_everywhere() {
-    shared::all::<Etcd>().await;
+async fn basic_operations() {
+    shared::basics::<Etcd>().await;
 }
 
 #[tokio::test]
-async fn first_come_first_served_alone_shared_and_counted() {
+async fn queue_is_fifo_in_all_modes() {
     shared::fifo::<Etcd>().await;
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_is_told_before_the_next_is_let_in() {
-    shared::cut_and_healed::<Etcd>(Duration::from_secs(1)).await;
+async fn partitioned_holder_detects_the_loss_before_the_lock_is_granted_again() {
+    shared::partition::<Etcd>(Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
-async fn a_guard_and_a_waiter_survive_a_restart_of_the_server() {
-    shared::restarted::<Etcd>(Duration::from_secs(10)).await;
+async fn guard_and_waiter_survive_a_restart_of_the_server() {
+    shared::restart::<Etcd>(Duration::from_secs(10)).await;
 }
 
 #[tokio::test]
-async fn nobody_there_and_somebody_else_there() {
-    shared::absent_or_wrong("etcd").await;
+async fn connect_error_names_an_unreachable_or_wrong_server() {
+    shared::connect_errors("etcd").await;
 }
 
-/// etcd-io/etcd#11456: the lease of a waiter dies, then its turn comes.
+/// The lease of a waiter expires before the lock is free (etcd-io/etcd#11456).
 #[tokio::test]
-async fn a_waiter_whose_lease_has_died_is_not_let_in_on_it() {
+async fn waiter_with_an_expired_lease_gets_the_lock_with_a_new_one() {
     let site = Etcd::start();
     let holder = shared::connect::<Etcd>(&site.url(), "holder").await;
     let waiter = Keeper::builder().ttl(30.secs()).connect(&site.url()).await.unwrap();
@@ -46,20 +47,20 @@ async fn a_waiter_whose_lease_has_died_is_not_let_in_on_it() {
         async move { lock.acquire().await.unwrap() }
     });
     until_queue(&holder, "a", 1, 1).await;
-    let dead = waiter.session_ids().await.unwrap().remove(0);
-    let id = u64::from_str_radix(&dead, 16).unwrap();
+    let expired = waiter.session_ids().await.unwrap().remove(0);
+    let id = u64::from_str_radix(&expired, 16).unwrap();
     site.post("/v3/lease/revoke", &format!(r#"{{"ID": "{id}"}}"#));
     until_queue(&holder, "a", 1, 0).await;
     held.release().await.unwrap();
     let guard = soon(waiting).await.unwrap();
     let state = holder.who("a").await.unwrap();
     assert_eq!(state.holders[0].token, guard.token().0);
-    assert_ne!(state.holders[0].session, dead);
+    assert_ne!(state.holders[0].session, expired);
     assert_eq!(guard.state(), GuardState::Held);
 }
 
 #[tokio::test]
-async fn the_loss_of_a_lease_ends_all_its_guards() {
+async fn loss_of_a_lease_ends_all_its_guards() {
     let site = Etcd::start();
     let keeper = Keeper::builder().ttl(3.secs()).connect(&site.url()).await.unwrap();
     let guards =
@@ -69,12 +70,12 @@ async fn the_loss_of_a_lease_ends_all_its_guards() {
     assert_eq!(soon(guards.0.lost()).await, Loss::SessionExpired);
     assert_eq!(soon(guards.1.lost()).await, Loss::SessionExpired);
     assert_eq!(guards.0.release().await.unwrap_err().code(), "session_lost");
-    // The keeper goes on with a new one.
+    // The keeper continues with a new lease.
     soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_password_is_asked_for_in_plain_words() {
+async fn missing_or_wrong_password_is_reported() {
     let site = Etcd::start();
     site.post("/v3/auth/user/add", r#"{"name": "root", "password": "secret"}"#);
     site.post("/v3/auth/role/add", r#"{"name": "root"}"#);
@@ -85,13 +86,13 @@ async fn a_password_is_asked_for_in_plain_words() {
     assert!(error.to_string().contains("etcd://user:password@"), "{error}");
     let error = Keeper::connect(&format!("etcd://root:wrong@{}", site.address)).await.unwrap_err();
     assert_eq!(error.code(), "unauthenticated", "{error}");
-    assert!(!error.to_string().contains("wrong@"), "no password in texts: {error}");
+    assert!(!error.to_string().contains("wrong@"), "the error contains the password: {error}");
     let keeper = Keeper::connect(&format!("etcd://root:secret@{}", site.address)).await.unwrap();
     soon(keeper.lock("a").acquire()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn one_member_is_found_to_be_few() {
+async fn doctor_reports_a_single_member() {
     let site = Etcd::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     assert_eq!(keeper.examine().await.unwrap()[0].code, "single-node");

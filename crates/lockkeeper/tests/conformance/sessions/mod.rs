@@ -1,4 +1,4 @@
-//! What the recipes of engines with sessions and queues of their own are about, beyond the suite.
+//! Tests of single engines with sessions and shared queues on the server.
 
 mod consul;
 mod etcd;

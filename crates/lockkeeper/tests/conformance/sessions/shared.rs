@@ -1,6 +1,5 @@
-//! What must hold on each of these engines.
+//! Cases for all engines with sessions.
 
-use std::future::Future;
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
@@ -8,23 +7,9 @@ use lockkeeper::{Event, GuardState, Loss};
 use lockkeeper_testkit::wire::Wire;
 
 use crate::servers::Site;
+use crate::support::{soon, until};
 
-/// A future that must end soon.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(45), future).await.expect("it takes too long")
-}
-
-/// Waits until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waited = async {
-        while !is_so().await {
-            tokio::time::sleep(5.millis()).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(45), waited).await.unwrap_or_else(|_| panic!("never: {what}"));
-}
-
-/// Waits until a lock has so many holders and waiters, as this keeper sees it.
+/// Waits until a keeper sees this number of holders and waiters.
 pub(crate) async fn until_queue(keeper: &Keeper, lock: &str, holders: usize, waiting: u32) {
     until(&format!("{holders} holders and {waiting} waiting for {lock}"), async || {
         let state = keeper.who(lock).await.unwrap();
@@ -33,20 +18,20 @@ pub(crate) async fn until_queue(keeper: &Keeper, lock: &str, holders: usize, wai
     .await;
 }
 
-/// One after the other; a server is started once.
-pub(crate) async fn all<S: Site>() {
+/// Runs the basic cases in turn, on one server.
+pub(crate) async fn basics<S: Site>() {
     let site = S::start();
     let keeper = connect::<S>(&site.url(), "first").await;
     let other = connect::<S>(&site.url(), "second").await;
     exclusion(&keeper, &other).await;
-    cancelled_waits_leave_no_trace(&keeper, &other).await;
+    dropped_acquires(&keeper, &other).await;
     request_ids(&keeper).await;
     names(&keeper, &other).await;
-    force(&keeper, &other).await;
+    force_release(&keeper, &other).await;
     close::<S>(&keeper, &site.url()).await;
     keeper.close().await.unwrap();
     other.close().await.unwrap();
-    until("nothing is left behind", async || site.left_behind().is_empty()).await;
+    until("nothing is left on the server", async || site.left_behind().is_empty()).await;
 }
 
 pub(crate) async fn connect<S: Site>(url: &str, owner: &str) -> Keeper {
@@ -59,7 +44,7 @@ async fn exclusion(keeper: &Keeper, other: &Keeper) {
     assert_eq!(other.lock("a/b").no_wait().acquire().await.unwrap_err().code(), "busy");
     // Two tasks of one keeper exclude each other (etcd-io/etcd#11360).
     assert_eq!(keeper.lock("a/b").no_wait().acquire().await.unwrap_err().code(), "busy");
-    // A lock whose name goes on is another lock.
+    // A prefix of a name, and a longer name, are other locks.
     drop(soon(other.lock("a").no_wait().acquire()).await.unwrap());
     drop(soon(other.lock("a/b/c").no_wait().acquire()).await.unwrap());
     let started = std::time::Instant::now();
@@ -76,8 +61,8 @@ async fn exclusion(keeper: &Keeper, other: &Keeper) {
     until_queue(keeper, "a/b", 0, 0).await;
 }
 
-/// Dropped a little later each time, so that it happens at every await.
-async fn cancelled_waits_leave_no_trace(keeper: &Keeper, other: &Keeper) {
+/// Drops an acquire a little later each time, so that every await is covered.
+async fn dropped_acquires(keeper: &Keeper, other: &Keeper) {
     for step in 0..40_u32 {
         let held = if step % 2 == 0 { Some(soon(other.lock("c").acquire()).await.unwrap()) } else { None };
         let lock = keeper.lock("c");
@@ -89,7 +74,7 @@ async fn cancelled_waits_leave_no_trace(keeper: &Keeper, other: &Keeper) {
 }
 
 async fn request_ids(keeper: &Keeper) {
-    let lock = keeper.lock("r").request_id("the one");
+    let lock = keeper.lock("r").request_id("same");
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let lock = lock.clone();
@@ -139,17 +124,17 @@ async fn names(keeper: &Keeper, other: &Keeper) {
     assert_eq!(keeper.lock("x".repeat(513)).acquire().await.unwrap_err().code(), "too_large");
 }
 
-async fn force(keeper: &Keeper, other: &Keeper) {
+async fn force_release(keeper: &Keeper, other: &Keeper) {
     let guard = soon(keeper.lock("f").acquire()).await.unwrap();
     let forced = other.force_release("f", "stuck").await.unwrap();
     assert_eq!(forced.holders, 1);
     assert!(forced.last_token > guard.token().0);
-    // The former holder's release touches nobody else's lock, not even that of its own keeper.
+    // The former holder's release does not affect later grants, not even in its own keeper.
     let next = soon(keeper.lock("f").no_wait().acquire()).await.unwrap();
     assert!(next.token() > guard.token());
     assert_eq!(guard.release().await.unwrap_err().code(), "not_held");
     assert_eq!(other.who("f").await.unwrap().holders.len(), 1);
-    // A holder of some time is told.
+    // The holder detects a forced release.
     other.force_release("f", "stuck again").await.unwrap();
     assert_eq!(soon(next.lost()).await, Loss::TakenAway);
     assert_eq!(next.release().await.unwrap_err().code(), "not_held");
@@ -166,7 +151,7 @@ async fn close<S: Site>(keeper: &Keeper, url: &str) {
     assert_eq!(short.lock("z").acquire().await.unwrap_err(), Error::Closed);
 }
 
-/// First come, first served, and whoever leaves is not waited for.
+/// The queue is FIFO, and waiters that leave it are skipped.
 pub(crate) async fn fifo<S: Site>() {
     let site = S::start();
     let keeper = connect::<S>(&site.url(), "first").await;
@@ -178,8 +163,8 @@ pub(crate) async fn fifo<S: Site>() {
         waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
         until_queue(&keeper, "q", 1, index + 1).await;
     }
-    for gone in [1, 4] {
-        waiters[gone].abort();
+    for aborted in [1, 4] {
+        waiters[aborted].abort();
     }
     until_queue(&keeper, "q", 1, 4).await;
     let mut token = guard.token();
@@ -203,7 +188,7 @@ async fn modes(keeper: &Keeper, other: &Keeper) {
         soon(other.lock("m").shared().acquire()).await.unwrap(),
     );
     assert_eq!(other.lock("m").no_wait().acquire().await.unwrap_err().code(), "busy");
-    // A reader does not overtake a writer that waits.
+    // A reader does not overtake a waiting writer.
     let writer = tokio::spawn({
         let lock = keeper.lock("m");
         async move { lock.acquire().await.unwrap() }
@@ -238,8 +223,9 @@ async fn modes(keeper: &Keeper, other: &Keeper) {
     until_queue(keeper, "s", 0, 0).await;
 }
 
-/// A connection that is cut: jeopardy, then held again, if it heals in time for the server.
-pub(crate) async fn cut_and_healed<S: Site>(ttl: Duration) {
+/// A partition that lasts until the session has expired: the guard is lost before the lock is granted again, and the keeper
+/// recovers with a new session.
+pub(crate) async fn partition<S: Site>(ttl: Duration) {
     let site = S::start();
     let proxy = Wire::to(site.addresses()[0]).unwrap();
     let keeper = Keeper::builder().ttl(ttl).connect(&site.url_at(&[proxy.address])).await.unwrap();
@@ -249,7 +235,7 @@ pub(crate) async fn cut_and_healed<S: Site>(ttl: Duration) {
     proxy.cut();
     until("jeopardy or loss", async || guard.state() != GuardState::Held).await;
     assert_eq!(soon(guard.lost()).await, Loss::Deadline);
-    // The next one is let in only after this one was told.
+    // The lock is granted again only after the guard is lost.
     let next = tokio::spawn({
         let lock = direct.lock("a");
         async move { lock.acquire().await.unwrap() }
@@ -257,8 +243,8 @@ pub(crate) async fn cut_and_healed<S: Site>(ttl: Duration) {
     let next = soon(next).await.unwrap();
     assert_ne!(guard.state(), GuardState::Held);
     proxy.heal();
-    // The keeper finds out that its session is gone, and goes on with a new one.
-    until("the loss is known", async || guard.state() == GuardState::Lost).await;
+    // The keeper learns that its session has expired, and opens a new one.
+    until("the guard is lost", async || guard.state() == GuardState::Lost).await;
     let mut lost = false;
     while !lost {
         lost = matches!(soon(events.next()).await.unwrap(), Event::SessionLost { .. });
@@ -270,8 +256,8 @@ pub(crate) async fn cut_and_healed<S: Site>(ttl: Duration) {
     assert!(again.token() > token);
 }
 
-/// A server that is killed and comes back: held through it, tokens go on rising.
-pub(crate) async fn restarted<S: Site>(ttl: Duration) {
+/// A killed and restarted server: the guard is still held, the waiter still waits, and tokens keep increasing.
+pub(crate) async fn restart<S: Site>(ttl: Duration) {
     let mut site = S::start();
     let keeper = Keeper::builder().ttl(ttl).connect(&site.url()).await.unwrap();
     let other = Keeper::builder().ttl(ttl).connect(&site.url()).await.unwrap();
@@ -289,9 +275,9 @@ pub(crate) async fn restarted<S: Site>(ttl: Duration) {
     .await
     .unwrap();
     let token = guard.token();
-    until("somebody answers", async || keeper.who("a").await.is_ok()).await;
-    // A session of ZooKeeper was suspended meanwhile.
-    until("it is held again", async || guard.state() == GuardState::Held).await;
+    until("the server answers", async || keeper.who("a").await.is_ok()).await;
+    // In ZooKeeper, the session is suspended meanwhile.
+    until("the guard is held again", async || guard.state() == GuardState::Held).await;
     soon(guard.release()).await.unwrap();
     let next = soon(waiter).await.unwrap();
     assert!(next.token() > token);
@@ -299,10 +285,10 @@ pub(crate) async fn restarted<S: Site>(ttl: Duration) {
     drop(site);
 }
 
-/// What is told when there is nobody, or somebody else.
-pub(crate) async fn absent_or_wrong(scheme: &str) {
+/// The error of connecting to an unreachable address, and to a server that is not of this engine.
+pub(crate) async fn connect_errors(scheme: &str) {
     let connect = async |address: &str| {
-        // On a busy machine even a refusal can take more than a second.
+        // On a busy machine, even a refused connection can take more than a second.
         let keeper =
             Keeper::builder().connect_timeout(3.secs()).connect(&format!("{scheme}://{address}")).await;
         keeper.unwrap_err()
@@ -310,7 +296,7 @@ pub(crate) async fn absent_or_wrong(scheme: &str) {
     let error = connect("127.0.0.1:1").await;
     assert_eq!(error.code(), "unavailable", "{error}");
     assert!(error.to_string().contains("127.0.0.1:1") && error.to_string().contains("refused"), "{error}");
-    // One that talks, but not this language.
+    // A server that speaks another protocol.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -324,6 +310,6 @@ pub(crate) async fn absent_or_wrong(scheme: &str) {
     let error = connect(&address.to_string()).await;
     assert!(["unavailable", "invalid"].contains(&error.code()), "{error}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    let named = error.to_string().to_lowercase();
-    assert!(named.contains(&scheme.to_lowercase()), "{error}");
+    let text = error.to_string().to_lowercase();
+    assert!(text.contains(&scheme.to_lowercase()), "{error}");
 }

@@ -6,38 +6,39 @@ use lockkeeper::prelude::*;
 use lockkeeper::{Event, GuardState, Loss};
 use lockkeeper_testkit::wire::Wire;
 
-use super::shared::{self, soon};
+use super::shared;
 use crate::servers::Site;
 use crate::servers::zookeeper::Zookeeper;
+use crate::support::{soon, until};
 
 #[tokio::test]
-async fn the_same_lock_as_everywhere() {
-    shared::all::<Zookeeper>().await;
+async fn basic_operations() {
+    shared::basics::<Zookeeper>().await;
 }
 
 #[tokio::test]
-async fn first_come_first_served_alone_shared_and_counted() {
+async fn queue_is_fifo_in_all_modes() {
     shared::fifo::<Zookeeper>().await;
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_is_told_before_the_next_is_let_in() {
-    shared::cut_and_healed::<Zookeeper>(Duration::from_secs(1)).await;
+async fn partitioned_holder_detects_the_loss_before_the_lock_is_granted_again() {
+    shared::partition::<Zookeeper>(Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
-async fn a_guard_and_a_waiter_survive_a_restart_of_the_server() {
-    shared::restarted::<Zookeeper>(Duration::from_secs(10)).await;
+async fn guard_and_waiter_survive_a_restart_of_the_server() {
+    shared::restart::<Zookeeper>(Duration::from_secs(10)).await;
 }
 
 #[tokio::test]
-async fn nobody_there_and_somebody_else_there() {
-    shared::absent_or_wrong("zookeeper").await;
+async fn connect_error_names_an_unreachable_or_wrong_server() {
+    shared::connect_errors("zookeeper").await;
 }
 
-/// SUSPENDED is jeopardy, long before the deadline; RECONNECTED ends it.
+/// SUSPENDED causes jeopardy long before the deadline; RECONNECTED ends it.
 #[tokio::test]
-async fn a_suspended_session_is_in_jeopardy_until_it_is_connected_again() {
+async fn suspended_session_is_in_jeopardy_until_it_reconnects() {
     let site = Zookeeper::start();
     let wire = Wire::to(site.address).unwrap();
     let keeper = Keeper::builder().ttl(10.secs()).connect(&site.url_at(&[wire.address])).await.unwrap();
@@ -52,7 +53,7 @@ async fn a_suspended_session_is_in_jeopardy_until_it_is_connected_again() {
     while !matches!(soon(events.next()).await.unwrap(), Event::Jeopardy { .. }) {}
     let refused = guard.check().unwrap_err();
     assert!(matches!(refused, Error::Lost { why: Loss::Suspended, .. }), "{refused}");
-    // Nobody else can be let in before the deadline: the work goes on.
+    // The lock cannot be granted to another client before the deadline, so the work continues.
     assert!(!work.is_finished());
     wire.heal();
     assert_eq!(soon(changes.next()).await, Some(GuardState::Held));
@@ -64,7 +65,7 @@ async fn a_suspended_session_is_in_jeopardy_until_it_is_connected_again() {
 }
 
 #[tokio::test]
-async fn rights_are_asked_for_in_plain_words() {
+async fn missing_permission_is_reported() {
     let site = Zookeeper::start();
     let url = |login: &str| format!("zookeeper://{login}{}/private", site.address);
     let keeper = Keeper::connect(&url("somebody:secret@")).await.unwrap();
@@ -77,7 +78,7 @@ async fn rights_are_asked_for_in_plain_words() {
 }
 
 #[tokio::test]
-async fn each_chroot_has_locks_of_its_own() {
+async fn each_chroot_has_its_own_locks() {
     let site = Zookeeper::start();
     let one = Keeper::connect(&format!("zookeeper://{}/one", site.address)).await.unwrap();
     let two = Keeper::connect(&format!("zookeeper://{}/two/deep", site.address)).await.unwrap();
@@ -86,9 +87,9 @@ async fn each_chroot_has_locks_of_its_own() {
     held.release().await.unwrap();
 }
 
-/// Netflix/curator#307: the node of a lock goes when nobody needs it.
+/// The parent node of an unused lock is removed (Netflix/curator#307).
 #[tokio::test]
-async fn the_names_of_locks_leave_no_nodes_behind() {
+async fn unused_locks_leave_no_nodes_behind() {
     let site = Zookeeper::start();
     let keeper = Keeper::connect(&site.url()).await.unwrap();
     for number in 0..20 {
@@ -98,7 +99,7 @@ async fn the_names_of_locks_leave_no_nodes_behind() {
         let text = site.command("srvr");
         text.lines().find_map(|line| line.strip_prefix("Node count: ")?.trim().parse::<u32>().ok()).unwrap()
     };
-    // Its own, and the three above the locks.
-    shared::until("no node of a lock is left", async || nodes() <= 8).await;
+    // ZooKeeper's own nodes, and the three above the locks.
+    until("no node of a lock is left", async || nodes() <= 8).await;
     assert_eq!(keeper.examine().await.unwrap()[0].code, "single-node");
 }

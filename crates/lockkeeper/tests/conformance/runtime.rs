@@ -1,27 +1,27 @@
-//! What the shared runtime of the engines promises, with each server.
+//! Guarantees of the engines' shared runtime.
 
 use std::time::Duration;
 
 use lockkeeper::prelude::*;
 
-use crate::cases::soon;
 use crate::child::connect;
 use crate::servers::Site;
+use crate::support::soon;
 
-/// Threads of a thread pool, finalizers, callbacks from C: none of them has a runtime.
-pub(crate) async fn a_guard_dropped_on_a_thread_without_a_runtime_is_released<S: Site>() {
+/// Threads of a thread pool, finalizers and callbacks from C have no runtime.
+pub(crate) async fn guard_dropped_on_a_thread_without_a_runtime_is_released<S: Site>() {
     let site = S::start();
     let (keeper, _) = connect(&site.url()).await;
     let (other, _) = connect(&site.url()).await;
-    // Nobody waits that long for the lease to expire.
+    // The time to live is too long for the test to wait for the expiry.
     let guard = soon(keeper.lock("dropped").ttl(600.secs()).acquire()).await.unwrap();
     let waiting = tokio::spawn(async move { other.lock("dropped").ttl(600.secs()).acquire().await });
     std::thread::spawn(move || drop(guard)).join().unwrap();
     soon(waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The future of an acquire is dropped there too: what it may have been granted is given back.
-pub(crate) async fn an_acquire_dropped_on_a_thread_without_a_runtime_leaves_nothing_behind<S: Site>() {
+/// The same for the future of an acquire.
+pub(crate) async fn acquire_dropped_on_a_thread_without_a_runtime_leaves_nothing_behind<S: Site>() {
     let site = S::start();
     let (keeper, _) = connect(&site.url()).await;
     let (other, _) = connect(&site.url()).await;
@@ -39,15 +39,15 @@ pub(crate) async fn an_acquire_dropped_on_a_thread_without_a_runtime_leaves_noth
     }
 }
 
-/// A wait on the server takes most of a time to live: the guard counts from a renewal after it.
-pub(crate) async fn a_guard_that_was_waited_for_has_a_fresh_lease<S: Site>() {
+/// A wait takes most of the time to live: the guard's deadline is counted from a renewal after the wait.
+pub(crate) async fn guard_has_a_fresh_lease_after_a_long_wait<S: Site>() {
     let site = S::start();
     let (keeper, _) = connect(&site.url()).await;
     let (other, _) = connect(&site.url()).await;
     let ttl = S::TTL.max(Duration::from_secs(12));
     let guard = soon(keeper.lock("waited").ttl(600.secs()).acquire()).await.unwrap();
     let waiting = tokio::spawn(async move { other.lock("waited").ttl(ttl).acquire().await });
-    // The wait itself is what is tested: it has to last.
+    // The length of the wait is part of the test.
     tokio::time::sleep(ttl * 3 / 4).await;
     guard.release().await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
