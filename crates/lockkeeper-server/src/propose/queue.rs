@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::failure::Outcome;
 
-    fn ask(queue: &CommandQueue, command: Command) -> oneshot::Receiver<Outcome> {
+    fn enqueue(queue: &CommandQueue, command: Command) -> oneshot::Receiver<Outcome> {
         let (sender, answer) = oneshot::channel();
         queue.push(command, Caller::Call(sender));
         answer
@@ -258,15 +258,15 @@ mod tests {
         for _ in 0..QUEUED_NEW_MAX {
             queue.push(put(1), Caller::Nobody);
         }
-        let refused = ask(&queue, put(1)).try_recv();
+        let refused = enqueue(&queue, put(1)).try_recv();
         let hint =
             |failure: &Failure| lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default();
         assert!(matches!(&refused, Ok(Err(failure)) if hint(failure) >= 200), "{refused:?}");
-        assert!(ask(&queue, close()).try_recv().is_err(), "releasing commands are queued");
+        assert!(enqueue(&queue, close()).try_recv().is_err(), "releasing commands are queued");
         while queue.queued() < QUEUED_MAX {
             queue.push(close(), Caller::Nobody);
         }
-        assert!(matches!(ask(&queue, close()).try_recv(), Ok(Err(Failure::Overload { .. }))));
+        assert!(matches!(enqueue(&queue, close()).try_recv(), Ok(Err(Failure::Overload { .. }))));
         queue.push(Command::Tick, Caller::Nobody);
         assert_eq!(queue.queued(), QUEUED_MAX + 1, "a tick is never lost");
     }
@@ -279,14 +279,14 @@ mod tests {
         };
         let (command, caller) = (Command::Tick, Caller::Nobody);
         queue.queue().commands.push_back(Queued { command, caller, since: long_ago });
-        let refused = ask(&queue, put(1)).try_recv();
+        let refused = enqueue(&queue, put(1)).try_recv();
         let late = |failure: &Failure| {
             (3_000..=5_000).contains(&lockkeeper_api::Error::from(failure).retry_after_ms.unwrap_or_default())
         };
         assert!(matches!(&refused, Ok(Err(failure)) if late(failure)), "{refused:?}");
-        assert!(ask(&queue, close()).try_recv().is_err(), "releasing commands are queued");
+        assert!(enqueue(&queue, close()).try_recv().is_err(), "releasing commands are queued");
         queue.queue().commands.clear();
-        assert!(ask(&queue, put(1)).try_recv().is_err(), "new commands are accepted again");
+        assert!(enqueue(&queue, put(1)).try_recv().is_err(), "new commands are accepted again");
     }
 
     /// Queues a command at each turn of the runtime, up to `commands`, and counts the turns.
@@ -331,11 +331,11 @@ mod tests {
     fn an_entry_and_the_queue_are_bounded_in_bytes() {
         let queue = CommandQueue::default();
         for _ in 0..100 {
-            drop(ask(&queue, put(64 * 1024)));
+            drop(enqueue(&queue, put(64 * 1024)));
         }
         let (commands, _) = queue.take();
         assert!(commands.len() < 20, "{} values of 64 KiB in one entry", commands.len());
-        while ask(&queue, put(64 * 1024)).try_recv().is_err() {
+        while enqueue(&queue, put(64 * 1024)).try_recv().is_err() {
             assert!(queue.queue().bytes <= QUEUED_NEW_BYTES_MAX + (1 << 17));
         }
         while !queue.take().0.is_empty() {}
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn too_large_commands_never_reach_the_log() {
         let queue = CommandQueue::default();
-        let refused = ask(&queue, put(10 << 20)).try_recv();
+        let refused = enqueue(&queue, put(10 << 20)).try_recv();
         assert!(matches!(refused, Ok(Err(Failure::Refused(Refusal::TooLarge(_))))), "{refused:?}");
         assert_eq!(queue.queued(), 0);
     }
@@ -371,13 +371,13 @@ mod tests {
     #[test]
     fn full_disk_also_refuses_commands_queued_before() {
         let queue = CommandQueue::default();
-        let mut new = ask(&queue, put(1));
-        let _frees = ask(&queue, close());
+        let mut new = enqueue(&queue, put(1));
+        let _frees = enqueue(&queue, close());
         *queue.disk_full.lock().expect("not poisoned") = Some("no space left".to_owned());
         let (commands, _) = queue.take_admissible().expect("a releasing command");
         assert_eq!(commands, [close()]);
         assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));
-        let mut late = ask(&queue, put(1));
+        let mut late = enqueue(&queue, put(1));
         assert!(matches!(late.try_recv(), Ok(Err(Failure::Unavailable(_)))));
         assert!(queue.take_admissible().is_none());
     }
