@@ -10,11 +10,15 @@ use crate::harness::client::{Load, grant, open_session};
 use crate::harness::network::Delay;
 use crate::harness::until;
 
-/// Each cell is observed for several periods.
+/// Each cell is observed for several periods, of which this many count.
 const PERIODS: usize = 5;
 const OBSERVED: Duration = Duration::from_secs(3);
-/// A busy machine can delay a thread by more than a timing tolerates.
+/// How many of them may have a refused request or an election.
 const DISTURBED_MAX: usize = 1;
+/// A disturbed period does not count if this process, which delays the packets, was itself late by more than this: then the
+/// machine is too busy, and the network is slower than the test says.
+const LATE_MAX: Duration = Duration::from_millis(30);
+const PERIODS_MAX: usize = 25;
 /// Lost packets per thousand. A lost packet delays all later ones of its connection until TCP retransmits it, here 200 ms more
 /// than a round trip.
 const LOST_PER_MILLE: u64 = 5;
@@ -55,18 +59,46 @@ async fn accepted(cell: &Cell, leader: u64, call: &str, body: Value) -> Result<V
     if answer.status == 200 { Ok(answer.body) } else { Err(format!("{call}: {}", answer.body)) }
 }
 
+/// Runs a future, and returns by how much this process was late at most.
+async fn with_lateness<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let mut late = Duration::ZERO;
+    let measuring = async {
+        loop {
+            let due = Instant::now() + Duration::from_millis(5);
+            tokio::time::sleep_until(due.into()).await;
+            late = late.max(due.elapsed());
+        }
+    };
+    let output = tokio::select! {
+        output = future => output,
+        never = measuring => never,
+    };
+    (output, late)
+}
+
 /// Requires that everything is answered under one leader. Returns the number of lost packets.
 async fn serves_without_election(cell: &Cell) -> u64 {
     let before = cell.network.lost();
-    let mut disturbed = Vec::new();
-    for _ in 0..PERIODS {
-        if let Err(why) = watch(cell).await {
-            println!("{why}");
-            disturbed.push(why);
-            cell.until_agreed().await;
+    let (mut counted, mut disturbed) = (0, Vec::new());
+    for _ in 0..PERIODS_MAX {
+        let (watched, late) = with_lateness(watch(cell)).await;
+        match watched {
+            Ok(()) => counted += 1,
+            Err(why) => {
+                println!("{why}; late by up to {late:?}");
+                if late <= LATE_MAX {
+                    counted += 1;
+                    disturbed.push(why);
+                }
+                cell.until_agreed().await;
+            }
+        }
+        if counted == PERIODS {
+            break;
         }
     }
-    assert!(disturbed.len() <= DISTURBED_MAX, "{} of {PERIODS} periods: {disturbed:#?}", disturbed.len());
+    assert!(disturbed.len() <= DISTURBED_MAX, "{} of {counted} periods: {disturbed:#?}", disturbed.len());
+    assert_eq!(counted, PERIODS, "the machine was too busy in {PERIODS_MAX} periods");
     let lost = cell.network.lost() - before;
     println!("{lost} packets were lost meanwhile");
     lost

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 
 use crate::harness::cell::Cell;
 use crate::harness::client::{Load, acquire, grant, keep_alive, open_session};
-use crate::harness::{attempts, http};
+use crate::harness::http::{Answer, Http};
+use crate::harness::{LONG, attempts};
 
 /// Much longer than an election takes.
 const CUT_FOR: Duration = Duration::from_secs(2);
@@ -190,47 +191,73 @@ const SESSIONS: u64 = 12;
 /// Time between their renewals, and so between their expiries.
 const STAGGER: Duration = Duration::from_millis(40);
 const TTL: Duration = Duration::from_secs(2);
-/// How long the leader has no majority. Shorter than the time after which the follower opens no new connection.
-const NO_MAJORITY_FOR: Duration = Duration::from_millis(1_750);
+/// How long the leader has no majority at least, and how much longer in each round: whether an expiry is committed just before
+/// or just after the leader serves again depends on the pauses between its attempts to connect.
+const NO_MAJORITY_FOR: Duration = Duration::from_millis(1_450);
+const LONGER_EACH_ROUND: Duration = Duration::from_millis(70);
 /// How long a client renews its session after the first acknowledgement.
 const RENEWED_FOR: Duration = Duration::from_millis(500);
-const ROUNDS_MIN: usize = 3;
-const ROUNDS_MAX: usize = 8;
+const ROUNDS_MIN: usize = 5;
+const ROUNDS_MAX: usize = 12;
 
-/// Posts to both nodes in turns until one answers for the cell. Returns when that request was sent, and its answer.
-async fn post_to_either(addresses: &[String], path: &str, body: &Value) -> (Instant, http::Answer) {
-    let began = Instant::now();
-    for address in addresses.iter().cycle() {
-        assert!(began.elapsed() < crate::harness::LONG, "no node answers {path}");
-        let sent = Instant::now();
-        let answer = tokio::time::timeout(Duration::from_secs(1), http::post(address, path, body)).await;
-        if let Ok(Ok(answer)) = answer
-            && !matches!(answer.status, 421 | 503)
-        {
-            return (sent, answer);
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    unreachable!("the addresses are repeated")
+/// A client with a lasting connection to one of several nodes.
+struct Client {
+    addresses: Vec<String>,
+    connection: Option<Http>,
 }
 
-/// Renews a session until it has been acknowledged for some time. Returns when the last acknowledged renewal was sent, or
-/// `None` if the session has expired.
-async fn renew(addresses: Vec<String>, session: Value) -> Option<Instant> {
-    let mut first = None;
-    loop {
-        let (sent, answer) = post_to_either(&addresses, "/v1/session/keepalive", &session).await;
-        match answer.code() {
-            "" => {}
-            "session_lost" if first.is_none() => return None,
-            other => {
-                panic!("acknowledged for {:?}, then {other}", first.map(|first: Instant| first.elapsed()))
+impl Client {
+    /// Posts until a node answers for the cell, with this pause between attempts. Returns when that request was sent, and its
+    /// answer.
+    async fn post(&mut self, path: &str, body: &Value, pause: Duration) -> (Instant, Answer) {
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < LONG, "no node answers {path}");
+            let sent = Instant::now();
+            match tokio::time::timeout(Duration::from_secs(1), self.try_post(path, body)).await {
+                Ok(Ok(answer)) if !matches!(answer.status, 421 | 503) => return (sent, answer),
+                // It may be raft's leader without a majority.
+                Ok(Ok(answer)) if answer.status == 503 => {}
+                _ => {
+                    self.connection = None;
+                    self.addresses.rotate_left(1);
+                }
             }
+            tokio::time::sleep(pause).await;
         }
-        if first.get_or_insert(sent).elapsed() >= RENEWED_FOR {
-            return Some(sent);
+    }
+
+    async fn try_post(&mut self, path: &str, body: &Value) -> std::io::Result<Answer> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Http::connect(&self.addresses[0]).await?,
+        };
+        let answer = connection.post(path, body).await?;
+        self.connection = Some(connection);
+        Ok(answer)
+    }
+
+    /// Renews a session until it has been acknowledged for some time. Returns when the last acknowledged renewal was sent, or
+    /// `None` if the session has expired.
+    async fn renew(&mut self, session: &Value) -> Option<Instant> {
+        let mut first = None;
+        // At first without a pause: an expiry may be committed soon after the leader serves again.
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let (sent, answer) = self.post("/v1/session/keepalive", session, pause).await;
+            match (answer.code(), first) {
+                ("", _) => {}
+                ("session_lost", None) => return None,
+                (other, _) => {
+                    panic!("acknowledged for {:?}, then {other}", first.map(|first: Instant| first.elapsed()))
+                }
+            }
+            if first.get_or_insert(sent).elapsed() >= RENEWED_FOR {
+                return Some(sent);
+            }
+            pause = Duration::from_millis(20);
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -254,34 +281,38 @@ async fn open_renewed(cell: &Cell, round: usize) -> Vec<(Value, Value)> {
 async fn lose_the_majority_before_expiries(cell: &Cell, round: usize) -> Result<(usize, usize), String> {
     let leader = cell.until_agreed().await;
     let [stopped, linked] = cell.others(leader)[..] else { panic!("three nodes") };
-    let addresses: Vec<_> = [leader, linked].map(|id| cell.node(id).listen_addr.clone()).into();
+    let client = || Client {
+        addresses: [leader, linked].map(|id| cell.node(id).listen_addr.clone()).into(),
+        connection: None,
+    };
     let pairs = open_renewed(cell, round).await;
     let mut waits = JoinSet::new();
     let mut renewals = JoinSet::new();
     let began = Instant::now();
+    let cut_at = began + TTL - STAGGER;
+    let heal_at = cut_at + NO_MAJORITY_FOR + LONGER_EACH_ROUND * round as u32;
     for (number, (session, wait)) in pairs.into_iter().enumerate() {
         tokio::time::sleep_until((began + STAGGER * number as u32).into()).await;
-        let renewed = http::post(&addresses[0], "/v1/session/keepalive", &session).await;
+        let (mut renewing, mut waiting) = (client(), client());
+        let renewed = renewing.try_post("/v1/session/keepalive", &session).await;
         if !renewed.is_ok_and(|answer| answer.status == 200) {
             return Err("a session expired or the leader changed before the majority was lost".to_owned());
         }
-        let (both, renewed_at) = (addresses.clone(), Instant::now());
         waits.spawn(async move {
-            let (_, answer) = post_to_either(&both, "/v1/lock/acquire", &wait).await;
+            let (_, answer) = waiting.post("/v1/lock/acquire", &wait, Duration::from_millis(20)).await;
             answer.ok();
             (number, Instant::now())
         });
-        let both = addresses.clone();
         renewals.spawn(async move {
-            // After this renewal the client is silent until its session is about to expire without a majority.
-            tokio::time::sleep_until((renewed_at + TTL + STAGGER * 2).into()).await;
-            (number, renew(both, session).await)
+            // The client is silent until the leader is about to have a majority again.
+            tokio::time::sleep_until((heal_at - Duration::from_millis(5)).into()).await;
+            (number, renewing.renew(&session).await)
         });
     }
     cell.stop(stopped);
-    tokio::time::sleep_until((began + TTL - STAGGER).into()).await;
+    tokio::time::sleep_until(cut_at.into()).await;
     cell.network.cut_both(leader, linked);
-    tokio::time::sleep(NO_MAJORITY_FOR).await;
+    tokio::time::sleep_until(heal_at.into()).await;
     cell.network.heal_for_new(leader, linked);
 
     let renewals = renewals.join_all().await;
