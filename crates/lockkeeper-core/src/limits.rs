@@ -42,6 +42,9 @@ pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
 pub const WAITS_PER_SCOPE_MAX: u32 = 256;
 /// Most idle scopes whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
+/// Most waiters among which a hand-over searches for a candidate by its owner. A candidate with a value is found at any
+/// place.
+pub const CANDIDATES_EXAMINED_MAX: usize = 256;
 /// Longest value of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 4 * 1024;
 /// Most rate limiters in use.
@@ -58,7 +61,7 @@ pub const SETTLED_PER_SESSION_MAX: u32 = 256;
 pub const SETTLED_IN_FULL_TABLE: u32 = 16;
 /// Most free locks whose last token is remembered individually; older ones are covered by one common bound.
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
-// The constants below are work budgets of one entry, in steps of about a microsecond (see `work.rs` and ADR 0018). Work
+// The constants below are work budgets of one entry, in steps (see `work.rs` and ADR 0018). Work
 // beyond them continues in the next entries, and others are served in between. They belong to the cell version: a node
 // with different ones would compute a different table.
 

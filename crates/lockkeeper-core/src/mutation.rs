@@ -64,11 +64,15 @@ pub enum Mutation {
     TimeNotLogged,
     /// A grant whose caller disconnected before the answer was sent is kept.
     KeepUndelivered,
+    /// The answers and scopes of an ended session are forgotten before its locks are freed (S11).
+    ReapAnswersFirst,
+    /// A hand-over frees the lock although other holders block the candidate, which keeps waiting.
+    HandOverAnyway,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 30] = [
+    pub const ALL: [Mutation; 32] = [
         Mutation::ForgetRequest,
         Mutation::ForgetRefusals,
         Mutation::Overtake,
@@ -99,6 +103,8 @@ impl Mutation {
         Mutation::TransferNeverEnds,
         Mutation::TimeNotLogged,
         Mutation::KeepUndelivered,
+        Mutation::ReapAnswersFirst,
+        Mutation::HandOverAnyway,
     ];
 }
 

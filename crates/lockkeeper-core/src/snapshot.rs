@@ -20,6 +20,7 @@ use crate::lock::{Held, Lock};
 use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
 use crate::quota::Counting;
+use crate::reads;
 use crate::scope::{Scope, ScopeNo, scope_of};
 use crate::session::{Remembered, Session};
 use crate::table::{LockTable, Timer};
@@ -230,6 +231,7 @@ impl<I: Iterator<Item = Record>> Iterator for Chunks<I> {
         let mut payload = Vec::with_capacity(CHUNK_BYTES + 4 * 1024);
         while payload.len() < CHUNK_BYTES {
             let Some(mut record) = self.records.next() else { break };
+            reads::count(1);
             if let Record::End { hash, .. } = &mut record {
                 *hash = self.digest.clone().finish();
             }
@@ -434,7 +436,7 @@ impl Restore {
 
     /// Rebuilds holders, queues and counts from the grants and waiters.
     fn build_indexes(&mut self) -> Result<(), SnapshotError> {
-        let LockTable { sessions, locks, grants, waiters, queues, waits, timers, scopes, .. } =
+        let LockTable { sessions, locks, grants, waiters, queues, candidates, waits, timers, scopes, .. } =
             &mut self.table;
         let unknown = |name: &LockName| SnapshotError::Damaged {
             offset: 0,
@@ -464,6 +466,7 @@ impl Restore {
                 locks.get_mut(name).ok_or_else(|| unknown(name))?.waiting += 1;
                 queues.insert((name.clone(), *ticket));
             }
+            candidates.extend(waiter.candidate(*ticket));
             waits.insert((waiter.session, *ticket));
             if let Some(extra) = &waiter.extra {
                 scopes.note_wait(extra, *ticket, waiter.locks.as_slice());

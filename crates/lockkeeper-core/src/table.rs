@@ -44,6 +44,8 @@ pub struct LockTable {
     pub(crate) waiters: WeighedMap<Ticket, Waiter>,
     /// The queue of each lock: its waiters in the order of tickets.
     pub(crate) queues: OrdSet<(LockName, Ticket)>,
+    /// The candidates of elections: waiting requests for one lock that have a value.
+    pub(crate) candidates: OrdSet<(LockName, SmolStr, Ticket)>,
     /// The waits of each session.
     pub(crate) waits: OrdSet<(SessionId, Ticket)>,
     pub(crate) requests: WeighedMap<(SessionId, RequestId), Remembered>,
@@ -366,6 +368,7 @@ impl PartialEq for LockTable {
             grants,
             waiters,
             queues,
+            candidates,
             waits,
             requests,
             settled,
@@ -403,6 +406,7 @@ impl PartialEq for LockTable {
             && *grants == other.grants
             && *waiters == other.waiters
             && *queues == other.queues
+            && *candidates == other.candidates
             && *waits == other.waits
             && *requests == other.requests
             && *settled == other.settled

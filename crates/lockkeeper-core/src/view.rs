@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use imbl::OrdSet;
 use smol_str::SmolStr;
 
 use crate::command::Mode;
@@ -141,6 +142,7 @@ impl LockTable {
 
     /// A live session.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
+        reads::count(1);
         self.sessions.get(&session)
     }
 
@@ -179,11 +181,13 @@ impl LockTable {
 
     /// A value.
     pub fn value(&self, key: &str) -> Option<&StoredValue> {
+        reads::count(1);
         self.values.get(key)
     }
 
     /// The size of the table in records.
     pub fn counts(&self) -> Counts {
+        reads::count(1);
         Counts {
             sessions: self.sessions.len() as u64,
             grants: self.grants.len() as u64,
@@ -343,6 +347,11 @@ impl LockTable {
             }
         }
         self.check_scopes()?;
+        let candidates: OrdSet<_> =
+            self.waiters.iter().filter_map(|(ticket, waiter)| waiter.candidate(*ticket)).collect();
+        if candidates != self.candidates {
+            return Err("the index of candidates disagrees with the waiting requests".into());
+        }
         if self.waiters.len() != self.waits.len() {
             return Err("waits of sessions and waiters differ".into());
         }

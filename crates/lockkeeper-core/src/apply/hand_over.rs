@@ -7,9 +7,10 @@ use super::release::NextHolder;
 use crate::effect::{Answer, Freed, Reply};
 use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::work::too_expensive;
+use crate::work::{Work, too_expensive};
 
 impl LockTable {
     pub(crate) fn hand_over(
@@ -34,6 +35,10 @@ impl LockTable {
         // that keeps waiting could be overtaken by the waiters before it.
         let units = self.waiters.get(&successor).map_or(0, |waiter| waiter.units);
         if !self.locks.get(name).is_some_and(|lock| lock.admits_in_exchange(units, given_back)) {
+            if mutation::is_on(Mutation::HandOverAnyway) {
+                self.free_one(session, name, token, Freed::Released);
+                return Ok(Reply::Done);
+            }
             return Err(Refusal::invalid(format!(
                 "cannot hand \"{name}\" over to \"{to}\": other holders block the candidate; release the lock \
                  instead, or wait until they release theirs"
@@ -50,28 +55,44 @@ impl LockTable {
         Ok(Reply::Done)
     }
 
-    /// The first waiter with this value, or else with this owner, that waits for this lock only.
+    /// The first waiter with this value, or else with this owner, that waits for this lock only. Values are indexed. An owner
+    /// is searched for among the first [`CANDIDATES_EXAMINED_MAX`](limits::CANDIDATES_EXAMINED_MAX) waiters.
     fn candidate(&mut self, name: &LockName, to: &SmolStr) -> Result<Option<Ticket>, Refusal> {
-        let queue =
-            self.queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
-        let mut by_owner = None;
-        for (_, ticket) in queue {
-            if self.work.is_exhausted() {
-                return Err(too_expensive("finding the candidate in the queue"));
-            }
-            self.work.charge(1);
-            let Some(waiter) = self.waiters.get(ticket) else { continue };
-            let Some(session) = self.sessions.get(&waiter.session) else { continue };
-            if waiter.locks.as_slice().len() > 1 {
-                continue;
-            }
-            if waiter.extra.as_ref().and_then(|extra| extra.value.as_ref()) == Some(to) {
+        let LockTable { candidates, queues, waiters, sessions, work, .. } = self;
+        let named = candidates
+            .range((name.clone(), to.clone(), Ticket::default())..)
+            .take_while(|(lock, value, _)| lock == name && value == to);
+        for (_, _, ticket) in named {
+            examine(work)?;
+            if waiters.get(ticket).is_some_and(|waiter| sessions.contains_key(&waiter.session)) {
                 return Ok(Some(*ticket));
             }
-            if by_owner.is_none() && session.owner == *to {
-                by_owner = Some(*ticket);
+        }
+        let queue = queues.range((name.clone(), Ticket::default())..).take_while(|(lock, _)| lock == name);
+        for ((_, ticket), examined) in queue.zip(0..) {
+            if examined >= limits::CANDIDATES_EXAMINED_MAX {
+                return Err(Refusal::limit(format!(
+                    "no waiter for \"{name}\" has the value \"{to}\", and none of the first {examined} has this owner: name the \
+                     candidate by its value"
+                )));
+            }
+            examine(work)?;
+            let Some(waiter) = waiters.get(ticket).filter(|waiter| waiter.locks.as_slice().len() == 1) else {
+                continue;
+            };
+            if sessions.get(&waiter.session).is_some_and(|session| session.owner == *to) {
+                return Ok(Some(*ticket));
             }
         }
-        Ok(by_owner)
+        Ok(None)
     }
+}
+
+/// Counts the examination of one waiter.
+fn examine(work: &mut Work) -> Result<(), Refusal> {
+    if work.is_exhausted() {
+        return Err(too_expensive("finding the candidate in the queue"));
+    }
+    work.charge(1);
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::bounds::bounds;
 use crate::effect::{Freed, SessionEnd};
 use crate::id::{CellTime, RequestId, SessionId, Ticket, Token};
+use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::table::{LockTable, Timer};
 
@@ -36,6 +37,9 @@ impl LockTable {
     /// remembered answers and scopes, for which no caller waits.
     pub(crate) fn reap(&mut self) {
         while let Some(&(number, (session, why))) = self.ending.get_min() {
+            if mutation::is_on(Mutation::ReapAnswersFirst) && !self.forget_all_of(session) {
+                break;
+            }
             if !self.free_all_of(session, why) {
                 break;
             }

@@ -94,6 +94,10 @@ pub fn test_that_finds(mutation: Mutation) -> Option<&'static str> {
         Mutation::TransferNeverEnds => "lockkeeper-server/src/raft/hand_over.rs",
         // The clients of the simulation do not use HTTP.
         Mutation::KeepUndelivered => "lockkeeper-server/tests/server/http/disconnect.rs",
+        // Only the end of very many sessions shows the order.
+        Mutation::ReapAnswersFirst => "lockkeeper-core/tests/work/main.rs",
+        // The clients of the simulation do not hand over.
+        Mutation::HandOverAnyway => "lockkeeper-core/tests/hand_over.rs",
         _ => return None,
     })
 }
@@ -135,5 +139,9 @@ pub fn description(mutation: Mutation) -> &'static str {
         Mutation::TransferNeverEnds => "a failed leadership transfer leaves a leader without heartbeats",
         Mutation::TimeNotLogged => "a quiet cell does not log cell time (S2)",
         Mutation::KeepUndelivered => "a grant whose caller disconnected before the answer is kept",
+        Mutation::ReapAnswersFirst => {
+            "the answers of an ended session are forgotten before its locks are freed (S11)"
+        }
+        Mutation::HandOverAnyway => "a hand-over frees the lock although other holders block the candidate",
     }
 }
