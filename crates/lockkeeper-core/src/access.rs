@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use crate::id::CellTime;
 use crate::limits;
 use crate::quota::{Counting, Quota, Usage};
+use crate::reads;
 use crate::refusal::Refusal;
 use crate::weighed::WeighedMap;
 
@@ -220,44 +221,66 @@ impl Access {
 
     /// Whether an identity has a right on a name.
     pub fn allows(&self, identity: &str, right: Right, name: &str) -> bool {
-        self.has_rule(identity, right, |prefix| subject(name).starts_with(prefix))
+        self.has_rule(identity, right, subject(name))
     }
 
     /// Whether an identity has a right on all names with a prefix.
     pub fn allows_all(&self, identity: &str, right: Right, prefix: &str) -> bool {
         // A prefix of "election/" covers elections of every name.
         let common = if ELECTION_PREFIX.starts_with(prefix) { "" } else { subject(prefix) };
-        self.has_rule(identity, right, |given| common.starts_with(given))
+        self.has_rule(identity, right, common)
     }
 
     /// Whether any rule applies to an identity, its own or a wildcard rule.
     pub fn has_rights(&self, identity: &str) -> bool {
-        Right::ALL.into_iter().any(|right| self.has_rule(identity, right, |_| true))
+        [identity, EVERYBODY].into_iter().any(|who| {
+            reads::count(1);
+            let first = self.rules.get_next(&(SmolStr::new(who), SmolStr::default()));
+            first.is_some_and(|((whose, _), _)| whose == who)
+        })
     }
 
-    fn has_rule(&self, identity: &str, right: Right, fits: impl Fn(&str) -> bool) -> bool {
+    /// Whether a rule for a prefix of `name` grants a right. Goes from the last rule up to the name, in the order of prefixes,
+    /// to ever shorter prefixes, and skips all rules that are not for one.
+    fn has_rule(&self, identity: &str, right: Right, name: &str) -> bool {
         [identity, EVERYBODY].into_iter().any(|who| {
-            let first = (SmolStr::new(who), SmolStr::default());
-            self.rules
-                .range(first..)
-                .take_while(|((whose, _), _)| whose == who)
-                .any(|((_, prefix), rights)| rights.has(right) && fits(prefix))
+            let who = SmolStr::new(who);
+            let mut rest = name;
+            loop {
+                reads::count(1);
+                let rule = self.rules.get_prev(&(who.clone(), SmolStr::new(rest)));
+                let Some(((_, prefix), rights)) = rule.filter(|((whose, _), _)| *whose == who) else {
+                    return false;
+                };
+                let shared = prefix.bytes().zip(rest.bytes()).take_while(|(a, b)| a == b).count();
+                let is_prefix = shared == prefix.len();
+                if is_prefix && rights.has(right) {
+                    return true;
+                }
+                // The next rule must be for a shorter prefix, or for no more than both have in common.
+                let Some(longest) = shared.checked_sub(usize::from(is_prefix)) else { return false };
+                rest = (0..=longest).rev().find_map(|length| rest.get(..length)).unwrap_or_default();
+            }
         })
     }
 
     /// A token by its public part.
     pub fn token(&self, id: &str) -> Option<&AccessToken> {
+        reads::count(1);
         self.tokens.get(id)
     }
 
     /// All rules: identity, prefix, rights.
     pub fn rules(&self) -> impl Iterator<Item = (&SmolStr, &SmolStr, Rights)> {
-        self.rules.iter().map(|((identity, prefix), rights)| (identity, prefix, *rights))
+        self.rules
+            .iter()
+            .inspect(|_| reads::count(1))
+            .map(|((identity, prefix), rights)| (identity, prefix, *rights))
     }
 
     /// All tokens with their public parts.
     pub fn tokens(&self) -> impl Iterator<Item = (&SmolStr, &AccessToken)> {
-        self.tokens.iter()
+        self.tokens.iter().inspect(|_| reads::count(1))
     }
 
     /// All quotas of namespaces.

@@ -41,6 +41,35 @@ fn restored(table: &LockTable) -> LockTable {
     restore.finish().unwrap()
 }
 
+proptest! {
+    /// The search by prefixes agrees with a check of every rule.
+    #[test]
+    fn rights_agree_with_a_check_of_every_rule(
+        rules in proptest::collection::vec(("[a*]", "[abä/]{0,4}", 0..4_usize), 0..12),
+        names in proptest::collection::vec("(election/)?[abä/]{0,6}", 1..8),
+    ) {
+        let mut table = LockTable::new();
+        for (identity, prefix, right) in &rules {
+            let rights = Rights::of([Right::ALL[*right]]);
+            let grant = AccessChange::Grant { identity: identity.into(), prefix: prefix.into(), rights };
+            run(&mut table, change(grant)).unwrap();
+        }
+        let access = table.access();
+        for name in &names {
+            let subject = name.strip_prefix("election/").unwrap_or(name);
+            for (identity, right) in ["a", "b"].into_iter().flat_map(|who| Right::ALL.map(|right| (who, right))) {
+                let fits = |(who, prefix, rights): (&smol_str::SmolStr, &smol_str::SmolStr, Rights)| {
+                    let includes = rights.iter().any(|given| {
+                        given == right || given == Right::Admin || right == Right::Read
+                    });
+                    (who == identity || who == "*") && subject.starts_with(prefix.as_str()) && includes
+                };
+                prop_assert_eq!(access.allows(identity, right, name), access.rules().any(fits), "{} {}", identity, name);
+            }
+        }
+    }
+}
+
 #[test]
 fn session_belongs_to_its_identity_also_after_a_restore() {
     let mut table = LockTable::new();

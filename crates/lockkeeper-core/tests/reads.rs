@@ -3,15 +3,18 @@
 #![cfg(feature = "mutations")]
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]
 
-use lockkeeper_core::limits::FREE_LOCKS_REMEMBERED_MAX;
+use lockkeeper_core::limits::{FREE_LOCKS_REMEMBERED_MAX, LOCKS_PER_REQUEST_MAX, RULES_PER_IDENTITY_MAX};
 use lockkeeper_core::{
-    Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, Mode, SessionId, Token, Wait, reads,
+    AccessChange, Acquire, Batch, CellTime, Command, LockName, LockTable, Locks, Mode, Right, Rights,
+    SessionId, Token, Wait, reads,
 };
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 10 * FEW;
 /// Most records that a read may visit; free locks that it skips count in addition.
 const RECORDS_MAX: u64 = 9_000;
+/// Most sessions that the server examines for a page by owner.
+const SESSIONS_EXAMINED: usize = 10_000;
 
 fn table(commands: impl IntoIterator<Item = Command>) -> LockTable {
     let mut table = LockTable::new();
@@ -102,7 +105,7 @@ fn leader_of_an_election_is_read_without_its_candidates() {
         let head = [open(1), open(2), candidate(1, "first")];
         head.into_iter().chain(numbers(count).map(|_| candidate(2, "next"))).collect()
     };
-    assert_bounded(4, campaign, |table| {
+    assert_bounded(5, campaign, |table| {
         let lock = LockName::from("election/a");
         let leader = table.leader_of(&lock).unwrap();
         assert_eq!((leader.session, leader.token), (SessionId(1 << 64), Token(1)));
@@ -110,6 +113,20 @@ fn leader_of_an_election_is_read_without_its_candidates() {
         assert_eq!(u64::from(table.waiting_for(&lock)), table.counts().waiting);
         let unknown = LockName::from("election/b");
         assert_eq!((table.leader_of(&unknown), table.waiting_for(&unknown)), (None, 0));
+    });
+}
+
+#[test]
+fn page_of_elections_is_bounded() {
+    let elections = |count| {
+        let campaign = |n| {
+            let value = Some("v".into());
+            Command::Acquire(Acquire { value, ..acquire(1, &format!("election/{}", name(n))) })
+        };
+        [open(1), take(1, "a"), take(1, "z")].into_iter().chain(numbers(count).map(campaign)).collect()
+    };
+    assert_bounded(40, elections, |table| {
+        assert_eq!(table.lock_views("election/", "", table.now(), 1).take(10).count(), 10);
     });
 }
 
@@ -227,4 +244,116 @@ fn history_of_a_lock_is_bounded() {
 fn page_of_sessions_is_bounded() {
     let opened = |count| numbers(count).map(open).collect();
     assert_bounded(10, opened, |table| assert_eq!(table.sessions_after(None).take(10).count(), 10));
+}
+
+#[test]
+fn values_sessions_and_counts_are_read_at_once() {
+    let used = |count| {
+        let put = |n| Command::PutValue {
+            key: name(n).into(),
+            value: vec![1].into(),
+            fence: None,
+            if_version: None,
+        };
+        let sessions = numbers(count).map(open);
+        sessions.chain(numbers(count).map(|n| take(n, &name(n)))).chain(numbers(count).map(put)).collect()
+    };
+    assert_bounded(1, used, |table| assert_eq!(table.value(&name(FEW)).unwrap().version, 1));
+    assert_bounded(1, used, |table| assert_eq!(table.session(SessionId(1 << 64)).unwrap().grants(), 1));
+    assert_bounded(1, used, |table| {
+        let counts = table.counts();
+        assert_eq!(
+            (counts.sessions, counts.grants, counts.locks),
+            (counts.values, counts.values, counts.values)
+        );
+    });
+    // What a client that attaches to its session is told.
+    assert_bounded(2, used, |table| assert_eq!(table.grants_of(SessionId(1 << 64)).count(), 1));
+}
+
+/// A page of the grants of a session with many of them.
+#[test]
+fn page_of_the_grants_of_a_session_is_bounded() {
+    let held = |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect();
+    assert_bounded(10, held, |table| assert_eq!(table.grants_of(SessionId(1 << 64)).take(10).count(), 10));
+}
+
+#[test]
+fn page_of_the_sessions_of_an_owner_is_bounded() {
+    let others = |count| numbers(count).map(open).collect();
+    assert_bounded(SESSIONS_EXAMINED as u64, others, |table| {
+        let examined = table.sessions_after(None).take(SESSIONS_EXAMINED);
+        assert_eq!(examined.filter(|(_, session)| session.owner == "absent").count(), 0);
+    });
+}
+
+fn change(change: AccessChange) -> Command {
+    Command::ChangeAccess { by: "root".into(), change }
+}
+
+fn rule(identity: &str, prefix: &str) -> Command {
+    let rights = Rights::of([Right::Acquire]);
+    change(AccessChange::Grant { identity: identity.into(), prefix: prefix.into(), rights })
+}
+
+#[test]
+fn check_of_a_token_is_bounded() {
+    let tokens = |count| {
+        let token = |n: u64| AccessChange::AddToken {
+            id: format!("{n:x}").into(),
+            identity: "ci".into(),
+            salt: [1; 16],
+            hash: [2; 32],
+        };
+        numbers(count).map(|n| change(token(n))).collect()
+    };
+    assert_bounded(1, tokens, |table| assert_eq!(table.access().token("a").unwrap().identity, "ci"));
+    assert_bounded(10, tokens, |table| assert_eq!(table.access().tokens().take(10).count(), 10));
+}
+
+/// An identity with the most rules asks for the most locks: each check visits few rules.
+#[test]
+fn check_of_rights_on_many_locks_is_bounded() {
+    let rules = |count: u64| {
+        let own = numbers(RULES_PER_IDENTITY_MAX as u64).map(|n| rule("ci", &format!("team-{n}/")));
+        let wildcard = numbers(RULES_PER_IDENTITY_MAX as u64).map(|n| rule("*", &format!("public-{n}/")));
+        let others = numbers(count).map(|n| rule(&format!("other-{n}"), "team-1/"));
+        own.chain(wildcard).chain(others.take(5_000)).collect()
+    };
+    let locks: Vec<String> = (1..=LOCKS_PER_REQUEST_MAX).map(|n| format!("team-{n}/reports/daily")).collect();
+    let refused: Vec<String> = (1..=LOCKS_PER_REQUEST_MAX).map(|n| format!("private-{n}/reports")).collect();
+    assert_bounded(6 * LOCKS_PER_REQUEST_MAX as u64, rules, |table| {
+        let access = table.access();
+        assert!(locks.iter().all(|lock| access.allows("ci", Right::Acquire, lock)));
+        assert!(!refused.iter().any(|lock| access.allows("ci", Right::Acquire, lock)));
+        assert!(access.has_rights("ci"));
+    });
+    assert_bounded(10, rules, |table| assert_eq!(table.access().rules().take(10).count(), 10));
+}
+
+#[test]
+fn audit_trail_is_bounded() {
+    let notes = |count| {
+        numbers(count).map(|_| Command::AuditNote { by: "root".into(), text: "done".into() }).collect()
+    };
+    assert_bounded(1_000, notes, |table| assert_eq!(table.acts().count(), 1_000));
+}
+
+/// A copy of the table costs nothing. Its snapshot visits every record once, off the serving thread.
+#[test]
+fn snapshot_visits_every_record_once() {
+    let held =
+        |count| [open(1)].into_iter().chain(numbers(count).map(|n| take(1, &name(n)))).collect::<Vec<_>>();
+    let visited = [FEW, MANY].map(|count| {
+        let table = table(held(count));
+        reads::take();
+        let copy = table.clone();
+        assert_eq!(reads::take(), 0);
+        assert!(copy.snapshot().next().is_some());
+        let first = reads::take();
+        assert!(copy.snapshot().count() > 0);
+        (first, reads::take())
+    });
+    assert!(visited[1].0 <= 12 * visited[0].0.max(1_000), "the first chunk: {visited:?}");
+    assert!(visited[1].1 <= 12 * visited[0].1, "all: {visited:?}");
 }
