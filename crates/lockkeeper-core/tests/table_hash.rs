@@ -93,6 +93,29 @@ fn different_unused_record_changes_the_hash_in_its_turn() {
     println!("detected after {entries} entries");
 }
 
+/// The answers are equal, so that only the version differs.
+#[cfg(feature = "next-version")]
+#[test]
+fn hash_covers_the_cell_version() {
+    use lockkeeper_core::CellVersion;
+
+    let (mut one, mut other) = (table(10), table(10));
+    for (table, to) in [(&mut one, CellVersion::RELEASED), (&mut other, CellVersion::NEXT)] {
+        table.support(CellVersion::NEXT).unwrap();
+        let commands = vec![Command::RaiseCellVersion { to }];
+        let next = table.applied() + 1;
+        let batch = Batch { now: CellTime(next * 1_000), utc_ms: next, commands };
+        let applied = table.apply(next, &batch).unwrap();
+        assert_eq!((applied.answers.len(), applied.answers[0].is_ok(), applied.effects.len()), (1, true, 0));
+    }
+    assert_ne!(one.cell_version(), other.cell_version());
+    for _ in 0..100 {
+        assert_ne!(one.hash(), other.hash());
+        apply(&mut one, vec![Command::Tick]);
+        apply(&mut other, vec![Command::Tick]);
+    }
+}
+
 #[test]
 fn snapshot_with_a_wrong_hash_is_refused() {
     const PAYLOAD: usize = 16;
