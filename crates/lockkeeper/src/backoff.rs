@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-pub(crate) const FIRST: Duration = Duration::from_millis(25);
-const LONGEST: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A fail-over of a cell is short: while it may last, no pause is longer than this.
-const LONGEST_IN_FAIL_OVER: Duration = Duration::from_millis(80);
+const PAUSE_IN_FAIL_OVER_MAX: Duration = Duration::from_millis(80);
 const FAIL_OVER_ATTEMPTS: usize = 50;
 
 /// The pause before an attempt: 25 ms, doubled each time up to 2 s, with the upper half random.
 pub(crate) fn pause(attempt: usize) -> Duration {
-    with_jitter(full(attempt))
+    with_jitter(pause_bound(attempt))
 }
 
 /// The pause before an attempt to reach a cell: up to 80 ms, and after 50 attempts as [`pause`].
 #[cfg(any(feature = "cell", feature = "embedded"))]
 pub(crate) fn pause_in_fail_over(attempt: usize) -> Duration {
-    with_jitter(full_in_fail_over(attempt))
+    with_jitter(pause_bound_in_fail_over(attempt))
 }
 
 /// Pauses between attempts to reach a server of another vendor: 10 ms, doubled each time up to 1 s, with the upper half
@@ -29,13 +29,13 @@ pub(crate) struct Backoff {
 
 #[cfg(feature = "_servers")]
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(10);
-    const LONGEST: Duration = Duration::from_secs(1);
+    const PAUSE_MIN: Duration = Duration::from_millis(10);
+    const PAUSE_MAX: Duration = Duration::from_secs(1);
 
     pub(crate) fn next_pause(&mut self) -> Duration {
-        let full = Self::FIRST.saturating_mul(1 << self.attempt.min(10)).min(Self::LONGEST);
+        let bound = Self::PAUSE_MIN.saturating_mul(1 << self.attempt.min(10)).min(Self::PAUSE_MAX);
         self.attempt = self.attempt.saturating_add(1);
-        with_jitter(full)
+        with_jitter(bound)
     }
 
     #[cfg(feature = "_sessions")]
@@ -44,20 +44,20 @@ impl Backoff {
     }
 }
 
-fn full(attempt: usize) -> Duration {
-    FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST)
+fn pause_bound(attempt: usize) -> Duration {
+    PAUSE_MIN.saturating_mul(1 << attempt.min(10)).min(PAUSE_MAX)
 }
 
 #[cfg(any(feature = "cell", feature = "embedded"))]
-fn full_in_fail_over(attempt: usize) -> Duration {
+fn pause_bound_in_fail_over(attempt: usize) -> Duration {
     match attempt.checked_sub(FAIL_OVER_ATTEMPTS) {
-        None => (full(attempt) / 2).min(LONGEST_IN_FAIL_OVER),
-        Some(late) => full(late).max(LONGEST_IN_FAIL_OVER),
+        None => (pause_bound(attempt) / 2).min(PAUSE_IN_FAIL_OVER_MAX),
+        Some(late) => pause_bound(late).max(PAUSE_IN_FAIL_OVER_MAX),
     }
 }
 
-fn with_jitter(full: Duration) -> Duration {
-    let half = full / 2;
+fn with_jitter(bound: Duration) -> Duration {
+    let half = bound / 2;
     half + Duration::from_micros(random(half.as_micros() as u64 + 1))
 }
 
@@ -71,26 +71,26 @@ pub(crate) fn random(bound: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn check(pause: fn(usize) -> Duration, full: fn(usize) -> Duration) {
+    fn check(pause: fn(usize) -> Duration, pause_bound: fn(usize) -> Duration) {
         let mut before = Duration::ZERO;
         for attempt in 0..80 {
-            let (pause, full) = (pause(attempt), full(attempt));
-            assert!(pause >= full / 2 && pause <= full + Duration::from_micros(1), "{attempt}: {pause:?}");
-            assert!(full >= before, "{attempt}");
-            before = full;
+            let (pause, bound) = (pause(attempt), pause_bound(attempt));
+            assert!(pause >= bound / 2 && pause <= bound + Duration::from_micros(1), "{attempt}: {pause:?}");
+            assert!(bound >= before, "{attempt}");
+            before = bound;
         }
-        assert_eq!(full(79), LONGEST);
+        assert_eq!(pause_bound(79), PAUSE_MAX);
     }
 
     #[test]
     fn pauses_grow_and_end_at_two_seconds() {
-        check(pause, full);
+        check(pause, pause_bound);
     }
 
     #[test]
     #[cfg(any(feature = "cell", feature = "embedded"))]
     fn pauses_stay_short_while_a_fail_over_may_last() {
-        check(pause_in_fail_over, full_in_fail_over);
-        assert_eq!(full_in_fail_over(FAIL_OVER_ATTEMPTS - 1), LONGEST_IN_FAIL_OVER);
+        check(pause_in_fail_over, pause_bound_in_fail_over);
+        assert_eq!(pause_bound_in_fail_over(FAIL_OVER_ATTEMPTS - 1), PAUSE_IN_FAIL_OVER_MAX);
     }
 }

@@ -20,7 +20,7 @@ use crate::keeper::Keeper;
 /// let mails = keeper.limiter("mails", 10.0, 20);
 /// mails.take(1).await?; // waits for its turn
 /// if let Err(wait) = mails.try_take(1).await? {
-///     println!("come back in {wait:?}");
+///     println!("retry in {wait:?}");
 /// }
 /// # Ok(()) }
 /// ```

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_names_host_process_program_and_version() {
+    fn default_owner_contains_host_process_program_and_version() {
         let owner = default_owner();
         let parts: Vec<&str> = owner.split('/').collect();
         assert_eq!(parts.len(), 4, "{owner}");

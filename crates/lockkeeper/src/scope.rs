@@ -20,7 +20,7 @@ use crate::lock_all::LockAll;
 ///
 /// Scopes that wait for each other in a cycle would wait forever. The [`Policy`] decides what happens instead:
 ///
-/// | policy | when another scope holds the lock | the scope that gives way gets |
+/// | policy | when another scope holds the lock | error of the scope that gives way |
 /// |---|---|---|
 /// | [`Policy::Detect`] (default) | waits, unless that would close a cycle | [`Error::Deadlock`], which names the cycle |
 /// | [`Policy::WaitDie`] | waits for younger scopes only | [`Error::Died`] |

@@ -89,20 +89,22 @@ impl EngineUrl {
 #[allow(dead_code, reason = "without its engines, a form is unused")]
 impl EngineUrl {
     pub(crate) fn hosts(self) -> Result<Vec<String>, Error> {
-        if let EngineUrl::Hosts(hosts) = self { Ok(hosts) } else { Err(wrong_form()) }
+        if let EngineUrl::Hosts(hosts) = self { Ok(hosts) } else { Err(form_mismatch()) }
     }
 
     pub(crate) fn path(self) -> Result<Option<PathBuf>, Error> {
-        if let EngineUrl::Path(path) = self { Ok(path) } else { Err(wrong_form()) }
+        if let EngineUrl::Path(path) = self { Ok(path) } else { Err(form_mismatch()) }
     }
 
     pub(crate) fn server(self) -> Result<ServerUrl, Error> {
-        if let EngineUrl::Server(url) = self { Ok(url) } else { Err(wrong_form()) }
+        if let EngineUrl::Server(url) = self { Ok(url) } else { Err(form_mismatch()) }
     }
 }
 
-fn wrong_form() -> Error {
-    Error::Fatal("the registry names another form of URL than the engine takes: please report this".into())
+fn form_mismatch() -> Error {
+    Error::Fatal(
+        "the registry has another form of URL than the engine expects: please report this bug".into(),
+    )
 }
 
 fn server(scheme: &str, default_port: u16, rest: &str) -> Result<ServerUrl, Error> {
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn password_is_not_in_errors_or_debug_output() {
         assert!(!format!("{:?}", parsed("redis://me:secret@h")).contains("secret"));
         let error = EngineUrl::parse("redis://me:secret@h:x").unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");

@@ -57,7 +57,7 @@ impl Nodes {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let gives_up = Moment::now().plus(self.connect_timeout);
+        let give_up_at = Moment::now().plus(self.connect_timeout);
         let mut host = self.hosts[0].clone();
         let mut next = 1;
         let mut redirects = 0;
@@ -81,7 +81,7 @@ impl Nodes {
                     next += 1;
                 }
                 // An election takes a moment: do not report it as a cell without a leader.
-                _ if Moment::now() < gives_up => {
+                _ if Moment::now() < give_up_at => {
                     tokio::time::sleep(RETRY_PAUSE).await;
                     host = self.hosts[0].clone();
                     (next, redirects) = (1, 0);

@@ -54,7 +54,7 @@ pub(crate) fn token_of_row(table: &str, key: &str) -> String {
 }
 
 /// Evaluates the result of [`token_of_row`].
-pub(crate) fn why_no_row(table: &str, token: Token, highest: Option<i64>) -> Error {
+pub(crate) fn missing_row(table: &str, token: Token, highest: Option<i64>) -> Error {
     match highest {
         None => Error::invalid(format!(
             "{table} has no row with this key, so nothing was written: insert it first"

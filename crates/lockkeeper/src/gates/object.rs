@@ -3,7 +3,7 @@
 //! A write reads the object with its ETag (or version), checks its token, and puts the new object on the condition that the
 //! ETag is unchanged. If a holder is paused between the check and the put, the store itself refuses the put.
 //!
-//! **Where the token is.** Before the data, as a line of [`FRAME_BYTES`] bytes. The metadata alone would not do: the ETag of
+//! **Where the token is.** Before the data, as a line of [`FRAME_BYTES`] bytes. Metadata would not be sufficient: the ETag of
 //! S3 is a checksum of the content, so an object that gets its old content back gets its old ETag back, and a stale put would
 //! pass:
 //!

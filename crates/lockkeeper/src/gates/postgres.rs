@@ -96,7 +96,7 @@ impl Fence {
         let row =
             client.query_opt(&fence_table::token_of_row(table, key.0), &[key.1]).await.map_err(to_error)?;
         let highest = row.map(|row| row.try_get(0)).transpose().map_err(to_error)?;
-        Err(fence_table::why_no_row(table, token, highest))
+        Err(fence_table::missing_row(table, token, highest))
     }
 
     /// Proves, on this database, that [`Fence::check`] accepts a newer token and refuses a stale one. Rolled back.

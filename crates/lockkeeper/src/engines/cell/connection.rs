@@ -384,7 +384,7 @@ impl Connection {
     /// Bounds a pause: a recovered cell grants every session one full time to live, and the next renewal must arrive within it.
     fn at_most_half_a_renewal(&self, pause: Duration) -> Duration {
         match self.sessions.renewal_interval() {
-            Some(interval) => pause.min((interval / 2).max(backoff::FIRST)),
+            Some(interval) => pause.min((interval / 2).max(backoff::PAUSE_MIN)),
             None => pause,
         }
     }

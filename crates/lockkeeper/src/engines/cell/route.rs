@@ -156,13 +156,13 @@ impl Connection {
     /// Retries after the pause that an overloaded node asked for, if the request has that much time.
     fn retry_after(&mut self, number: u64, mut entry: Entry, pause: Duration, error: Error, now: Moment) {
         let until = now.plus(pause);
-        let gives_up = match &entry.work {
+        let give_up_at = match &entry.work {
             Work::Acquire(acquiring) => acquiring.give_up(self.options.request_timeout, false),
             // These release something, so they never give up.
             Work::Release(_) | Work::Cancel { .. } | Work::CloseSession { .. } => Moment::NEVER,
             _ => entry.give_up,
         };
-        if until >= gives_up || !entry.work.is_repeatable() {
+        if until >= give_up_at || !entry.work.is_repeatable() {
             self.on_final(number, entry, error, now);
             return;
         }

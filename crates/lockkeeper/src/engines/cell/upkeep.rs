@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Ends pending work whose time is over.
+    /// Ends pending work whose deadline has passed.
     fn give_up(&mut self, now: Moment) {
         let is_up = self.is_up();
         let timeout = self.options.request_timeout;
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Ends pending work whose time is over: its caller gets an error, and what must still be done is retried later.
+    /// Ends pending work whose deadline has passed: its caller gets an error, and what must still be done is retried later.
     fn time_out(&mut self, number: u64, mut entry: Entry, now: Moment) {
         let why = match (&self.link, &entry.refused) {
             (LinkState::Up(_), Some(why)) => why.to_string(),

@@ -20,7 +20,7 @@ pub(crate) struct Attempt {
     /// The end of the caller's wait.
     pub(super) wait_ends: Moment,
     /// When to give up on a server that does not answer.
-    pub(super) gives_up: Moment,
+    pub(super) give_up_at: Moment,
 }
 
 impl Attempt {
@@ -36,8 +36,8 @@ impl Attempt {
             Wait::For(limit) => now.plus(limit),
             Wait::Forever => Moment::NEVER,
         };
-        let gives_up = wait_ends.max(now.plus(request_timeout));
-        Attempt { request, key, outcome, wait_ends, gives_up }
+        let give_up_at = wait_ends.max(now.plus(request_timeout));
+        Attempt { request, key, outcome, wait_ends, give_up_at }
     }
 
     /// Resolves when the last caller has dropped the result.
@@ -49,13 +49,13 @@ impl Attempt {
     }
 
     #[cfg(feature = "_sessions")]
-    pub(super) fn is_given_up(&self) -> bool {
-        Moment::now() >= self.gives_up
+    pub(super) fn is_timed_out(&self) -> bool {
+        Moment::now() >= self.give_up_at
     }
 
     #[cfg(feature = "_sessions")]
-    pub(super) async fn until_given_up(&self) {
-        until(self.gives_up).await;
+    pub(super) async fn until_timed_out(&self) {
+        until(self.give_up_at).await;
     }
 
     pub(super) async fn until_wait_ends(&self) {

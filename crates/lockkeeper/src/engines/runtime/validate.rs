@@ -45,7 +45,7 @@ pub(super) fn check(request: &AcquireRequest, can: &Capabilities) -> Result<(), 
         return cannot("hold an election", ELSEWHERE);
     }
     if !request.lock_delay.is_zero() && !can.lock_delay {
-        return cannot("keep a lock closed after a loss", ELSEWHERE);
+        return cannot("enforce a lock-delay", ELSEWHERE);
     }
     let value_bytes = request.value.as_ref().map_or(0, |value| value.len());
     limits::check_length("candidate's value", value_bytes, limits::CANDIDATE_BYTES_MAX).map_err(refused)?;

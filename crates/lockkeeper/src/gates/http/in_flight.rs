@@ -23,7 +23,7 @@ pub(super) struct InFlight {
 struct LockRequests {
     // A list, because a lock has few requests at a time.
     list: Vec<(Token, Arc<BodyAbort>)>,
-    one_ended: Arc<Notify>,
+    ended: Arc<Notify>,
 }
 
 /// Aborts the body of a request. One for each request.
@@ -67,8 +67,8 @@ impl Permit {
     /// Most requests end soon. Bodies still being sent after a tenth of the limit are aborted: their sender may be stopped.
     pub(super) async fn wait_for_older(&self, limit: Duration) -> Result<(), Error> {
         let waited = async {
-            if tokio::time::timeout(limit / 10, self.older_have_ended(false)).await.is_err() {
-                self.older_have_ended(true).await;
+            if tokio::time::timeout(limit / 10, self.older_requests_ended(false)).await.is_err() {
+                self.older_requests_ended(true).await;
             }
         };
         tokio::time::timeout(limit, waited).await.map_err(|_| {
@@ -81,9 +81,9 @@ impl Permit {
         })
     }
 
-    async fn older_have_ended(&self, abort_bodies: bool) {
-        while let Some(one_ended) = self.next_end_if_older(abort_bodies) {
-            one_ended.await;
+    async fn older_requests_ended(&self, abort_bodies: bool) {
+        while let Some(ended) = self.next_end_if_older(abort_bodies) {
+            ended.await;
         }
     }
 
@@ -99,7 +99,7 @@ impl Permit {
             }
         }
         // Created under the mutex, so no end is missed.
-        found.then(|| Arc::clone(&requests.one_ended).notified_owned())
+        found.then(|| Arc::clone(&requests.ended).notified_owned())
     }
 }
 
@@ -108,7 +108,7 @@ impl Drop for Permit {
         let mut locks = self.in_flight.locked();
         let Some(requests) = locks.get_mut(&self.lock) else { return };
         requests.list.retain(|(_, abort)| !Arc::ptr_eq(abort, &self.abort));
-        requests.one_ended.notify_waiters();
+        requests.ended.notify_waiters();
         if requests.list.is_empty() {
             locks.remove(&self.lock);
         }

@@ -175,7 +175,7 @@ async fn operators_can_inspect_and_force_release() {
 }
 
 #[tokio::test]
-async fn close_releases_everything_and_holders_learn_it_first() {
+async fn close_releases_locks_and_ends_waits_guards_and_events() {
     let (peer, keeper) = connected(options()).await;
     let guard = keeper.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn({

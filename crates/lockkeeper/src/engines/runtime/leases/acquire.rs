@@ -135,7 +135,7 @@ impl<'a, R: Recipe> Taking<'a, R> {
                 }
                 Err(Failure::Unreachable(why)) => {
                     let pause = backoff.next_pause();
-                    if Moment::now().plus(pause) >= self.attempt.gives_up {
+                    if Moment::now().plus(pause) >= self.attempt.give_up_at {
                         let address = self.leases.recipe.address();
                         return Err(Failure::Unreachable(why).into_error(&address));
                     }

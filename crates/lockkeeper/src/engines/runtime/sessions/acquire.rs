@@ -97,7 +97,7 @@ impl<R: Recipe> Acquire<'_, R> {
                 Ok(session) => return Ok(session),
                 Err(Failure::Refused(error)) => return Err(error),
                 Err(Failure::Gone) => {}
-                Err(Failure::Unreachable(why)) if self.attempt.is_given_up() => {
+                Err(Failure::Unreachable(why)) if self.attempt.is_timed_out() => {
                     return Err(self.unavailable(&why));
                 }
                 Err(Failure::Unreachable(_)) => {}
@@ -125,7 +125,7 @@ impl<R: Recipe> Acquire<'_, R> {
                 Err(Failure::Unreachable(why)) => why,
             };
             ticket.in_doubt.store(true, Ordering::Relaxed);
-            if self.attempt.is_given_up() {
+            if self.attempt.is_timed_out() {
                 return Err(self.unavailable(&why));
             }
             tokio::select! {
@@ -157,7 +157,7 @@ impl<R: Recipe> Acquire<'_, R> {
                 Ok(if confirmed { Step::Granted(token) } else { Step::Restart })
             }
             () = self.attempt.abandoned() => Err(Error::Cancelled),
-            () = self.attempt.until_given_up() => Err(Error::unavailable(
+            () = self.attempt.until_timed_out() => Err(Error::unavailable(
                 "the lock was granted, but the session could not be renewed in time: try again",
             )),
         }
