@@ -103,7 +103,7 @@ impl Nodes {
                 Err(status) => failed = Some(status),
             }
         }
-        let no_answer = || Error::unavailable("no node answers: is the cell running?");
+        let no_answer = || Error::unavailable("no node answers: check that the cell is running");
         without_leader.ok_or_else(|| failed.map_or_else(no_answer, |status| error_of(&status)))
     }
 
@@ -119,8 +119,7 @@ impl Nodes {
         let connector = Connector(self.credentials.clone());
         let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
             Status::unavailable(format!(
-                "no node answers at {host} ({}): is it running? start one with lockkeeper serve, or name another with \
-                 --engine",
+                "no node answers at {host} ({}): start one with lockkeeper serve, or name another with --engine",
                 root_cause(&error)
             ))
         })?;
