@@ -69,8 +69,8 @@ fn no_seed_violates_a_property() {
     assert!(grants.load(Ordering::Relaxed) > (end - first) * 10, "too few grants");
 }
 
-/// Seeds that are tried for a bug. Each bug of the test needs fewer than half of them (docs/proof.md).
-const SEEDS_PER_BUG_MAX: u64 = 300;
+/// Seeds that are tried for a bug. The bugs of the test need far fewer (docs/proof.md), also after a change that shifts seeds.
+const SEEDS_PER_BUG_MAX: u64 = 1_000;
 
 /// The whole list takes long: `simulate --mutations 1500` prints the table of docs/proof.md. These are found soon, and cover
 /// each part: table, node, disk, library.
