@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper::{GuardState, Keeper};
+use serde_json::Value;
 
 use crate::harness::cell::{Cell, text};
 use crate::harness::client::Load;
@@ -13,16 +14,41 @@ const NEXT: &str = "LOCKKEEPER_TEST_NEXT_VERSION";
 /// How long the cell runs mixed versions; LOCKKEEPER_MIXED_SECONDS overrides it.
 const MIXED_FOR: Duration = Duration::from_secs(4);
 
-async fn restart(cell: &mut Cell, load: &mut Load, id: u64) {
+/// Upgrades a node as docs/upgrading.md says: SIGTERM, start, and wait until `/readyz` answers 200 and `member list` shows no
+/// lag.
+async fn upgrade(cell: &mut Cell, load: &mut Load, id: u64) {
     let ended = cell.node_mut(id).term().await;
     assert_eq!(ended.code(), Some(0), "node {id}");
+    cell.node_mut(id).environment.push((NEXT.to_owned(), "1".into()));
     cell.spawn(id);
     until("the node to be ready", async || {
         let answer = crate::harness::http::quick_get(&cell.node(id).listen_addr, "/readyz").await?;
         (answer.status == 200).then_some(())
     })
     .await;
+    until("member list to show no lag", async || {
+        let listed = cell.cli(&["member", "list", "--output", "json"]).await;
+        let listed: Value = serde_json::from_slice(&listed.stdout).ok()?;
+        let members = listed["members"].as_array()?;
+        let member = members.iter().find(|member| member["node_id"] == id)?;
+        (member["leader"] == true || member["lag"] == 0).then_some(())
+    })
+    .await;
     load.until_more(40).await;
+}
+
+/// Waits until all members send messages to each other in these formats.
+async fn until_formats(cell: &Cell, format: impl Fn(u64, u64) -> f64) {
+    for id in 1..=3 {
+        for other in cell.others(id) {
+            let (name, expected) =
+                (format!("lockkeeper_member_message_format{{member=\"{other}\"}}"), format(id, other));
+            until(&format!("node {id} to send format {expected} to node {other}"), async || {
+                (cell.find_metric(id, &name).await? == expected).then_some(())
+            })
+            .await;
+        }
+    }
 }
 
 async fn cell_version(cell: &Cell, id: u64) -> Option<u64> {
@@ -48,10 +74,16 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
     let guard = keeper.lock("kept").acquire().await.unwrap();
     let mut load = Load::start_with_values(&cell, 4).await;
 
-    for id in [1, 2] {
-        cell.node_mut(id).environment.push((NEXT.to_owned(), "1".into()));
-        restart(&mut cell, &mut load, id).await;
+    until_formats(&cell, |_, _| 1.0).await;
+    let saved = cell.cli(&["snapshot", "save", "before.snapshot"]).await;
+    assert!(saved.status.success(), "{saved:?}");
+
+    // Followers first, the leader last.
+    let leader = cell.until_agreed().await;
+    for id in cell.others(leader) {
+        upgrade(&mut cell, &mut load, id).await;
     }
+    until_formats(&cell, |from, to| if [from, to].contains(&leader) { 1.0 } else { 2.0 }).await;
     // In a mixed cell no new feature is switched on, whichever version leads.
     let began = Instant::now();
     while began.elapsed() < mixed_for() {
@@ -68,14 +100,17 @@ async fn cell_is_upgraded_under_load_and_not_downgraded() {
     let before = notes(&cell).await;
     assert!(!before.iter().any(|note| note.contains("next version")), "{before:?}");
 
-    cell.node_mut(3).environment.push((NEXT.to_owned(), "1".into()));
-    restart(&mut cell, &mut load, 3).await;
+    upgrade(&mut cell, &mut load, leader).await;
     for id in 1..=3 {
         until(&format!("node {id} to have cell version 2"), async || {
             (cell_version(&cell, id).await? == 2).then_some(())
         })
         .await;
+        let at = format!("lockkeeper://{}", cell.node(id).address);
+        let status = text(&cell.cli_at(&at, &["status"]).await.stdout);
+        assert!(status.contains("version 2"), "node {id}: {status}");
     }
+    until_formats(&cell, |_, _| 2.0).await;
     // The new command is used, the changed rule marks it, and all nodes apply it alike.
     until("the new command to be applied", async || {
         let notes = notes(&cell).await;

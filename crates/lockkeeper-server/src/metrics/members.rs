@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MemberLabel {
-    node: u64,
+    member: u64,
 }
 
 /// Connections and elections among members.
@@ -31,8 +31,8 @@ pub struct MemberCounters {
 
 impl MemberCounters {
     /// Records the format of messages to a member.
-    pub fn set_message_format(&self, node: u64, format: u32) {
-        self.message_format.get_or_create(&MemberLabel { node }).set(format.into());
+    pub fn set_message_format(&self, member: u64, format: u32) {
+        self.message_format.get_or_create(&MemberLabel { member }).set(format.into());
     }
 
     pub(super) fn register(&self, r: &mut Registry) {
