@@ -47,16 +47,16 @@ async fn every_held_lock_can_be_released_or_expires_on_a_full_disk() {
         let (session, _) = node.api().open_session(SHORT_TTL_MS, "dies".into()).await.unwrap();
         acquire(&node, session, format!("expires/{number}")).await;
         expiring.push(session);
-        if number % RENEW_EVERY == 0 {
+        if number.is_multiple_of(RENEW_EVERY) {
             renew(&node, &expiring);
         }
     }
 
     disk.set_faults(Faults { capacity_bytes: Some(0), ..Faults::default() });
-    let mut number = 0;
+    let mut number = 0_usize;
     while put(&node, &format!("k{}", number % 10), VALUE_BYTES).await {
         number += 1;
-        if number % RENEW_EVERY == 0 {
+        if number.is_multiple_of(RENEW_EVERY) {
             renew(&node, &expiring);
         }
     }
