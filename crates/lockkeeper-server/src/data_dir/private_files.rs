@@ -17,8 +17,6 @@ const FILE_MODE: u32 = 0o600;
 const NOT_OWNER: u32 = 0o077;
 /// Permission bits of others.
 const OTHERS: u32 = 0o007;
-/// Permission of others to change a folder.
-const OTHERS_WRITE: u32 = 0o002;
 const ROOT: u32 = 0;
 
 /// Returns options for a private file. The caller chooses between read, write and create.
@@ -49,9 +47,9 @@ pub(crate) struct Insecure {
 
 /// Makes an existing folder private.
 pub(crate) fn make_folder_private(path: &Path, insecure: &mut Vec<Insecure>) -> io::Result<()> {
-    // A volume whose top folder belongs to root is accessible through its group. Its mode cannot be changed, but the files
-    // in it are private.
-    make_private(path, &fs::metadata(path)?, FOLDER_MODE, OTHERS_WRITE, insecure)
+    // The top folder of a volume may belong to root, with any mode. The files in it are private all the same, and files
+    // of other users in it are refused.
+    make_private(path, &fs::metadata(path)?, FOLDER_MODE, 0, insecure)
 }
 
 /// Makes an existing file private. A symbolic link in its place is refused when it is opened.
@@ -105,6 +103,12 @@ fn make_private(
             "other users can use it (mode {:o}), and the node failed to change that: restrict it with chmod {mode:o}",
             left & 0o7777
         ));
+    } else if left & NOT_OWNER != 0 {
+        tracing::warn!(
+            path = %path.display(),
+            mode = format!("{:o}", left & 0o7777),
+            "this belongs to root, and other users can use it: only root can restrict it"
+        );
     }
     Ok(())
 }
