@@ -20,8 +20,10 @@ use crate::http2;
 
 /// How long a connection with unread answers lasts.
 pub const UNREAD_FOR: Duration = Duration::from_secs(1);
-/// How long a connection with answers that are read lasts.
-const READ_FOR: Duration = Duration::from_secs(5);
+/// How long a stream with answers that are read lasts. Its reads wait for those of the adversary's other connections.
+const READ_FOR: Duration = Duration::from_secs(15);
+/// How long a console page lasts.
+const PAGE_FOR: Duration = Duration::from_secs(5);
 /// Pause after a refusal of what an attack needs.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Protocols, as counted.
@@ -196,7 +198,7 @@ impl Adversary {
             }
             drain(&mut stream, reads).await;
         };
-        drop(tokio::time::timeout(READ_FOR, watch).await);
+        drop(tokio::time::timeout(PAGE_FOR, watch).await);
     }
 
     /// Incomplete frames, bodies and gRPC messages.

@@ -42,12 +42,14 @@ use crate::memory_cap::MemoryCap;
 
 /// Default duration of the attack.
 const ATTACK: Duration = Duration::from_secs(25);
+/// Time limit for an answer to every operation.
+const COVERED_WITHIN: Duration = Duration::from_secs(180);
 /// The node's cap on memory, far below what a single unbounded request used to take.
 const CAP_MIB: u64 = 768;
 /// Time limit for a keep-alive of another client.
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// The same for a debug build on a shared machine.
-const KEEP_ALIVE_UNOPTIMISED_WITHIN: Duration = Duration::from_millis(3_000);
+const KEEP_ALIVE_UNOPTIMISED_WITHIN: Duration = Duration::from_millis(2_500);
 /// Pause between two keep-alives of one client.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -167,8 +169,8 @@ async fn set_up() -> Setup {
     }
 }
 
-/// Checks that every operation of the contract was answered: with a success, if the adversary has the right.
-fn assert_every_operation_was_answered(tally: &Tally, http_calls: &[String]) {
+/// Operations of the contract that were not answered yet: with a success, if the adversary has the right.
+fn missing(tally: &Tally, http_calls: &[String]) -> Vec<String> {
     let stream = contract::stream_operations();
     let streamed = [FRAMES, GRPC_STREAM]
         .into_iter()
@@ -181,8 +183,7 @@ fn assert_every_operation_was_answered(tally: &Tally, http_calls: &[String]) {
     let others =
         other_services::CALLS.iter().map(|(call, is_permitted)| tally.check(OTHERS, call, *is_permitted));
     let all = streamed.chain(called).chain(over_http).chain(others);
-    let missing: Vec<String> = all.filter_map(Result::err).collect();
-    assert!(missing.is_empty(), "{missing:#?}\n{tally}");
+    all.filter_map(Result::err).collect()
 }
 
 fn runtime() -> Runtime {
@@ -208,7 +209,10 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
         tasks
     });
     let began = Instant::now();
-    while began.elapsed() < attack_time() && !renewals.is_finished() {
+    // On a busy machine, until every operation had its turn.
+    let is_complete =
+        || began.elapsed() > COVERED_WITHIN || missing(&adversary.tally, &http_calls).is_empty();
+    while (began.elapsed() < attack_time() || !is_complete()) && !renewals.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
     }
     stop.store(true, Ordering::Relaxed);
@@ -224,7 +228,7 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
         assert!(slowest < within, "a keep-alive over {protocol} waited for {slowest:?}");
     }
     assert!(peak < CAP_MIB, "{peak} MiB");
-    assert_every_operation_was_answered(&adversary.tally, &http_calls);
+    assert_eq!(missing(&adversary.tally, &http_calls), Vec::<String>::new());
     others.block_on(async {
         let session = victim.session().await;
         victim.acquire(&session, "after the attack").await.ok();
