@@ -235,7 +235,7 @@ impl Command {
             }
     }
 
-    /// Estimated cost of applying it, in steps of about a microsecond. Further work that it causes is bounded by the
+    /// Estimated cost of applying it, in steps (see `work.rs`). Further work that it causes is bounded by the
     /// budgets of the entry.
     pub fn cost(&self) -> u64 {
         match self {
@@ -252,9 +252,9 @@ impl Command {
             // A lock is freed, and granted to the next waiter.
             Command::Release { .. } | Command::Cancel { .. } | Command::HandOver { .. } => 2 * LOCK_STEPS,
             Command::ForceRelease { .. } | Command::ChangeAccess { .. } => 64,
+            // A session ends: it leaves all indexes, and what it holds is freed.
+            Command::CloseSession { .. } | Command::ExpireSession { .. } => 4 * LOCK_STEPS,
             Command::OpenSession { .. }
-            | Command::CloseSession { .. }
-            | Command::ExpireSession { .. }
             | Command::PutValue { .. }
             | Command::DeleteValue { .. }
             | Command::TakeRate(_)

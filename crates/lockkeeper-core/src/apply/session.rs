@@ -11,6 +11,7 @@ use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::table::LockTable;
 use crate::weighed::{RECORD, Weigh};
+use crate::work::LOCK_STEPS;
 
 impl LockTable {
     pub(crate) fn open_session(
@@ -74,6 +75,7 @@ impl LockTable {
     /// the locks stay held without an owner, which delays the next grant but is safe.
     fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         let Some(ended) = self.sessions.remove(&session) else { return };
+        self.work.charge(LOCK_STEPS);
         if let Some(identity) = &ended.identity {
             self.access.session_ended(identity);
         }
