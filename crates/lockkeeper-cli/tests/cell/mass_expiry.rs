@@ -13,12 +13,14 @@ use crate::harness::{LONG, attempts};
 
 /// Longer than any step of the setup.
 const TTL: Duration = Duration::from_secs(8);
-const FEW: usize = 2_000;
-const MANY: usize = 10_000;
+const FEW: usize = 6_000;
+const MANY: usize = 30_000;
+/// Sessions that are opened before all are renewed.
+const OPENED_AT_ONCE: usize = 3_000;
 /// Time may grow in proportion to the number of sessions, here five times. The square is 25 times.
 const GROWTH_MAX: u32 = 12;
 /// Shorter times are not compared.
-const COMPARABLE: Duration = Duration::from_millis(100);
+const COMPARABLE: Duration = Duration::from_millis(150);
 /// Sessions that have requested another client's lock in vain, and how often: each request has a remembered answer.
 const POLLING: usize = 200;
 const ANSWERS: usize = 256;
@@ -95,7 +97,7 @@ async fn expire(cell: &Cell, count: usize, answers: usize) -> Expired {
     let mut link = Link::connect(&address).await.unwrap();
     let mut sessions = Vec::new();
     while sessions.len() < count {
-        let some = open_sessions(&mut link, 1_000.min(count - sessions.len()), TTL).await;
+        let some = open_sessions(&mut link, OPENED_AT_ONCE.min(count - sessions.len()), TTL).await;
         let locks = some.iter().map(|id| acquire(id, format!("orders/{id}"), String::new()));
         link.all(locks.collect()).await.unwrap();
         sessions.extend(some);
