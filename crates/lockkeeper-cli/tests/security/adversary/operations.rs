@@ -144,7 +144,7 @@ fn repeatable(session: &str, token: &str, holdings: &Holdings, round: u64) -> Ve
         Kind::Cancel(v1::CancelRequest { session: holdings.waiter.clone(), request: waiting_request(round) }),
         // The session of the most grants, rarely: it closes the connections that attached it before.
         Kind::Attach(v1::AttachRequest {
-            session: if round % 8 == 0 { session.clone() } else { holdings.full.clone() },
+            session: if round.is_multiple_of(8) { session.clone() } else { holdings.full.clone() },
         }),
         Kind::GetLock(v1::GetLockRequest { lock: CROWDED.into() }),
         Kind::ListLocks(v1::ListLocksRequest { limit: 1_000, ..Default::default() }),
