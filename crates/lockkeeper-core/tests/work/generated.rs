@@ -1,6 +1,7 @@
 //! Generated workloads: long queues, many scopes and requests for many locks, then bursts of commands that affect all of
 //! them. Every entry stays within its budgets (checked by [`Cell`]), and in the end nothing is held or waiting.
 
+use lockkeeper_core::Wait;
 use lockkeeper_core::mutation::{self, Mutation};
 use proptest::collection::vec;
 use proptest::prelude::*;
