@@ -11,6 +11,7 @@ use super::faults::Emphasis;
 use super::machine::{true_after, true_now};
 use super::random::Random;
 use super::recorder::Recorder;
+use super::waiter;
 use crate::checkers::history::{GrantedRequest, Hold, Loss, Queue, Read, Release, Write};
 
 /// Few, so that workers contend.
@@ -62,7 +63,7 @@ pub(super) async fn run(client: u32, workers: u32, work: Work, mut random: Rando
     let keeper = Arc::new(Mutex::new(keeper));
     let mut tasks = Vec::new();
     // A quiet client, like an elected leader without other requests.
-    let quiet = random.once_in(3) || work.emphasis == Emphasis::QuietCell;
+    let quiet = random.once_in(3) || work.emphasis.is_quiet();
     for number in 0..if quiet { 1 } else { workers } {
         let worker = Worker {
             number: client * 10 + number,
@@ -112,7 +113,10 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         while true_now() < self.work.until {
-            let lock = *self.random.one_of(&LOCKS);
+            let lock = match self.work.emphasis {
+                Emphasis::FarHolder => waiter::LOCK,
+                _ => *self.random.one_of(&LOCKS),
+            };
             let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match self.random.below(24) {
                 _ if self.quiet => self.acquire(&keeper, lock).await,

@@ -117,6 +117,8 @@ pub(super) enum Emphasis {
     Lag,
     /// A scenario: one client that holds a lock for long, and no other requests, until the leader is killed.
     QuietCell,
+    /// A scenario: a holder with high latency is cut off, and another client waits for its lock.
+    FarHolder,
 }
 
 impl Emphasis {
@@ -126,13 +128,19 @@ impl Emphasis {
             5 => Emphasis::RegainedTerm,
             1 | 6 => Emphasis::Lag,
             2 => Emphasis::QuietCell,
+            3 => Emphasis::FarHolder,
             _ => Emphasis::Nothing,
         }
     }
 
     /// Whether the run has no faults but these.
     pub(super) fn is_scenario(self) -> bool {
-        matches!(self, Emphasis::RegainedTerm | Emphasis::QuietCell)
+        matches!(self, Emphasis::RegainedTerm | Emphasis::QuietCell | Emphasis::FarHolder)
+    }
+
+    /// Whether library clients hold a lock for long without other requests.
+    pub(super) fn is_quiet(self) -> bool {
+        matches!(self, Emphasis::QuietCell | Emphasis::FarHolder)
     }
 
     /// Whether plain clients let most sessions lapse.
@@ -167,6 +175,10 @@ impl Emphasis {
                     faults.push((now, Fault::KillLeader(starts)));
                 }
                 Emphasis::Lag => lag(&mut random, nodes, clients, now, &mut faults),
+                Emphasis::FarHolder => {
+                    let [.., holder] = clients else { break };
+                    cut_far_holder(&mut random, nodes, *holder, now, &mut faults);
+                }
             }
             now += random.between_ms(2_500, 5_000);
         }
@@ -362,6 +374,26 @@ fn lag(
             faults.push((now, Fault::Slow(*other, *node, between)));
             faults.push((heals, Fault::Heal(*node, *other)));
         }
+    }
+}
+
+/// A client far from all nodes, which is cut off after a while.
+fn cut_far_holder(
+    random: &mut Random,
+    nodes: &[MachineId],
+    holder: MachineId,
+    now: Duration,
+    faults: &mut Vec<(Duration, Fault)>,
+) {
+    let far = random.between_ms(150, 400);
+    let cut = now + random.between_ms(1_000, 2_500);
+    let heals = cut + random.between_ms(3_000, 6_000);
+    for node in nodes {
+        for (from, to) in [(holder, *node), (*node, holder)] {
+            faults.push((now, Fault::Slow(from, to, far)));
+            faults.push((cut, Fault::Cut(from, to)));
+        }
+        faults.push((heals, Fault::Heal(holder, *node)));
     }
 }
 

@@ -84,6 +84,9 @@ fn clients(emphasis: Emphasis, more: u32) -> Vec<(MachineId, ClientKind)> {
             vec![(CLIENTS_FROM, ClientKind::Waiter), (CLIENTS_FROM + 1, ClientKind::Plain)]
         }
         Emphasis::QuietCell => vec![(CLIENTS_FROM, ClientKind::Library)],
+        Emphasis::FarHolder => {
+            vec![(CLIENTS_FROM, ClientKind::Waiter), (CLIENTS_FROM + 1, ClientKind::Library)]
+        }
         Emphasis::Nothing | Emphasis::LostMajorities | Emphasis::Lag => {
             let plain = CLIENTS_FROM + 3 + more;
             let library = (CLIENTS_FROM..plain).map(|id| (id, ClientKind::Library));
