@@ -212,7 +212,7 @@ impl Node {
             let log = log.clone();
             async move {
                 let why = leadership::follow(shared, consensus, log).await;
-                end.send_replace(Some(why));
+                end_with(&end, why);
             }
         };
         tasks.spawn(lead);
@@ -228,7 +228,7 @@ impl Node {
             async move {
                 let why = home.wait_until_gone(|| log.has_files() && snapshots.has_files()).await;
                 tracing::error!("{why}");
-                end.send_replace(Some(why));
+                end_with(&end, why);
                 consensus.shutdown().await;
             }
         };
@@ -242,7 +242,7 @@ impl Node {
                 Ok(mismatch) => mismatch.to_string(),
                 Err(failure) => failure.to_string(),
             };
-            end.send_replace(Some(why));
+            end_with(&end, why);
         });
         Ok(Node { api, consensus, peers, security, ended, tasks, address, _folder: folder })
     }
@@ -339,6 +339,15 @@ impl Node {
         self.consensus.send_goodbye().await;
         self.consensus.shutdown().await;
     }
+}
+
+/// Notes why the node ends. The first reason is the cause of the others.
+fn end_with(end: &watch::Sender<Option<String>>, why: String) {
+    end.send_if_modified(|first| {
+        let is_first = first.is_none();
+        first.get_or_insert(why);
+        is_first
+    });
 }
 
 async fn bind(address: Option<&str>) -> Result<Option<Listener>, ListenError> {
