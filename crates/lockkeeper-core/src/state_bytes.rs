@@ -83,7 +83,7 @@ pub(crate) fn growth(request: &Acquire) -> u64 {
         + 2 * request.request.weigh()
         + request.scope.weigh()
         + request.value.weigh()
-        + RECORD
+        + 3 * RECORD
 }
 
 impl History {

@@ -176,7 +176,8 @@ impl Weigh for Held {
 
 impl Weigh for Waiter {
     fn weigh(&self) -> u64 {
-        self.locks.weigh() + self.request.weigh() + self.extra.weigh()
+        // Its keys in the queue, among the waits of its session, the timers and the candidates.
+        RECORD + self.locks.weigh() + self.request.weigh() + self.extra.weigh()
     }
 }
 
@@ -247,7 +248,8 @@ impl Weigh for StoredValue {
 
 impl Weigh for Scope {
     fn weigh(&self) -> u64 {
-        self.name.weigh()
+        // Its keys in the indexes of names, grants, waits and locks.
+        RECORD + self.name.weigh()
     }
 }
 
