@@ -95,7 +95,8 @@ pub use events::{Event, Events};
 pub use fencing::{Fenced, Fencing, Unfenced};
 pub use guard::{Guard, GuardChanges, GuardState};
 pub use history::{
-    Audit, AuditAct, AuditActKind, Blocked, Contended, Hour, LeaderChange, LockEvent, LockEventKind, LongHeld, Spread, Top,
+    Audit, AuditAct, AuditActKind, Blocked, Contended, Hour, LeaderChange, LockEvent, LockEventKind,
+    LongHeld, Spread, Top,
 };
 pub use keeper::Keeper;
 pub use limiter::Limiter;

@@ -49,9 +49,8 @@ fn page(title: &str, body: &str) -> String {
 }
 
 fn index(cells: &[CaseResult], scenarios: &[Scenario]) -> String {
-    let engines: Vec<EngineName> = EngineName::all()
-        .filter(|engine| cells.iter().any(|cell| cell.case().engine == *engine))
-        .collect();
+    let engines: Vec<EngineName> =
+        EngineName::all().filter(|engine| cells.iter().any(|cell| cell.case().engine == *engine)).collect();
     let mut body = String::from("<h1>Lockkeeper lab</h1><table><tr><th>scenario</th>");
     for engine in &engines {
         let _ = write!(body, "<th>{engine}</th>");
