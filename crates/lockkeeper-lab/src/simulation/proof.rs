@@ -94,6 +94,8 @@ pub fn test_that_finds(mutation: Mutation) -> Option<&'static str> {
         Mutation::TransferNeverEnds => "lockkeeper-server/src/raft/hand_over.rs",
         // The clients of the simulation do not use HTTP.
         Mutation::KeepUndelivered => "lockkeeper-server/tests/server/http/disconnect.rs",
+        // A node refuses entries on a full disk before they reach the log.
+        Mutation::AcknowledgeWithoutRoom => "lockkeeper-server/tests/server/log/store.rs",
         // Only the end of very many sessions shows the order.
         Mutation::ReapAnswersFirst => "lockkeeper-core/tests/work/main.rs",
         // The clients of the simulation do not hand over.

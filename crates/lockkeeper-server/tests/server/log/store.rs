@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt};
+use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_server::raft::log::{
     self, Disk, Faults, FaultyDisk, LogConfig, LogError, LogStore, MemoryDisk, RealDisk, SyncMode,
 };
@@ -297,24 +298,40 @@ fn full_disk_is_reported_acknowledges_nothing_and_resumes_when_there_is_space() 
     }
 }
 
-#[test]
-fn unacknowledged_entries_on_a_full_disk_are_gone_after_a_crash() {
+/// Appends to a disk that fills up, until an append waits for space. Returns the number of acknowledged entries, and the
+/// number that a crash leaves behind.
+fn acknowledged_and_stored(sync: SyncMode) -> (u64, u64) {
+    const APPENDS_MAX: u64 = 40;
     block_on(async {
         let disk = FaultyDisk::new();
         disk.set_faults(Faults { capacity_bytes: Some(8192), ..Faults::default() });
-        let (mut store, _) = open(&disk, threaded()).unwrap();
+        let config = LogConfig { sync, ..threaded() };
+        let (mut store, _) = open(&disk, config.clone()).unwrap();
         let mut acknowledged = 0;
-        loop {
+        while acknowledged < APPENDS_MAX {
             let mut durable = begin_append(&mut store, acknowledged, 1000).await;
             if acknowledged_or_full(&store, &mut durable).await.is_none() {
                 break;
             }
             acknowledged += 1;
         }
-        let found = disk.copy();
-        let (_, report) = open(&found, threaded()).unwrap();
-        assert_eq!(report.entries, acknowledged);
-    });
+        let (_, report) = open(&disk.copy(), config).unwrap();
+        (acknowledged, report.entries)
+    })
+}
+
+#[test]
+fn acknowledged_entries_survive_a_crash_on_a_full_disk_and_no_others() {
+    for sync in [SyncMode::Inline, SyncMode::Thread] {
+        let (acknowledged, stored) = acknowledged_and_stored(sync);
+        assert_eq!(acknowledged, stored);
+        assert!(acknowledged > 0);
+    }
+    // Inline, because a mutation applies to one thread.
+    mutation::put_back(Some(Mutation::AcknowledgeWithoutRoom));
+    let (acknowledged, stored) = acknowledged_and_stored(SyncMode::Inline);
+    mutation::put_back(None);
+    assert!(acknowledged > stored, "the bug is noticed: {acknowledged} acknowledged, {stored} stored");
 }
 
 #[test]
