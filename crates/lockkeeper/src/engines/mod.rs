@@ -50,72 +50,80 @@ use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// All engines, in the order of the documentation.
-pub(crate) static ENGINES: &[EngineInfo] = &[
-    EngineInfo {
-        name: "cell",
-        schemes: &["lockkeeper"],
-        default_port: Some(7420),
-        example: "lockkeeper://host:port,...",
-        form: UrlForm::Hosts,
-        built: built!("cell", cell, |url, options| cell::connect(url.hosts()?, options)),
-    },
-    EngineInfo {
-        name: "embedded",
-        schemes: &["embedded"],
-        default_port: None,
-        example: "embedded: or embedded:/path",
-        form: UrlForm::Path,
-        built: built!("embedded", embedded, |url, options| embedded::open(url.path()?, options)),
-    },
-    EngineInfo {
-        name: "redis",
-        schemes: &["redis", "rediss"],
-        default_port: Some(6379),
-        example: "redis://user:password@host:port/db",
-        form: UrlForm::Server,
-        built: built!("redis", redis),
-    },
-    EngineInfo {
-        name: "redlock",
-        schemes: &["redlock"],
-        default_port: Some(6379),
-        example: "redlock://host:port,host:port,host:port",
-        form: UrlForm::Server,
-        built: built!("redlock", redlock),
-    },
-    EngineInfo {
-        name: "etcd",
-        schemes: &["etcd"],
-        default_port: Some(2379),
-        example: "etcd://host:port,...",
-        form: UrlForm::Server,
-        built: built!("etcd", etcd),
-    },
-    EngineInfo {
-        name: "zookeeper",
-        schemes: &["zookeeper"],
-        default_port: Some(2181),
-        example: "zookeeper://host:port,.../chroot",
-        form: UrlForm::Server,
-        built: built!("zookeeper", zookeeper),
-    },
-    EngineInfo {
-        name: "consul",
-        schemes: &["consul"],
-        default_port: Some(8500),
-        example: "consul://host:port",
-        form: UrlForm::Server,
-        built: built!("consul", consul),
-    },
-    EngineInfo {
-        name: "postgres",
-        schemes: &["postgres", "postgresql"],
-        default_port: Some(5432),
-        example: "postgres://user:password@host:port/database",
-        form: UrlForm::Server,
-        built: built!("postgres", postgres),
-    },
-];
+pub(crate) static ENGINES: &[&EngineInfo] =
+    &[&CELL, &EMBEDDED, &REDIS, &REDLOCK, &ETCD, &ZOOKEEPER, &CONSUL, &POSTGRES];
+
+pub(crate) static CELL: EngineInfo = EngineInfo {
+    name: "cell",
+    prefixes: &["lockkeeper://"],
+    default_port: Some(7420),
+    example: "lockkeeper://host:port,...",
+    form: UrlForm::Hosts,
+    built: built!("cell", cell, |url, options| cell::connect(url.hosts()?, options)),
+};
+
+pub(crate) static EMBEDDED: EngineInfo = EngineInfo {
+    name: "embedded",
+    prefixes: &["embedded:"],
+    default_port: None,
+    example: "embedded: or embedded:/path",
+    form: UrlForm::Path,
+    built: built!("embedded", embedded, |url, options| embedded::open(url.path()?, options)),
+};
+
+pub(crate) static REDIS: EngineInfo = EngineInfo {
+    name: "redis",
+    prefixes: &["redis://", "rediss://"],
+    default_port: Some(6379),
+    example: "redis://user:password@host:port/db",
+    form: UrlForm::Server,
+    built: built!("redis", redis),
+};
+
+pub(crate) static REDLOCK: EngineInfo = EngineInfo {
+    name: "redlock",
+    prefixes: &["redlock://"],
+    default_port: Some(6379),
+    example: "redlock://host:port,host:port,host:port",
+    form: UrlForm::Server,
+    built: built!("redlock", redlock),
+};
+
+pub(crate) static ETCD: EngineInfo = EngineInfo {
+    name: "etcd",
+    prefixes: &["etcd://"],
+    default_port: Some(2379),
+    example: "etcd://host:port,...",
+    form: UrlForm::Server,
+    built: built!("etcd", etcd),
+};
+
+pub(crate) static ZOOKEEPER: EngineInfo = EngineInfo {
+    name: "zookeeper",
+    prefixes: &["zookeeper://"],
+    default_port: Some(2181),
+    example: "zookeeper://host:port,.../chroot",
+    form: UrlForm::Server,
+    built: built!("zookeeper", zookeeper),
+};
+
+pub(crate) static CONSUL: EngineInfo = EngineInfo {
+    name: "consul",
+    prefixes: &["consul://"],
+    default_port: Some(8500),
+    example: "consul://host:port",
+    form: UrlForm::Server,
+    built: built!("consul", consul),
+};
+
+pub(crate) static POSTGRES: EngineInfo = EngineInfo {
+    name: "postgres",
+    prefixes: &["postgres://", "postgresql://"],
+    default_port: Some(5432),
+    example: "postgres://user:password@host:port/database",
+    form: UrlForm::Server,
+    built: built!("postgres", postgres),
+};
 
 /// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -308,9 +316,19 @@ impl AcquireRequest {
             value: None,
         }
     }
-}
 
-impl AcquireRequest {
+    /// Acquires in a scope. All locks of a scope are in one session, with its time to live.
+    pub(crate) fn set_scope(&mut self, scope: InScope) {
+        self.ttl = scope.ttl;
+        self.scope = Some(scope);
+    }
+
+    /// Keeps working in jeopardy for this long.
+    pub(crate) fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
+        self.works_in_jeopardy = true;
+    }
+
     /// Validates the request before any engine is called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.scope {
@@ -357,6 +375,12 @@ pub(crate) enum Wait {
     No,
     For(Duration),
     Forever,
+}
+
+impl Wait {
+    pub(crate) fn at_most(limit: Duration) -> Wait {
+        if limit.is_zero() { Wait::No } else { Wait::For(limit) }
+    }
 }
 
 /// A token as the condition of a write.

@@ -91,9 +91,9 @@ use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// A cell supports all lock semantics.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "cell",
-    scheme: "lockkeeper://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::CELL.name,
+    prefix: super::CELL.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "one counter in the replicated lock table",

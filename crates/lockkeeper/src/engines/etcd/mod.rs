@@ -50,7 +50,7 @@ mod lock;
 mod session;
 mod token;
 mod wait;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 
@@ -66,9 +66,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "etcd",
-    scheme: "etcd://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::ETCD.name,
+    prefix: super::ETCD.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "the create-revision of the entry's key",

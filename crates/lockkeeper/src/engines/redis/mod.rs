@@ -58,9 +58,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "redis",
-    scheme: "redis://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::REDIS.name,
+    prefix: super::REDIS.prefixes[0],
     class: Class::Efficiency,
     token: TokenKind::Volatile,
     token_source: "a counter in Redis, never below its clock",
