@@ -18,8 +18,7 @@ use crate::session::{KeptAlive, SessionFilter, SessionOpened, SessionPage};
 use crate::status::{Members, Status};
 use crate::token::TokenCheck;
 use crate::top::Top;
-use crate::v1;
-use crate::value::Written;
+use crate::value::{Value, Written};
 use crate::wire::answers;
 
 /// A request of a client.
@@ -186,7 +185,7 @@ pub enum Answer {
     Lock(LockState),
     Locks(LockPage),
     Token(TokenCheck),
-    Value(v1::Value),
+    Value(Value),
     Election(Election),
     History(LockHistory),
     Audit(Audit),

@@ -25,7 +25,7 @@ macro_rules! same {
         }
     )*};
 }
-same!(u32 u64 bool String);
+same!(u8 u32 u64 bool String);
 
 impl<W, T: Wire<W>> Wire<Vec<W>> for Vec<T> {
     fn into_wire(self) -> Vec<W> {
