@@ -343,15 +343,15 @@ impl AcquireRequest {
 
 /// The owner as stored on other vendors' servers: with the value that a candidate announces.
 #[cfg(feature = "_servers")]
-pub(crate) fn signed(value: Option<&SmolStr>, owner: &str) -> String {
+pub(crate) fn owner_with_value(value: Option<&SmolStr>, owner: &str) -> String {
     match value {
-        Some(value) => format!("{value}{VALUE_MARK}{owner}"),
+        Some(value) => format!("{value}{VALUE_SEPARATOR}{owner}"),
         None => owner.to_owned(),
     }
 }
 
 /// Separates the value of a candidate from its owner.
-const VALUE_MARK: char = '\u{1f}';
+const VALUE_SEPARATOR: char = '\u{1f}';
 /// The interval in which an observer polls an engine that cannot push changes.
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The longest wait of an observer for a change.
@@ -360,7 +360,7 @@ const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Splits the values of candidates from the owners.
 pub(crate) fn split_owners(mut state: LockState) -> LockState {
     let split = |owner: &mut String, value: &mut String| {
-        if let Some((before, after)) = owner.split_once(VALUE_MARK) {
+        if let Some((before, after)) = owner.split_once(VALUE_SEPARATOR) {
             (*value, *owner) = (before.to_owned(), after.to_owned());
         }
     };

@@ -97,8 +97,8 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// The owner, with what a candidate announces.
-    pub(crate) fn signed(&self, owner: &str) -> String {
-        crate::engines::signed(self.value.as_ref(), owner)
+    pub(crate) fn owner_with_value(&self, owner: &str) -> String {
+        crate::engines::owner_with_value(self.value.as_ref(), owner)
     }
 }
 
