@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{AcquireRequest, InScope, Wait};
+use crate::engines::{AcquireRequest, ScopeOptions, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -37,7 +37,7 @@ impl<F: Fencing> Lock<F> {
         Arc::make_mut(&mut self.request)
     }
 
-    pub(crate) fn in_scope(mut self, scope: InScope) -> Lock<F> {
+    pub(crate) fn in_scope(mut self, scope: ScopeOptions) -> Lock<F> {
         self.request_mut().set_scope(scope);
         self
     }

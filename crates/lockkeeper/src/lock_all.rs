@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{AcquireRequest, InScope, Wait};
+use crate::engines::{AcquireRequest, ScopeOptions, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
@@ -32,7 +32,7 @@ impl<F: Fencing> LockAll<F> {
         Arc::make_mut(&mut self.request)
     }
 
-    pub(crate) fn in_scope(mut self, scope: InScope) -> LockAll<F> {
+    pub(crate) fn in_scope(mut self, scope: ScopeOptions) -> LockAll<F> {
         self.request_mut().set_scope(scope);
         self
     }

@@ -285,14 +285,14 @@ pub(crate) struct AcquireRequest {
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) works_in_jeopardy: bool,
-    pub(crate) scope: Option<InScope>,
+    pub(crate) scope: Option<ScopeOptions>,
     /// The value that a candidate announces.
     pub(crate) value: Option<SmolStr>,
 }
 
 /// The scope of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct InScope {
+pub(crate) struct ScopeOptions {
     pub(crate) name: SmolStr,
     pub(crate) policy: Policy,
     /// All its locks are in one session, hence have one time to live.
@@ -318,7 +318,7 @@ impl AcquireRequest {
     }
 
     /// Acquires in a scope. All locks of a scope are in one session, with its time to live.
-    pub(crate) fn set_scope(&mut self, scope: InScope) {
+    pub(crate) fn set_scope(&mut self, scope: ScopeOptions) {
         self.ttl = scope.ttl;
         self.scope = Some(scope);
     }
