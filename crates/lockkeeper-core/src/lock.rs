@@ -62,9 +62,9 @@ impl Lock {
         self.admits_in_exchange(units, 0)
     }
 
-    /// Whether a request for `units` would be admitted once a holder has given back `given_back` units.
-    pub(crate) fn admits_in_exchange(&self, units: u32, given_back: u32) -> bool {
-        let used = u64::from(self.used - given_back);
+    /// Whether a request for `units` would be admitted once a holder has released `released` units.
+    pub(crate) fn admits_in_exchange(&self, units: u32, released: u32) -> bool {
+        let used = u64::from(self.used - released);
         self.closed_until == CellTime::default() && admission::admits(self.capacity, used, units)
     }
 

@@ -128,7 +128,7 @@ pub(crate) static POSTGRES: EngineInfo = EngineInfo {
 /// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// An engine, which decides who holds a lock. All operations except acquire, release, give back, close and events have a default
+/// An engine, which decides who holds a lock. All operations except acquire, release, background release, close and events have a default
 /// for engines that do not support them.
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
@@ -139,11 +139,11 @@ pub(crate) trait Engine: Send + Sync + 'static {
     /// Acquires locks. Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>>;
 
-    /// Releases a grant. Dropping the future does not: the guard then calls [`give_back`](Engine::give_back).
+    /// Releases a grant. Dropping the future does not: the guard then calls [`release_in_background`](Engine::release_in_background).
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
 
     /// Releases a grant in the background; never blocks. A second call has no effect.
-    fn give_back(&self, grant: &Grant);
+    fn release_in_background(&self, grant: &Grant);
 
     /// The nodes of a cell, for its administration.
     #[cfg(feature = "admin")]
