@@ -230,7 +230,7 @@ impl Call for AccessRule {
     fn into_request(self) -> Result<Request, Refusal> {
         let mut rights = Vec::with_capacity(self.rights.len());
         for word in &self.rights {
-            rights.push(Right::from_word(word).ok_or_else(|| {
+            rights.push(word.parse::<Right>().map_err(|_| {
                 Refusal::invalid(format!(
                     "\"{word}\" is not a right: use read, acquire, force_release or admin"
                 ))

@@ -93,7 +93,7 @@ impl Wire<String> for Option<Mode> {
         self.map(Mode::as_str).unwrap_or_default().to_owned()
     }
     fn from_wire(wire: String) -> Option<Mode> {
-        Mode::from_word(&wire)
+        wire.parse().ok()
     }
 }
 

@@ -213,7 +213,7 @@ impl AccessVerb {
 }
 
 fn right(word: &str) -> Result<Right, String> {
-    Right::from_word(word).ok_or_else(|| {
+    word.parse().map_err(|_| {
         format!("\"{word}\" is not a right (use {})", Right::ALL.map(Right::as_str).join(", "))
     })
 }

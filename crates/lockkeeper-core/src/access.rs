@@ -44,13 +44,6 @@ impl Right {
         }
     }
 
-    /// The right with this name.
-    pub fn from_word(word: &str) -> Option<Right> {
-        Right::ALL
-            .into_iter()
-            .find(|right| right.as_str() == word || right.as_str().replace('_', "-") == word)
-    }
-
     fn bit(self) -> u8 {
         match self {
             Right::Read => 1,
@@ -58,6 +51,15 @@ impl Right {
             Right::ForceRelease => 4,
             Right::Admin => 8,
         }
+    }
+}
+
+impl FromStr for Right {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Right, UnknownName> {
+        let is = |right: &Right| right.as_str() == name || right.as_str().replace('_', "-") == name;
+        Right::ALL.into_iter().find(is).ok_or(UnknownName)
     }
 }
 

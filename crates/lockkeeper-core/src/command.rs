@@ -432,12 +432,20 @@ impl Mode {
             Mode::Shared => "shared",
         }
     }
+}
 
-    /// The mode with this name.
-    pub fn from_word(word: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
+impl FromStr for Mode {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Mode, UnknownName> {
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == name).ok_or(UnknownName)
     }
 }
+
+/// Error for a text that names no mode, policy or right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown name")]
+pub struct UnknownName;
 
 impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

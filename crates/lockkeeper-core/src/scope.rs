@@ -42,10 +42,13 @@ impl Policy {
             Policy::WoundWait => "wound_wait",
         }
     }
+}
 
-    /// The policy with this name.
-    pub fn from_word(word: &str) -> Option<Policy> {
-        Policy::ALL.into_iter().find(|policy| policy.as_str() == word)
+impl FromStr for Policy {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Policy, UnknownName> {
+        Policy::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or(UnknownName)
     }
 }
 

@@ -176,7 +176,7 @@ fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChang
     Some(match which {
         0 => {
             let request = v1::GrantAccessRequest::decode(bytes).ok()?;
-            let rights = Rights::of(request.rights.iter().filter_map(|word| Right::from_word(word)));
+            let rights = Rights::of(request.rights.iter().filter_map(|word| word.parse().ok()));
             AccessChange::Grant { identity: request.identity.into(), prefix: request.prefix.into(), rights }
         }
         1 => {
