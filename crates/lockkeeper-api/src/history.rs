@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::{Answer, Call, Limit, Request, lock_name};
 use crate::v1;
-use crate::wire::{answers, mirror, words};
+use crate::wire::{answers, mirror, string_enum};
 
 /// The last events of one lock, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub struct LockHistory {
     pub events: Vec<LockEvent>,
 }
 
-words!(
+string_enum!(
     /// What happened to a grant of a lock.
     LockEventKind {
         /// The lock was granted.
@@ -55,7 +55,7 @@ impl From<Freed> for LockEventKind {
     }
 }
 
-words!(
+string_enum!(
     /// What an operator did, or a change of the cell that is recorded like one.
     AuditActKind {
         /// A lock was released by force.

@@ -97,9 +97,9 @@ impl Wire<String> for Option<Mode> {
     }
 }
 
-/// `words!(Name { Variant = "word" })` declares an enum that is a word in JSON and in protobuf messages. A word of a newer
+/// `string_enum!(Name { Variant = "word" })` declares an enum that is a word in JSON and in protobuf messages. A word of a newer
 /// version is kept as `Other`.
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$about:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)* }) => {
         $(#[$about])*
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,7 +151,7 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub(crate) use string_enum;
 
 /// `mirror!(Ours = v1::Theirs { same, fields; ours = theirs })` converts both ways, field by field.
 macro_rules! mirror {
