@@ -124,7 +124,7 @@ impl From<Command> for Request {
 
 /// The permission that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Need<'a> {
+pub enum RequiredRight<'a> {
     /// The caller is authenticated.
     Authenticated,
     /// The caller has any right.
@@ -136,37 +136,37 @@ pub enum Need<'a> {
     /// The right to administer everything.
     Administer,
     /// The caller is the owner of this session.
-    Own(SessionId),
+    OwnSession(SessionId),
     /// The permission that the command needs.
     Command(&'a Command),
 }
 
 impl Request {
     /// The permission that it needs.
-    pub fn needs(&self) -> Need<'_> {
+    pub fn required_right(&self) -> RequiredRight<'_> {
         match self {
-            Request::Command(command) => Need::Command(command),
+            Request::Command(command) => RequiredRight::Command(command),
             Request::OpenSession { .. } | Request::Status | Request::Members | Request::Metrics => {
-                Need::Authenticated
+                RequiredRight::Authenticated
             }
-            Request::KeepAlive(session) => Need::Own(*session),
+            Request::KeepAlive(session) => RequiredRight::OwnSession(*session),
             Request::Lock(name)
             | Request::Token { lock: name, .. }
             | Request::Election(name)
-            | Request::History { lock: name, .. } => Need::Read(name),
-            Request::Value(key) => Need::Read(key),
-            Request::Locks { prefix, .. } => Need::ReadAll(prefix),
+            | Request::History { lock: name, .. } => RequiredRight::Read(name),
+            Request::Value(key) => RequiredRight::Read(key),
+            Request::Locks { prefix, .. } => RequiredRight::ReadAll(prefix),
             Request::Audit { .. } | Request::Top { .. } | Request::Graph(_) | Request::Sessions(_) => {
-                Need::ReadAll("")
+                RequiredRight::ReadAll("")
             }
-            Request::Health => Need::AnyRight,
+            Request::Health => RequiredRight::AnyRight,
             Request::Access
             | Request::ChangeAccess(_)
             | Request::EnableAccess { .. }
             | Request::CreateToken { .. }
             | Request::AddMember { .. }
             | Request::RemoveMember { .. }
-            | Request::Snapshot => Need::Administer,
+            | Request::Snapshot => RequiredRight::Administer,
         }
     }
 }
