@@ -179,7 +179,7 @@ impl Recipe for Consul {
         self.renew_session(session).await
     }
 
-    fn distrust_connection(&self) {
+    fn on_renewal_timeout(&self) {
         self.client.switch_agent(self.client.generation());
     }
 

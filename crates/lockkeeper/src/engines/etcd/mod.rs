@@ -176,7 +176,7 @@ impl Recipe for Etcd {
         self.renew_lease(lease).await
     }
 
-    fn distrust_connection(&self) {
+    fn on_renewal_timeout(&self) {
         self.client.switch_member(self.client.generation());
     }
 

@@ -26,7 +26,7 @@ pub(crate) trait Recipe: Server {
     fn renew(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Called when renewals are not answered: the connection may be dead.
-    fn distrust_connection(&self) {}
+    fn on_renewal_timeout(&self) {}
 
     /// Resolves when the session is or may be gone: then its guards are in jeopardy and it is renewed at once. Never resolves
     /// on servers that do not report this.
