@@ -9,7 +9,7 @@ use crate::admission::{self, Demand, UNCOUNTED};
 use crate::command::{Acquire, Locks, Mode};
 use crate::id::{CellTime, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
-use crate::scope::Extra;
+use crate::scope::OptionalAttributes;
 
 /// A lock that is held, waited for or closed, or was so recently.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,5 +156,5 @@ pub(crate) struct Held {
     pub(crate) since: CellTime,
     pub(crate) lock_delay_ms: u64,
     pub(crate) request: Option<RequestId>,
-    pub(crate) extra: Option<Arc<Extra>>,
+    pub(crate) extra: Option<Arc<OptionalAttributes>>,
 }

@@ -54,21 +54,21 @@ impl FromStr for Policy {
 
 /// Optional attributes of grants and waits. Most have none, which costs no memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Extra {
+pub(crate) struct OptionalAttributes {
     pub(crate) scope: Option<ScopeNo>,
     /// The value of a candidate or leader of an election.
     pub(crate) value: Option<SmolStr>,
     pub(crate) policy: Policy,
 }
 
-impl Extra {
-    pub(crate) fn shared(self) -> Option<Arc<Extra>> {
-        (self != Extra::default()).then(|| Arc::new(self))
+impl OptionalAttributes {
+    pub(crate) fn shared(self) -> Option<Arc<OptionalAttributes>> {
+        (self != OptionalAttributes::default()).then(|| Arc::new(self))
     }
 }
 
 /// The scope of a grant or a wait.
-pub(crate) fn scope_of(extra: Option<&Arc<Extra>>) -> Option<ScopeNo> {
+pub(crate) fn scope_of(extra: Option<&Arc<OptionalAttributes>>) -> Option<ScopeNo> {
     extra.and_then(|extra| extra.scope)
 }
 
@@ -159,7 +159,7 @@ impl Scopes {
         }
     }
 
-    pub(crate) fn note_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+    pub(crate) fn note_wait(&mut self, extra: &OptionalAttributes, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
         self.waits.insert((scope, ticket));
         if let Some(owner) = self.all.get_mut(&scope) {
@@ -175,7 +175,7 @@ impl Scopes {
         }
     }
 
-    pub(crate) fn forget_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+    pub(crate) fn forget_wait(&mut self, extra: &OptionalAttributes, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
         if self.waits.remove(&(scope, ticket)).is_some()
             && let Some(owner) = self.all.get_mut(&scope)

@@ -20,7 +20,7 @@ use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
 use crate::quota::Quota;
 use crate::refusal::Refusal;
-use crate::scope::{Extra, Scope, ScopeNo};
+use crate::scope::{OptionalAttributes, Scope, ScopeNo};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
 
@@ -148,7 +148,7 @@ impl<T: Weigh> Weigh for Option<T> {
     }
 }
 
-impl Weigh for Arc<Extra> {
+impl Weigh for Arc<OptionalAttributes> {
     fn weigh(&self) -> u64 {
         self.value.weigh()
     }
