@@ -91,14 +91,14 @@ impl History {
         self.recent.bytes()
             + self.rings.bytes()
             + self.acts_bytes
-            + self.leaving.bytes()
+            + self.owners_of_ended_sessions.bytes()
             + self.leaders_bytes()
     }
 
     fn count_bytes(&self) -> u64 {
         let recent: u64 = self.recent.iter().map(Weigh::weigh).sum();
         let acts: u64 = self.acts.iter().map(Weigh::weigh).sum();
-        recent + self.rings.count_bytes() + acts + self.leaving.count_bytes() + self.leaders_bytes()
+        recent + self.rings.count_bytes() + acts + self.owners_of_ended_sessions.count_bytes() + self.leaders_bytes()
     }
 
     fn leaders_bytes(&self) -> u64 {
