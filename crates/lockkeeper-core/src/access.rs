@@ -10,7 +10,7 @@ use crate::limits;
 use crate::quota::{Counting, Quota, Usage};
 use crate::reads;
 use crate::refusal::Refusal;
-use crate::weighed::WeighedMap;
+use crate::sized_map::SizedMap;
 
 /// Wildcard: every identity in a rule; every namespace or identity without a quota of its own in a quota.
 pub const EVERYBODY: &str = "*";
@@ -180,10 +180,10 @@ pub enum AccessChange {
 pub struct Access {
     // Invariant: true once there has been a rule or a token, and never false again: without rules nothing is allowed.
     pub(crate) enabled: bool,
-    pub(crate) rules: WeighedMap<(SmolStr, SmolStr), Rights>,
-    pub(crate) tokens: WeighedMap<SmolStr, AccessToken>,
-    pub(crate) quotas: WeighedMap<SmolStr, Quota>,
-    pub(crate) session_quotas: WeighedMap<SmolStr, u32>,
+    pub(crate) rules: SizedMap<(SmolStr, SmolStr), Rights>,
+    pub(crate) tokens: SizedMap<SmolStr, AccessToken>,
+    pub(crate) quotas: SizedMap<SmolStr, Quota>,
+    pub(crate) session_quotas: SizedMap<SmolStr, u32>,
     // Invariant: the usage of each namespace, as far as it has been counted (see `counting`), while there are quotas;
     // empty otherwise. Recounted after a restore.
     pub(crate) usage: OrdMap<SmolStr, Usage>,

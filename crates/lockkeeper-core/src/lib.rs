@@ -55,7 +55,7 @@ pub mod top;
 pub mod value;
 pub mod version;
 pub mod view;
-mod weighed;
+mod sized_map;
 mod work;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};

@@ -11,7 +11,7 @@ use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::WeighedMap;
+use crate::sized_map::SizedMap;
 
 /// The number of a scope. Lower is older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub(crate) struct Scope {
 /// All scopes, with indexes of what they hold and wait for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Scopes {
-    pub(crate) all: WeighedMap<ScopeNo, Scope>,
+    pub(crate) all: SizedMap<ScopeNo, Scope>,
     pub(crate) names: OrdMap<(SessionId, SmolStr), ScopeNo>,
     pub(crate) next: u64,
     /// Scopes that neither hold nor wait, longest idle first. Kept so that a scope that died can retry with its age.

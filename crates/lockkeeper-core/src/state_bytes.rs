@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::{RECORD, Weigh};
+use crate::sized_map::{RECORD, LogicalBytes};
 
 impl LockTable {
     /// The size of the table in logical bytes.
@@ -78,11 +78,11 @@ impl LockTable {
 /// Upper bound on the growth by a request: its locks, its grant or place in the queue, its scope and its remembered
 /// answer.
 pub(crate) fn growth(request: &Acquire) -> u64 {
-    let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.weigh()).sum::<u64>();
+    let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.logical_bytes()).sum::<u64>();
     3 * names(&request.locks)
-        + 2 * request.request.weigh()
-        + request.scope.weigh()
-        + request.value.weigh()
+        + 2 * request.request.logical_bytes()
+        + request.scope.logical_bytes()
+        + request.value.logical_bytes()
         + 3 * RECORD
 }
 
@@ -96,8 +96,8 @@ impl History {
     }
 
     fn count_bytes(&self) -> u64 {
-        let recent: u64 = self.recent.iter().map(Weigh::weigh).sum();
-        let acts: u64 = self.acts.iter().map(Weigh::weigh).sum();
+        let recent: u64 = self.recent.iter().map(LogicalBytes::logical_bytes).sum();
+        let acts: u64 = self.acts.iter().map(LogicalBytes::logical_bytes).sum();
         recent + self.rings.count_bytes() + acts + self.owners_of_ended_sessions.count_bytes() + self.leaders_bytes()
     }
 

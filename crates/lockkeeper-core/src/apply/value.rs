@@ -14,7 +14,7 @@ use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::value::StoredValue;
-use crate::weighed::RECORD;
+use crate::sized_map::RECORD;
 
 impl LockTable {
     pub(crate) fn put_value(

@@ -27,7 +27,7 @@ use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
 use crate::reads;
-use crate::weighed::{Weigh, WeighedMap};
+use crate::sized_map::{LogicalBytes, SizedMap};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;
@@ -200,7 +200,7 @@ pub(crate) struct History {
     acts_next: u64,
     pub(crate) leaders: Vector<Leader>,
     /// The owners of ended sessions whose grants are not all freed yet.
-    pub(crate) owners_of_ended_sessions: WeighedMap<SessionId, SmolStr>,
+    pub(crate) owners_of_ended_sessions: SizedMap<SessionId, SmolStr>,
     /// Ended sessions whose last grant was freed in this entry; empty between entries.
     pub(crate) cleared: Vec<SessionId>,
 }
@@ -245,12 +245,12 @@ impl History {
         if self.acts.len() > ACTS_MAX
             && let Some(oldest) = self.acts.pop_front()
         {
-            self.acts_bytes -= oldest.weigh();
+            self.acts_bytes -= oldest.logical_bytes();
         }
     }
 
     fn add_action(&mut self, act: OperatorAction) {
-        self.acts_bytes += act.weigh();
+        self.acts_bytes += act.logical_bytes();
         self.acts.push_back(act);
     }
 
