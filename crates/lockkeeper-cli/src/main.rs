@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         return ExitCode::from(run::sentinel::watch_over(&words[2..]));
     }
     if words.get(1).is_some_and(|word| word == child::VERB) {
-        return ExitCode::from(child::become_command(&words[2..]));
+        return ExitCode::from(child::exec_command(&words[2..]));
     }
     let json = arguments::requests_json(&words);
     let command = settings::with_variables(Arguments::command());
