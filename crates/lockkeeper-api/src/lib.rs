@@ -30,7 +30,9 @@ pub use answer::ReplyShape;
 pub use code::{Code, GrpcStatus, UnknownCode};
 pub use error::{Error, ErrorBody, metadata};
 pub use operation::Operation;
-pub use request::{Answer, Call, Done, Limit, Request, RequiredRight, WrongAnswer, election_lock, session_id};
+pub use request::{
+    Answer, Call, Done, Limit, Request, RequiredRight, WrongAnswer, election_lock, session_id,
+};
 
 /// Messages and services for clients.
 #[allow(missing_docs, clippy::all)]

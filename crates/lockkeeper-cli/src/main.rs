@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod access;
+mod arguments;
 mod bench;
 mod child;
 mod client;

@@ -1,16 +1,19 @@
 //! Access control: rules by identity and name prefix, hashes of access tokens, and quotas. Part of the replicated table,
 //! so all nodes decide alike. The decisions are pure.
 
+use std::str::FromStr;
+
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::command::UnknownName;
 use crate::id::CellTime;
 use crate::limits;
 use crate::quota::{Counting, Quota, Usage};
 use crate::reads;
 use crate::refusal::Refusal;
-use crate::sized_map::SizedMap;
+use crate::weighed::SizedMap;
 
 /// Wildcard: every identity in a rule; every namespace or identity without a quota of its own in a quota.
 pub const EVERYBODY: &str = "*";

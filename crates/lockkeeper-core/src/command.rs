@@ -1,6 +1,7 @@
 //! Commands to the lock table. Commands are data: they are written to the log, and every node applies the same ones in
 //! the same order.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

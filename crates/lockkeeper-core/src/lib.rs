@@ -55,11 +55,11 @@ pub mod top;
 pub mod value;
 pub mod version;
 pub mod view;
-mod sized_map;
+mod weighed;
 mod work;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
-pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
+pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, UnknownName, Wait, Waiting};
 pub use deadlock::CycleStep;
 pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
 pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};

@@ -5,7 +5,7 @@ use crate::effect::{Answer, Reply};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::sized_map::{RECORD, LogicalBytes};
+use crate::weighed::{LogicalBytes, RECORD};
 use smol_str::SmolStr;
 
 /// Expired limiters that are removed with each take.

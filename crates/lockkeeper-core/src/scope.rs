@@ -1,17 +1,19 @@
 //! Scopes. A scope is one line of work that may hold several locks and wait for more: the unit of deadlock detection. Its
 //! age is that of its first acquire.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::command::UnknownName;
 use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::sized_map::SizedMap;
+use crate::weighed::SizedMap;
 
 /// The number of a scope. Lower is older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::sized_map::{RECORD, LogicalBytes};
+use crate::weighed::{LogicalBytes, RECORD};
 
 impl LockTable {
     /// The size of the table in logical bytes.
@@ -78,7 +78,8 @@ impl LockTable {
 /// Upper bound on the growth by a request: its locks, its grant or place in the queue, its scope and its remembered
 /// answer.
 pub(crate) fn growth(request: &Acquire) -> u64 {
-    let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.logical_bytes()).sum::<u64>();
+    let names =
+        |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.logical_bytes()).sum::<u64>();
     3 * names(&request.locks)
         + 2 * request.request.logical_bytes()
         + request.scope.logical_bytes()
@@ -98,7 +99,11 @@ impl History {
     fn count_bytes(&self) -> u64 {
         let recent: u64 = self.recent.iter().map(LogicalBytes::logical_bytes).sum();
         let acts: u64 = self.acts.iter().map(LogicalBytes::logical_bytes).sum();
-        recent + self.rings.count_bytes() + acts + self.owners_of_ended_sessions.count_bytes() + self.leaders_bytes()
+        recent
+            + self.rings.count_bytes()
+            + acts
+            + self.owners_of_ended_sessions.count_bytes()
+            + self.leaders_bytes()
     }
 
     fn leaders_bytes(&self) -> u64 {

@@ -20,7 +20,7 @@ use crate::session::{Remembered, Session};
 use crate::table_hash::Cursor;
 use crate::value::StoredValue;
 use crate::version::{CellVersion, check_supported};
-use crate::sized_map::SizedMap;
+use crate::weighed::SizedMap;
 use crate::work::{Backlog, Work};
 
 /// The whole state of a cell. Cloning is cheap: copies share their content until one of them changes, so a snapshot can

@@ -70,9 +70,8 @@ impl BareEtcd {
             return Ok(EtcdKey(key));
         }
         loop {
-            let before: wire::RangeResponse = self
-                .call("/etcdserverpb.KV/Range", last_created_before(&prefix, mine))
-                .await?;
+            let before: wire::RangeResponse =
+                self.call("/etcdserverpb.KV/Range", last_created_before(&prefix, mine)).await?;
             let Some(predecessor) = before.kvs.into_iter().next() else { return Ok(EtcdKey(key)) };
             let from = before.header.map_or(0, |header| header.revision) + 1;
             self.until_deleted(predecessor.key, from).await?;

@@ -188,12 +188,16 @@ fn workflows_call_scripts_that_exist() {
 
 #[test]
 fn ci_checks_the_oldest_supported_rust() {
-    assert!(read(".github/workflows/ci.yml").contains("run: scripts/minimum-rust\n"), "CI does not call the script");
+    assert!(
+        read(".github/workflows/ci.yml").contains("run: scripts/minimum-rust\n"),
+        "CI does not call the script"
+    );
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
     // The script must read the version where cargo does. Only that line is run, not the check.
     let script = read("scripts/minimum-rust");
-    let assignment = script.lines().find(|line| line.starts_with("version=")).expect("the script sets no version");
+    let assignment =
+        script.lines().find(|line| line.starts_with("version=")).expect("the script sets no version");
     assert!(assignment.contains("rust-version"), "{assignment}");
     assert!(script.contains(r#"cargo "+$version" check"#), "the script does not check with that version");
     let print = format!("{assignment}; echo \"$version\"");

@@ -66,7 +66,8 @@ impl LockTable {
             self.apply_age_policy(request, scope, demand)?;
             (demand, blocked) = self.check_availability(request)?;
         }
-        let extra = OptionalAttributes { scope, value: request.value.clone(), policy: request.policy }.shared();
+        let extra =
+            OptionalAttributes { scope, value: request.value.clone(), policy: request.policy }.shared();
         if self.locks.len() - self.free.len() + request.locks.as_slice().len() > bounds().locks {
             return Err(Refusal::limit(format!(
                 "the cell has {} locks in use, its limit: try again when some are free",

@@ -10,7 +10,7 @@ use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::table::LockTable;
-use crate::sized_map::{RECORD, LogicalBytes};
+use crate::weighed::{LogicalBytes, RECORD};
 use crate::work::LOCK_STEPS;
 
 impl LockTable {

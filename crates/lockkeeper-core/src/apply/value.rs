@@ -14,7 +14,7 @@ use crate::quota::Counted;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
 use crate::value::StoredValue;
-use crate::sized_map::RECORD;
+use crate::weighed::RECORD;
 
 impl LockTable {
     pub(crate) fn put_value(

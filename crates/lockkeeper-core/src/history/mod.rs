@@ -27,7 +27,7 @@ use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
 use crate::reads;
-use crate::sized_map::{LogicalBytes, SizedMap};
+use crate::weighed::{LogicalBytes, SizedMap};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;

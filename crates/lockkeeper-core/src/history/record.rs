@@ -54,7 +54,11 @@ impl LockTable {
             }
             (Command::AuditNote { by, text }, Ok(_)) => {
                 let text = self.note_text(text);
-                self.history.record_action(self.now, Some(self.utc_ms), ActionKind::Note { by: by.clone(), text });
+                self.history.record_action(
+                    self.now,
+                    Some(self.utc_ms),
+                    ActionKind::Note { by: by.clone(), text },
+                );
             }
             (Command::RaiseCellVersion { to }, Ok(_)) => {
                 let text = format_smolstr!("the cell version is now {to}");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EVENTS_MAX, EVENTS_PER_LOCK_MAX, LockEvent};
 use crate::id::LockName;
-use crate::sized_map::LogicalBytes;
+use crate::weighed::LogicalBytes;
 
 /// The last events of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,10 @@
 //!
 //! Public for the benchmarks, through the hidden module `protocols`.
 #![allow(missing_docs, reason = "defined by etcd")]
-#![cfg_attr(not(feature = "_protocols"), allow(unreachable_pub, reason = "public with the feature _protocols"))]
+#![cfg_attr(
+    not(feature = "_protocols"),
+    allow(unreachable_pub, reason = "public with the feature _protocols")
+)]
 
 use prost::{Enumeration, Message, Oneof};
 

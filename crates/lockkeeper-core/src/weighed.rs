@@ -158,7 +158,8 @@ impl LogicalBytes for Locks {
     fn logical_bytes(&self) -> u64 {
         // Each further lock has a record of its own in the indexes.
         let names = self.as_slice();
-        names.iter().map(LogicalBytes::logical_bytes).sum::<u64>() + (names.len() as u64).saturating_sub(1) * RECORD
+        names.iter().map(LogicalBytes::logical_bytes).sum::<u64>()
+            + (names.len() as u64).saturating_sub(1) * RECORD
     }
 }
 
@@ -220,7 +221,9 @@ impl LogicalBytes for LockEvent {
 impl LogicalBytes for OperatorAction {
     fn logical_bytes(&self) -> u64 {
         let texts = match &self.kind {
-            ActionKind::ForceRelease { by, lock, reason, .. } => by.logical_bytes() + lock.logical_bytes() + reason.logical_bytes(),
+            ActionKind::ForceRelease { by, lock, reason, .. } => {
+                by.logical_bytes() + lock.logical_bytes() + reason.logical_bytes()
+            }
             ActionKind::Members { members } => members.logical_bytes(),
             ActionKind::Access { by, change } => by.logical_bytes() + change.logical_bytes(),
             ActionKind::Note { by, text } => by.logical_bytes() + text.logical_bytes(),
