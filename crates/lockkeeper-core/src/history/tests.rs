@@ -225,7 +225,7 @@ fn busy_locks_do_not_evict_quiet_ones_and_losses_are_always_kept() {
 }
 
 #[test]
-fn wait_graph_shows_rings_and_chains() {
+fn wait_graph_shows_cycles_and_chains() {
     let mut table = table();
     let more: Vec<SessionId> = (1..5).map(|number| SessionId(number << 96)).collect();
     apply(
@@ -241,7 +241,7 @@ fn wait_graph_shows_rings_and_chains() {
     );
     apply(&mut table, vec![acquire(ANNA, "a", Wait::No), acquire(BERT, "b", Wait::No)]);
     apply(&mut table, vec![acquire(ANNA, "b", Wait::Forever)]);
-    assert_eq!(table.wait_graph(None, CellTime(0)).rings, 0);
+    assert_eq!(table.wait_graph(None, CellTime(0)).cycles, 0);
     apply(&mut table, vec![acquire(BERT, "a", Wait::Forever)]);
     // A chain of its own: 1 <- 2 <- 3 <- 4.
     for pair in more.windows(2) {
@@ -249,15 +249,15 @@ fn wait_graph_shows_rings_and_chains() {
         apply(&mut table, vec![acquire(pair[0], &lock, Wait::No), acquire(pair[1], &lock, Wait::Forever)]);
     }
     let graph = table.wait_graph(None, CellTime(0));
-    assert_eq!((graph.points.len(), graph.arrows.len(), graph.rings), (6, 5, 1));
+    assert_eq!((graph.nodes.len(), graph.edges.len(), graph.cycles), (6, 5, 1));
     let in_ring: Vec<&str> =
-        graph.points.iter().filter(|point| point.ring == 1).map(|point| point.owner.as_str()).collect();
+        graph.nodes.iter().filter(|node| node.cycle == 1).map(|node| node.owner.as_str()).collect();
     assert_eq!(in_ring, ["anna", "bert"]);
-    let chain: Vec<u32> = graph.longest_chain.iter().map(|&at| graph.points[at].session.0).collect();
+    let chain: Vec<u32> = graph.longest_chain.iter().map(|&at| graph.nodes[at].session.0).collect();
     assert_eq!(chain, [4, 3, 2, 1]);
     let only = table.wait_graph(Some(&"00000003".into()), CellTime(0));
     assert_eq!(only.longest_chain.len(), 4, "what the holder waits for is part of it");
-    assert_eq!(only.rings, 0);
+    assert_eq!(only.cycles, 0);
 }
 
 #[test]
