@@ -25,7 +25,7 @@ pub const ELECTION_PREFIX: &str = "election/";
 pub enum Right {
     /// Look at locks, values and their history.
     Read,
-    /// Take locks, stand for election, write values, take rates. Includes `Read`.
+    /// Acquire locks, campaign, write values, take rate-limiter permits. Includes `Read`.
     Acquire,
     /// Free a lock whoever holds it. Includes `Read`.
     ForceRelease,

@@ -52,7 +52,7 @@ impl LockTable {
         self.state_bytes() >= self.state_bytes_max()
     }
 
-    /// Checks that the table may grow by so many bytes.
+    /// Checks that the table has room for `more` bytes.
     pub(crate) fn check_state_bytes(&self, more: u64) -> Result<(), Refusal> {
         let (used, max) = (self.state_bytes(), self.state_bytes_max());
         match used.saturating_add(more) <= max {
