@@ -267,7 +267,7 @@ impl LeaderChange {
 pub struct GetHistory {
     /// The lock.
     pub name: String,
-    /// Most events; all (up to 32) if absent or 0.
+    /// Maximum number of events; all (up to 32) if absent or 0.
     #[serde(default)]
     pub limit: Limit,
 }
@@ -294,7 +294,7 @@ impl TryFrom<v1::GetHistoryRequest> for Request {
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetAudit {
-    /// Most actions; 100 if absent or 0.
+    /// Maximum number of actions; 100 if absent or 0.
     pub limit: Limit,
 }
 

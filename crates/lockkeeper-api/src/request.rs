@@ -43,7 +43,7 @@ pub enum Request {
         prefix: String,
         /// The last name of the previous page.
         after: String,
-        /// Most locks in the page; 0 for the default.
+        /// Maximum number of locks in the page; 0 for the default.
         limit: usize,
     },
     /// Whether a token still holds its lock.
@@ -61,17 +61,17 @@ pub enum Request {
     History {
         /// The lock.
         lock: LockName,
-        /// Most events; 0 for all.
+        /// Maximum number of events; 0 for all.
         limit: usize,
     },
     /// The actions of operators and the leaders of the cell.
     Audit {
-        /// Most actions; 0 for the default.
+        /// Maximum number of actions; 0 for the default.
         limit: usize,
     },
     /// The most contended locks, those held the longest, and the statistics of the last hour.
     Top {
-        /// Most locks in each list; 0 for the default.
+        /// Maximum number of locks in each list; 0 for the default.
         limit: usize,
     },
     /// The wait graph of one lock or of the whole cell.

@@ -24,7 +24,7 @@ use tower_service::Service;
 use crate::clock::Moment;
 use crate::error::Error;
 
-/// The most redirects to another leader that a call follows.
+/// Maximum number of redirects to another leader that a call follows.
 const REDIRECTS_MAX: usize = 10;
 /// The pause after no node could answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -21,15 +21,15 @@ use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
 use crate::options::Options;
 
-/// The most operations in one frame.
+/// Maximum number of operations in one frame.
 const FRAME_OPERATIONS_MAX: usize = 1_024;
-/// The most bytes of values in one frame: nodes accept frames of 4 MiB.
+/// Maximum number of bytes of values in one frame: nodes accept frames of 4 MiB.
 const FRAME_VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most operations queued for the next frames; above it, requests stay in their channel and callers wait.
+/// Maximum number of operations queued for the next frames; above it, requests stay in their channel and callers wait.
 const OUTGOING_MAX: usize = 8 * FRAME_OPERATIONS_MAX;
-/// The most pending work while there is no link.
+/// Maximum number of pending work while there is no link.
 const DETACHED_WORK_MAX: usize = 200_000;
-/// The most requests that are received at once.
+/// Maximum number of requests that are received at once.
 const TAKEN_MAX: usize = 1_024;
 
 /// An event of the connection.
