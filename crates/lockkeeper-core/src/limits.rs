@@ -33,8 +33,8 @@ pub const LOCKS_MAX: usize = 10_000_000;
 pub const GRANTS_PER_SESSION_MAX: u32 = 2_000_000;
 /// Maximum number of requests of one session that can wait.
 pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
-/// Maximum number of requests that can wait for one lock. One release can admit all of them at once (readers), and that entry must
-/// stay short.
+/// Maximum number of requests that can wait for one lock. One release can admit all of them at once (readers), and that
+/// entry must stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
 /// Maximum number of locks that one scope can hold: an older scope may have to take them all in one entry.
 pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
@@ -42,8 +42,8 @@ pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
 pub const WAITS_PER_SCOPE_MAX: u32 = 256;
 /// Maximum number of idle scopes whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
-/// Maximum number of waiters among which a hand-over searches for a candidate by its owner. A candidate with a value is found at any
-/// place.
+/// Maximum number of waiters among which a hand-over searches for a candidate by its owner. A candidate with a value is
+/// found at any place.
 pub const CANDIDATES_EXAMINED_MAX: usize = 256;
 /// Longest value of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 4 * 1024;
@@ -99,7 +99,7 @@ pub const RULES_MAX: usize = 10_000;
 pub const RULES_PER_IDENTITY_MAX: usize = 256;
 /// Maximum number of access tokens.
 pub const TOKENS_MAX: usize = 100_000;
-/// Maximum number of namespaces, and most identities, with quotas of their own.
+/// Maximum number of namespaces, and of identities, with quotas of their own.
 pub const QUOTAS_MAX: usize = 10_000;
 
 /// Checks every length in a command. The node checks before it queues the command, so that nothing oversized reaches the

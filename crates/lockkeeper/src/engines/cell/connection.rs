@@ -23,11 +23,11 @@ use crate::options::Options;
 
 /// Maximum number of operations in one frame.
 const FRAME_OPERATIONS_MAX: usize = 1_024;
-/// Maximum number of bytes of values in one frame: nodes accept frames of 4 MiB.
+/// Maximum size of the values in one frame, in bytes: nodes accept frames of 4 MiB.
 const FRAME_VALUE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of operations queued for the next frames; above it, requests stay in their channel and callers wait.
 const OUTGOING_MAX: usize = 8 * FRAME_OPERATIONS_MAX;
-/// Maximum number of pending work while there is no link.
+/// Maximum number of pending requests while there is no link.
 const DETACHED_WORK_MAX: usize = 200_000;
 /// Maximum number of requests that are received at once.
 const TAKEN_MAX: usize = 1_024;
