@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_newer_version_is_kept() {
+    fn word_of_a_newer_version_is_kept() {
         assert_eq!(LockEventKind::from("archived").as_str(), "archived");
     }
 }

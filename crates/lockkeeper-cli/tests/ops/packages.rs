@@ -173,7 +173,7 @@ fn workflows_call_scripts_that_exist() {
         let path = entry.unwrap().path();
         let workflow = crate::deploy::yaml(path.strip_prefix(root()).unwrap().to_str().unwrap()).remove(0);
         for (job, steps) in workflow["jobs"].as_object().unwrap() {
-            assert!(steps["timeout-minutes"].is_u64(), "{job} of {} may run for ever", path.display());
+            assert!(steps["timeout-minutes"].is_u64(), "{job} of {} may run forever", path.display());
             for step in steps["steps"].as_array().unwrap().iter().filter_map(|step| step["run"].as_str()) {
                 let is_script = |word: &&str| *word == "./test" || word.starts_with("scripts/");
                 called.extend(step.split_whitespace().filter(is_script).map(str::to_owned));
