@@ -243,8 +243,7 @@ fn longest_chain(successors: &[Vec<usize>], in_cycle: &[bool]) -> Vec<usize> {
             path.pop();
         }
     }
-    let first =
-        (0..successors.len()).filter_map(|node| Some((best[node]?.0, std::cmp::Reverse(node)))).max();
+    let first = (0..successors.len()).filter_map(|node| Some((best[node]?.0, std::cmp::Reverse(node)))).max();
     let mut chain = Vec::new();
     let mut at = first.map(|(_, std::cmp::Reverse(node))| node);
     while let Some(node) = at {
