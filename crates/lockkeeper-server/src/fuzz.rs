@@ -172,7 +172,7 @@ pub fn access(data: &[u8]) {
 }
 
 fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChange> {
-    use lockkeeper_core::{AccessChange, Quota, Right, Rights};
+    use lockkeeper_core::{AccessChange, Quota, Rights};
     Some(match which {
         0 => {
             let request = v1::GrantAccessRequest::decode(bytes).ok()?;

@@ -263,11 +263,11 @@ impl Connection {
 
     fn on_background_releases(&mut self) {
         let now = Moment::now();
-        let mut given_back = std::mem::take(&mut self.released);
-        for number in given_back.drain(..) {
+        let mut released = std::mem::take(&mut self.released);
+        for number in released.drain(..) {
             self.release_in_background(number, now);
         }
-        self.released = given_back;
+        self.released = released;
     }
 
     pub(super) fn next_number(&self) -> u64 {
