@@ -97,8 +97,8 @@ impl Wire<String> for Option<Mode> {
     }
 }
 
-/// `string_enum!(Name { Variant = "word" })` declares an enum that is a word in JSON and in protobuf messages. A word of a newer
-/// version is kept as `Other`.
+/// `string_enum!(Name { Variant = "word" })` declares an enum that is a string in JSON and in protobuf messages. A string of
+/// a newer version is kept as `Other`.
 macro_rules! string_enum {
     ($(#[$about:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)* }) => {
         $(#[$about])*

@@ -128,8 +128,7 @@ pub(crate) static POSTGRES: EngineInfo = EngineInfo {
 /// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// An engine, which decides who holds a lock. All operations except acquire, release, background release, close and events have a default
-/// for engines that do not support them.
+/// An engine, which decides who holds a lock. Operations that not every engine supports have a default, which refuses them.
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
@@ -139,7 +138,8 @@ pub(crate) trait Engine: Send + Sync + 'static {
     /// Acquires locks. Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>>;
 
-    /// Releases a grant. Dropping the future does not: the guard then calls [`release_in_background`](Engine::release_in_background).
+    /// Releases a grant. Dropping the future does not: the guard then calls
+    /// [`release_in_background`](Engine::release_in_background).
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
 
     /// Releases a grant in the background; never blocks. A second call has no effect.

@@ -1,5 +1,5 @@
-//! The protocols of other servers, for the bare recipes and clients that `lockkeeper bench` and the lab measure. Not part of the
-//! public API: it changes without notice.
+//! The protocols of other servers, for the bare recipes and clients that `lockkeeper bench` and the lab measure. Not part
+//! of the public API: it changes without notice.
 
 pub mod resp;
 
