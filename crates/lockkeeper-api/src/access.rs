@@ -64,17 +64,17 @@ pub struct Quota {
     pub namespace: Option<String>,
     /// The identity; `*` for each without a quota of its own.
     pub identity: Option<String>,
-    /// Most locks.
+    /// Maximum number of locks.
     pub locks: Option<u64>,
-    /// Most waiting requests.
+    /// Maximum number of waiting requests.
     pub waiters: Option<u64>,
-    /// Most values.
+    /// Maximum number of values.
     pub values: Option<u64>,
-    /// Most requests per second.
+    /// Maximum number of requests per second.
     pub requests_per_s: Option<u32>,
-    /// Most sessions of the identity.
+    /// Maximum number of sessions of the identity.
     pub sessions: Option<u32>,
-    /// Most logical bytes of state of the whole cell.
+    /// Maximum number of logical bytes of state of the whole cell.
     pub state_bytes: Option<u64>,
     /// Locks in use.
     pub locks_used: u64,
@@ -230,7 +230,7 @@ impl Call for AccessRule {
     fn into_request(self) -> Result<Request, Refusal> {
         let mut rights = Vec::with_capacity(self.rights.len());
         for word in &self.rights {
-            rights.push(Right::from_word(word).ok_or_else(|| {
+            rights.push(word.parse::<Right>().map_err(|_| {
                 Refusal::invalid(format!(
                     "\"{word}\" is not a right: use read, acquire, force_release or admin"
                 ))
@@ -342,15 +342,15 @@ pub struct SetQuota {
     pub namespace: Option<String>,
     /// Instead of a namespace: an identity; `*` for each without a quota of its own.
     pub identity: Option<String>,
-    /// Most locks.
+    /// Maximum number of locks.
     pub locks: Option<u64>,
-    /// Most waiting requests.
+    /// Maximum number of waiting requests.
     pub waiters: Option<u64>,
-    /// Most values.
+    /// Maximum number of values.
     pub values: Option<u64>,
-    /// Most requests per second.
+    /// Maximum number of requests per second.
     pub requests_per_s: Option<u32>,
-    /// Most sessions of the identity.
+    /// Maximum number of sessions of the identity.
     pub sessions: Option<u32>,
     /// Instead of both: most logical bytes of state of the whole cell; 0 for the default.
     pub state_bytes: Option<u64>,

@@ -323,7 +323,7 @@ fn default_permits(mode: Option<Mode>, permits: Option<u32>, capacity: Option<u3
 fn policy(word: &str) -> Result<Policy, Refusal> {
     match word {
         "" => Ok(Policy::Detect),
-        word => Policy::from_word(word).ok_or_else(|| {
+        word => word.parse().map_err(|_| {
             Refusal::invalid(format!("\"{word}\" is not a policy: use detect, wait_die or wound_wait"))
         }),
     }

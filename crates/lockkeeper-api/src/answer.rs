@@ -23,7 +23,7 @@ impl TryFrom<Answer> for Kind {
             Answer::Lock(lock) => Kind::Lock(lock.into()),
             Answer::Locks(locks) => Kind::Locks(locks.into()),
             Answer::Token(check) => Kind::CheckToken(check.into()),
-            Answer::Value(value) => Kind::Value(value),
+            Answer::Value(value) => Kind::Value(value.into()),
             Answer::Election(election) => Kind::Election(election.into()),
             Answer::History(history) => Kind::History(history.into()),
             Answer::Audit(audit) => Kind::Audit(audit.into()),

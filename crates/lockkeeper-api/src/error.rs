@@ -3,8 +3,22 @@
 use lockkeeper_core::{CycleStep, Refusal};
 use serde::Serialize;
 
-use crate::code::Code;
+use crate::code::{Code, UnknownCode};
 use crate::v1;
+
+/// The keys of the gRPC metadata that carry an error.
+pub mod metadata {
+    /// The code of the contract.
+    pub const CODE: &str = "lockkeeper-code";
+    /// With `not_leader`: the leader's address, if it is known.
+    pub const LEADER: &str = "lockkeeper-leader";
+    /// With `stale_token`: the last token granted.
+    pub const LAST_TOKEN: &str = "lockkeeper-last-token";
+    /// With `version_mismatch`: the current version; absent if there is no such value.
+    pub const VERSION: &str = "lockkeeper-version";
+    /// With `limit`, when the node is overloaded: when to retry, in milliseconds.
+    pub const RETRY_AFTER_MS: &str = "lockkeeper-retry-after-ms";
+}
 
 /// The error of a refused request. Each detail is present only with the codes that it belongs to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -121,5 +135,58 @@ impl From<Error> for v1::Error {
             cycle: error.cycle.unwrap_or_default().into_iter().map(step).collect(),
             retry_after_ms: error.retry_after_ms.unwrap_or_default(),
         }
+    }
+}
+
+impl TryFrom<v1::Error> for Error {
+    type Error = UnknownCode;
+
+    fn try_from(error: v1::Error) -> Result<Error, UnknownCode> {
+        let code: Code = error.code.parse()?;
+        let step = |step: v1::CycleStep| CycleStep {
+            scope: step.scope.into(),
+            owner: step.owner.into(),
+            lock: step.lock.into(),
+        };
+        let leader = (!error.leader.is_empty()).then_some(error.leader);
+        let cycle = error.cycle.into_iter().map(step).collect();
+        Ok(Error {
+            code,
+            message: error.message,
+            // A message on a stream answers an operation, which names its lock.
+            lock: None,
+            last_token: (code == Code::StaleToken).then_some(error.last_token),
+            version: (code == Code::VersionMismatch).then_some(error.version),
+            leader: (code == Code::NotLeader).then_some(leader),
+            cycle: (code == Code::Deadlock).then_some(cycle),
+            may_have_happened: (code == Code::Unavailable).then_some(error.may_have_happened),
+            retry_after_ms: (error.retry_after_ms > 0).then_some(error.retry_after_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_detail_survives_the_message_on_a_stream() {
+        let details = [
+            Error { last_token: Some(7), ..Error::new(Code::StaleToken, "stale") },
+            Error { version: Some(0), ..Error::new(Code::VersionMismatch, "other version") },
+            Error { leader: Some(Some("b:7420".to_owned())), ..Error::new(Code::NotLeader, "not here") },
+            Error { leader: Some(None), ..Error::new(Code::NotLeader, "not here") },
+            Error { may_have_happened: Some(true), ..Error::new(Code::Unavailable, "no majority") },
+            Error { retry_after_ms: Some(20), ..Error::new(Code::Limit, "overloaded") },
+            Error {
+                cycle: Some(vec![CycleStep { scope: "a".into(), owner: "b".into(), lock: "c".into() }]),
+                ..Error::new(Code::Deadlock, "a cycle")
+            },
+        ];
+        for error in details {
+            assert_eq!(Error::try_from(v1::Error::from(error.clone())), Ok(error));
+        }
+        let unknown = v1::Error { code: "newer_code".to_owned(), ..v1::Error::default() };
+        assert_eq!(Error::try_from(unknown), Err(UnknownCode));
     }
 }

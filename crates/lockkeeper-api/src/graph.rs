@@ -17,9 +17,9 @@ pub struct WaitGraph {
     pub points: Vec<GraphPoint>,
     /// From a waiting session to one that blocks it, as indexes of `points`.
     pub arrows: Vec<GraphArrow>,
-    /// The longest path along arrows, as indexes of `points`.
+    /// The longest path along edges, as indexes of `points`.
     pub longest_chain: Vec<u32>,
-    /// The number of rings: groups of sessions that wait for each other.
+    /// The number of cycles: groups of sessions that wait for each other.
     pub rings: u32,
     /// The number of waiting requests in the whole cell.
     pub waiting: u64,
@@ -37,11 +37,11 @@ pub struct GraphPoint {
     pub owner: String,
     /// The number of grants it holds.
     pub holds: u32,
-    /// The number of the ring that it belongs to; 0 if none.
+    /// The number of the cycle that it belongs to; 0 if none.
     pub ring: u32,
 }
 
-/// An arrow from a waiting session to one that blocks it.
+/// An edge from a waiting session to one that blocks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GraphArrow {
@@ -64,23 +64,23 @@ mirror!(GraphArrow = v1::wait_graph::Arrow { from, to, lock; waited = waited_ms 
 impl WaitGraph {
     /// Converts a graph of the lock table, adding the number of all waiting requests.
     pub fn new(graph: graph::WaitGraph, waiting: u64) -> WaitGraph {
-        let point = |point: graph::Point| GraphPoint {
+        let point = |point: graph::Node| GraphPoint {
             session: point.session.to_string(),
             owner: point.owner.into(),
             holds: point.holds,
-            ring: point.ring as u32,
+            ring: point.cycle as u32,
         };
-        let arrow = |arrow: graph::Arrow| GraphArrow {
+        let arrow = |arrow: graph::Edge| GraphArrow {
             from: arrow.from as u32,
             to: arrow.to as u32,
             lock: arrow.lock.into(),
             waited: Duration::from_millis(arrow.waited_ms),
         };
         WaitGraph {
-            points: graph.points.into_iter().map(point).collect(),
-            arrows: graph.arrows.into_iter().map(arrow).collect(),
+            points: graph.nodes.into_iter().map(point).collect(),
+            arrows: graph.edges.into_iter().map(arrow).collect(),
             longest_chain: graph.longest_chain.into_iter().map(|place| place as u32).collect(),
-            rings: graph.rings as u32,
+            rings: graph.cycles as u32,
             waiting,
             sampled: graph.sampled,
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::{Answer, Call, Limit, Request, lock_name};
 use crate::v1;
-use crate::wire::{answers, mirror, words};
+use crate::wire::{answers, mirror, string_enum};
 
 /// The last events of one lock, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub struct LockHistory {
     pub events: Vec<LockEvent>,
 }
 
-words!(
+string_enum!(
     /// What happened to a grant of a lock.
     LockEventKind {
         /// The lock was granted.
@@ -55,7 +55,7 @@ impl From<Freed> for LockEventKind {
     }
 }
 
-words!(
+string_enum!(
     /// What an operator did, or a change of the cell that is recorded like one.
     AuditActKind {
         /// A lock was released by force.
@@ -267,7 +267,7 @@ impl LeaderChange {
 pub struct GetHistory {
     /// The lock.
     pub name: String,
-    /// Most events; all (up to 32) if absent or 0.
+    /// Maximum number of events; all (up to 32) if absent or 0.
     #[serde(default)]
     pub limit: Limit,
 }
@@ -294,7 +294,7 @@ impl TryFrom<v1::GetHistoryRequest> for Request {
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetAudit {
-    /// Most actions; 100 if absent or 0.
+    /// Maximum number of actions; 100 if absent or 0.
     pub limit: Limit,
 }
 
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_newer_version_is_kept() {
+    fn word_of_a_newer_version_is_kept() {
         assert_eq!(LockEventKind::from("archived").as_str(), "archived");
     }
 }

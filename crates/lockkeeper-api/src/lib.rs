@@ -28,9 +28,11 @@ mod wire;
 
 pub use answer::ReplyShape;
 pub use code::{Code, GrpcStatus, UnknownCode};
-pub use error::{Error, ErrorBody};
+pub use error::{Error, ErrorBody, metadata};
 pub use operation::Operation;
-pub use request::{Answer, Call, Done, Limit, Need, Request, WrongAnswer, election_lock, session_id};
+pub use request::{
+    Answer, Call, Done, Limit, Request, RequiredRight, WrongAnswer, election_lock, session_id,
+};
 
 /// Messages and services for clients.
 #[allow(missing_docs, clippy::all)]

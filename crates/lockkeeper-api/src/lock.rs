@@ -178,7 +178,7 @@ pub struct ListLocks {
     pub prefix: String,
     /// The last name of the previous page.
     pub after: String,
-    /// Most locks in the page: 100 if absent or 0, at most 1000.
+    /// Maximum number of locks in the page: 100 if absent or 0, at most 1000.
     pub limit: Limit,
 }
 

@@ -18,8 +18,7 @@ use crate::session::{KeptAlive, SessionFilter, SessionOpened, SessionPage};
 use crate::status::{Members, Status};
 use crate::token::TokenCheck;
 use crate::top::Top;
-use crate::v1;
-use crate::value::Written;
+use crate::value::{Value, Written};
 use crate::wire::answers;
 
 /// A request of a client.
@@ -44,7 +43,7 @@ pub enum Request {
         prefix: String,
         /// The last name of the previous page.
         after: String,
-        /// Most locks in the page; 0 for the default.
+        /// Maximum number of locks in the page; 0 for the default.
         limit: usize,
     },
     /// Whether a token still holds its lock.
@@ -62,17 +61,17 @@ pub enum Request {
     History {
         /// The lock.
         lock: LockName,
-        /// Most events; 0 for all.
+        /// Maximum number of events; 0 for all.
         limit: usize,
     },
     /// The actions of operators and the leaders of the cell.
     Audit {
-        /// Most actions; 0 for the default.
+        /// Maximum number of actions; 0 for the default.
         limit: usize,
     },
     /// The most contended locks, those held the longest, and the statistics of the last hour.
     Top {
-        /// Most locks in each list; 0 for the default.
+        /// Maximum number of locks in each list; 0 for the default.
         limit: usize,
     },
     /// The wait graph of one lock or of the whole cell.
@@ -125,7 +124,7 @@ impl From<Command> for Request {
 
 /// The permission that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Need<'a> {
+pub enum RequiredRight<'a> {
     /// The caller is authenticated.
     Authenticated,
     /// The caller has any right.
@@ -137,37 +136,37 @@ pub enum Need<'a> {
     /// The right to administer everything.
     Administer,
     /// The caller is the owner of this session.
-    Own(SessionId),
+    OwnSession(SessionId),
     /// The permission that the command needs.
     Command(&'a Command),
 }
 
 impl Request {
     /// The permission that it needs.
-    pub fn needs(&self) -> Need<'_> {
+    pub fn required_right(&self) -> RequiredRight<'_> {
         match self {
-            Request::Command(command) => Need::Command(command),
+            Request::Command(command) => RequiredRight::Command(command),
             Request::OpenSession { .. } | Request::Status | Request::Members | Request::Metrics => {
-                Need::Authenticated
+                RequiredRight::Authenticated
             }
-            Request::KeepAlive(session) => Need::Own(*session),
+            Request::KeepAlive(session) => RequiredRight::OwnSession(*session),
             Request::Lock(name)
             | Request::Token { lock: name, .. }
             | Request::Election(name)
-            | Request::History { lock: name, .. } => Need::Read(name),
-            Request::Value(key) => Need::Read(key),
-            Request::Locks { prefix, .. } => Need::ReadAll(prefix),
+            | Request::History { lock: name, .. } => RequiredRight::Read(name),
+            Request::Value(key) => RequiredRight::Read(key),
+            Request::Locks { prefix, .. } => RequiredRight::ReadAll(prefix),
             Request::Audit { .. } | Request::Top { .. } | Request::Graph(_) | Request::Sessions(_) => {
-                Need::ReadAll("")
+                RequiredRight::ReadAll("")
             }
-            Request::Health => Need::AnyRight,
+            Request::Health => RequiredRight::AnyRight,
             Request::Access
             | Request::ChangeAccess(_)
             | Request::EnableAccess { .. }
             | Request::CreateToken { .. }
             | Request::AddMember { .. }
             | Request::RemoveMember { .. }
-            | Request::Snapshot => Need::Administer,
+            | Request::Snapshot => RequiredRight::Administer,
         }
     }
 }
@@ -186,7 +185,7 @@ pub enum Answer {
     Lock(LockState),
     Locks(LockPage),
     Token(TokenCheck),
-    Value(v1::Value),
+    Value(Value),
     Election(Election),
     History(LockHistory),
     Audit(Audit),

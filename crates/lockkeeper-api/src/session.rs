@@ -124,7 +124,7 @@ pub struct ListSessions {
     pub owner: String,
     /// The `next` of the previous page.
     pub after: String,
-    /// Most sessions: 100 if absent or 0, at most 1000.
+    /// Maximum number of sessions: 100 if absent or 0, at most 1000.
     pub limit: Limit,
 }
 
@@ -143,7 +143,7 @@ pub struct SessionFilter {
     pub after: Option<ShortSession>,
     /// Only sessions whose owner contains this.
     pub owner: String,
-    /// Most sessions; 0 means 100.
+    /// Maximum number of sessions; 0 means 100.
     pub limit: usize,
 }
 

@@ -143,7 +143,7 @@ impl From<top::LongHeld> for LongHeld {
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GetTop {
-    /// Most locks in each list: 10 if absent or 0, at most 100.
+    /// Maximum number of locks in each list: 10 if absent or 0, at most 100.
     pub limit: Limit,
 }
 

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use lockkeeper_core::value::StoredValue;
 use lockkeeper_core::{Command, Fence as CoreFence, Refusal, Token, limits};
 use serde::de::{Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Serialize};
@@ -185,7 +186,30 @@ impl TryFrom<v1::GetValueRequest> for Request {
     }
 }
 
-/// A value in JSON. A missing value has version 0, so that the version of every read can be used as `if_version`.
+/// A value. A missing value has version 0, so that the version of every read can be used as `if_version`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Value {
+    /// Its key.
+    pub key: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// Rises with each write; 0 if there is no such value.
+    pub version: u64,
+    /// The highest token that wrote it; 0 if none.
+    pub token: u64,
+}
+
+crate::wire::mirror!(Value = v1::Value { key, version, token; bytes = value });
+
+impl Value {
+    /// The value that the lock table stores for a key.
+    pub fn new(key: String, stored: Option<&StoredValue>) -> Value {
+        let Some(stored) = stored else { return Value { key, ..Value::default() } };
+        Value { key, bytes: stored.bytes.to_vec(), version: stored.version, token: stored.token.0 }
+    }
+}
+
+/// A value in JSON: as text, or in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Value"))]
@@ -203,10 +227,10 @@ pub struct ValueAsText {
     pub token: u64,
 }
 
-impl From<v1::Value> for ValueAsText {
-    fn from(stored: v1::Value) -> ValueAsText {
-        let v1::Value { key, value, version, token } = stored;
-        let (value, value_base64) = match (version, String::from_utf8(value)) {
+impl From<Value> for ValueAsText {
+    fn from(stored: Value) -> ValueAsText {
+        let Value { key, bytes, version, token } = stored;
+        let (value, value_base64) = match (version, String::from_utf8(bytes)) {
             (0, _) => (None, None),
             (_, Ok(text)) => (Some(text), None),
             (_, Err(other)) => (None, Some(BASE64.encode(other.as_bytes()))),
@@ -220,5 +244,6 @@ answers! {
     Answer::Value(value) => ValueAsText as value.into();
     Answer::Done => v1::DeleteValueResponse as Self {};
     Answer::Written(written) => v1::PutValueResponse as written.into();
-    Answer::Value(value) => v1::Value as value;
+    Answer::Value(value) => v1::Value as value.into();
+    Answer::Value(value) => Value as value;
 }

@@ -25,7 +25,7 @@ macro_rules! same {
         }
     )*};
 }
-same!(u32 u64 bool String);
+same!(u8 u32 u64 bool String);
 
 impl<W, T: Wire<W>> Wire<Vec<W>> for Vec<T> {
     fn into_wire(self) -> Vec<W> {
@@ -93,13 +93,13 @@ impl Wire<String> for Option<Mode> {
         self.map(Mode::as_str).unwrap_or_default().to_owned()
     }
     fn from_wire(wire: String) -> Option<Mode> {
-        Mode::from_word(&wire)
+        wire.parse().ok()
     }
 }
 
-/// `words!(Name { Variant = "word" })` declares an enum that is a word in JSON and in protobuf messages. A word of a newer
-/// version is kept as `Other`.
-macro_rules! words {
+/// `string_enum!(Name { Variant = "word" })` declares an enum that is a string in JSON and in protobuf messages. A string of
+/// a newer version is kept as `Other`.
+macro_rules! string_enum {
     ($(#[$about:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)* }) => {
         $(#[$about])*
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,7 +151,7 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub(crate) use string_enum;
 
 /// `mirror!(Ours = v1::Theirs { same, fields; ours = theirs })` converts both ways, field by field.
 macro_rules! mirror {

@@ -213,9 +213,8 @@ impl AccessVerb {
 }
 
 fn right(word: &str) -> Result<Right, String> {
-    Right::from_word(word).ok_or_else(|| {
-        format!("\"{word}\" is not a right (use {})", Right::ALL.map(Right::as_str).join(", "))
-    })
+    word.parse()
+        .map_err(|_| format!("\"{word}\" is not a right (use {})", Right::ALL.map(Right::as_str).join(", ")))
 }
 
 async fn create(client: &Client, identity: &str, to: Option<PathBuf>) -> Result<(), Failure> {

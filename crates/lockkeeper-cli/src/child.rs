@@ -44,7 +44,7 @@ impl ChildSettings {
 }
 
 /// Becomes the command. Returns an exit code only if that failed.
-pub(crate) fn become_command(words: &[OsString]) -> u8 {
+pub(crate) fn exec_command(words: &[OsString]) -> u8 {
     let Some((settings, [program, arguments @ ..])) = ChildSettings::parse(words) else {
         eprintln!("lockkeeper: {VERB} is internal to `lockkeeper run`");
         return USAGE;

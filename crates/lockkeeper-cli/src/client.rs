@@ -51,10 +51,7 @@ pub(crate) enum Output {
 
 /// The help of `--engine`, with the engines of the library.
 fn engine_help() -> String {
-    let others = EngineInfo::all().iter().skip(1).map(|engine| match engine.default_port {
-        Some(_) => format!("{}://", engine.schemes[0]),
-        None => format!("{}:", engine.schemes[0]),
-    });
+    let others = EngineInfo::all().iter().skip(1).map(|engine| engine.prefixes[0]);
     format!(
         "The engine: {} (several hosts with commas), or {}. Pass a URL with a password in LOCKKEEPER_ENGINE",
         EngineInfo::all()[0].example.trim_end_matches(",..."),

@@ -165,7 +165,7 @@ fn state(lock: &LockState) -> String {
     let name = &lock.lock;
     match &lock.holders[..] {
         [] if !lock.closed.is_zero() => format!(
-            "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost.",
+            "\"{name}\" is in lock-delay for another {} (its last holder was lost).",
             humanize(lock.closed)
         ),
         [] if lock.waiting > 0 => {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod access;
+mod arguments;
 mod bench;
 mod child;
 mod client;
@@ -35,7 +36,6 @@ mod status;
 mod table;
 mod top;
 mod who;
-mod words;
 
 use client::Output;
 use failure::Failure;
@@ -117,11 +117,11 @@ fn main() -> ExitCode {
         return ExitCode::from(run::sentinel::watch_over(&words[2..]));
     }
     if words.get(1).is_some_and(|word| word == child::VERB) {
-        return ExitCode::from(child::become_command(&words[2..]));
+        return ExitCode::from(child::exec_command(&words[2..]));
     }
-    let json = words::requests_json(&words);
+    let json = arguments::requests_json(&words);
     let command = settings::with_variables(Arguments::command());
-    let words = words::move_client_options(&command, words);
+    let words = arguments::move_client_options(&command, words);
     let (words, file) = match settings::with_file(command.clone(), &words) {
         Ok(found) => found,
         Err(failure) => {

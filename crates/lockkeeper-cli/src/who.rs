@@ -49,7 +49,7 @@ fn text(lock: &LockState) -> String {
         (true, false) => {
             writeln!(
                 text,
-                "\"{name}\" is closed for another {} by a lock-delay: its last holder was lost",
+                "\"{name}\" is in lock-delay for another {} (its last holder was lost)",
                 humanize(lock.closed)
             )
         }

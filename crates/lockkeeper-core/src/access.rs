@@ -1,16 +1,19 @@
 //! Access control: rules by identity and name prefix, hashes of access tokens, and quotas. Part of the replicated table,
 //! so all nodes decide alike. The decisions are pure.
 
+use std::str::FromStr;
+
 use imbl::OrdMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::command::UnknownName;
 use crate::id::CellTime;
 use crate::limits;
 use crate::quota::{Counting, Quota, Usage};
 use crate::reads;
 use crate::refusal::Refusal;
-use crate::weighed::WeighedMap;
+use crate::weighed::SizedMap;
 
 /// Wildcard: every identity in a rule; every namespace or identity without a quota of its own in a quota.
 pub const EVERYBODY: &str = "*";
@@ -22,7 +25,7 @@ pub const ELECTION_PREFIX: &str = "election/";
 pub enum Right {
     /// Look at locks, values and their history.
     Read,
-    /// Take locks, stand for election, write values, take rates. Includes `Read`.
+    /// Acquire locks, campaign, write values, take rate-limiter permits. Includes `Read`.
     Acquire,
     /// Free a lock whoever holds it. Includes `Read`.
     ForceRelease,
@@ -44,13 +47,6 @@ impl Right {
         }
     }
 
-    /// The right with this name.
-    pub fn from_word(word: &str) -> Option<Right> {
-        Right::ALL
-            .into_iter()
-            .find(|right| right.as_str() == word || right.as_str().replace('_', "-") == word)
-    }
-
     fn bit(self) -> u8 {
         match self {
             Right::Read => 1,
@@ -58,6 +54,15 @@ impl Right {
             Right::ForceRelease => 4,
             Right::Admin => 8,
         }
+    }
+}
+
+impl FromStr for Right {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Right, UnknownName> {
+        let is = |right: &Right| right.as_str() == name || right.as_str().replace('_', "-") == name;
+        Right::ALL.into_iter().find(is).ok_or(UnknownName)
     }
 }
 
@@ -178,10 +183,10 @@ pub enum AccessChange {
 pub struct Access {
     // Invariant: true once there has been a rule or a token, and never false again: without rules nothing is allowed.
     pub(crate) enabled: bool,
-    pub(crate) rules: WeighedMap<(SmolStr, SmolStr), Rights>,
-    pub(crate) tokens: WeighedMap<SmolStr, AccessToken>,
-    pub(crate) quotas: WeighedMap<SmolStr, Quota>,
-    pub(crate) session_quotas: WeighedMap<SmolStr, u32>,
+    pub(crate) rules: SizedMap<(SmolStr, SmolStr), Rights>,
+    pub(crate) tokens: SizedMap<SmolStr, AccessToken>,
+    pub(crate) quotas: SizedMap<SmolStr, Quota>,
+    pub(crate) session_quotas: SizedMap<SmolStr, u32>,
     // Invariant: the usage of each namespace, as far as it has been counted (see `counting`), while there are quotas;
     // empty otherwise. Recounted after a restore.
     pub(crate) usage: OrdMap<SmolStr, Usage>,

@@ -37,7 +37,7 @@ impl Demand {
         in_use: Option<u32>,
     ) -> Result<Demand, Refusal> {
         let requested = match capacity {
-            Some(0) => return Err(Refusal::invalid("capacity is 0: nobody could ever hold such a lock")),
+            Some(0) => return Err(Refusal::invalid("capacity must be at least 1")),
             Some(1) => Some(UNCOUNTED),
             other => other,
         };
@@ -45,7 +45,7 @@ impl Demand {
         check_capacity(capacity, in_use)?;
         let counted = capacity != UNCOUNTED;
         let units = match (permits, mode) {
-            (Some(0), _) => return Err(Refusal::invalid("permits is 0: ask for at least one")),
+            (Some(0), _) => return Err(Refusal::invalid("permits must be at least 1")),
             (Some(permits), _) if counted && permits <= capacity => permits,
             (Some(1) | None, Mode::Shared) => 1,
             (Some(1) | None, Mode::Exclusive) => capacity,

@@ -1,6 +1,7 @@
 //! Commands to the lock table. Commands are data: they are written to the log, and every node applies the same ones in
 //! the same order.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -432,12 +433,20 @@ impl Mode {
             Mode::Shared => "shared",
         }
     }
+}
 
-    /// The mode with this name.
-    pub fn from_word(word: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
+impl FromStr for Mode {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Mode, UnknownName> {
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == name).ok_or(UnknownName)
     }
 }
+
+/// Error for a text that names no mode, policy or right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown name")]
+pub struct UnknownName;
 
 impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -465,8 +465,8 @@ impl LockTable {
         Ok(found)
     }
 
-    /// Whether no request can be granted so many units of the lock while this scope keeps its units. On a counted lock a
-    /// single holder need not block: the release of another may suffice.
+    /// Returns true if a request for `units` units of the lock cannot be granted while this scope holds its own. A holder of a
+    /// counted lock may not block it: the release of another holder can suffice.
     fn blocks(
         &self,
         scope: ScopeNo,

@@ -1,7 +1,7 @@
-//! The wait graph. Sessions are the points; an arrow leads from a waiting session to one that blocks it.
+//! The wait graph. Sessions are the nodes; an edge leads from a waiting session to one that blocks it.
 //!
-//! A ring of arrows is a deadlock if each session in it does one thing at a time. A session may have several independent
-//! scopes, so a ring is only a hint. The table refuses requests that close a cycle of scopes.
+//! A cycle is a deadlock if each session in it does one thing at a time. A session may have several independent
+//! scopes, so a cycle is only a hint. The table refuses requests that close a cycle of scopes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,49 +14,49 @@ use crate::table::LockTable;
 
 /// Maximum number of waits that a graph starts with, oldest first.
 const WAITS_MAX: usize = 300;
-/// Maximum number of arrows in a graph.
-const ARROWS_MAX: usize = 1_000;
+/// Maximum number of edges in a graph.
+const EDGES_MAX: usize = 1_000;
 /// Maximum number of waiting requests that are followed.
 const FOLLOWED_MAX: usize = 2_000;
 /// Maximum number of locks whose holders are examined.
 const LOCKS_MAX: usize = 4_000;
-/// Maximum number of holders of one lock that get an arrow.
+/// Maximum number of holders of one lock that get an edge.
 const HOLDERS_MAX: usize = 8;
 
 /// The wait graph of a lock or of the cell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WaitGraph {
     /// The sessions.
-    pub points: Vec<Point>,
+    pub nodes: Vec<Node>,
     /// The edges, from a waiting session to one that blocks it.
-    pub arrows: Vec<Arrow>,
-    /// The longest path along arrows, as indexes of points.
+    pub edges: Vec<Edge>,
+    /// The longest path along edges, as indexes of nodes.
     pub longest_chain: Vec<usize>,
-    /// The number of rings.
-    pub rings: usize,
+    /// The number of cycles.
+    pub cycles: usize,
     /// Whether some waits were omitted.
     pub sampled: bool,
 }
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Point {
+pub struct Node {
     /// The first digits of its id.
     pub session: ShortSession,
     /// Its owner.
     pub owner: SmolStr,
     /// The number of grants it holds.
     pub holds: u32,
-    /// The number of the ring that it belongs to, from 1; 0 if none.
-    pub ring: usize,
+    /// The number of the cycle that it belongs to, from 1; 0 if none.
+    pub cycle: usize,
 }
 
 /// One session blocked by another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrow {
-    /// Index of the waiting point.
+pub struct Edge {
+    /// Index of the waiting node.
     pub from: usize,
-    /// Index of the blocking point.
+    /// Index of the blocking node.
     pub to: usize,
     /// The lock.
     pub lock: LockName,
@@ -96,13 +96,13 @@ impl LockTable {
                     return builder.finish();
                 }
                 for other in self.blockers(name, ticket) {
-                    if builder.graph.arrows.len() == ARROWS_MAX {
+                    if builder.graph.edges.len() == EDGES_MAX {
                         builder.graph.sampled = true;
                         return builder.finish();
                     }
-                    let (from, to) = (builder.point(self, waiter.session), builder.point(self, other));
+                    let (from, to) = (builder.node(self, waiter.session), builder.node(self, other));
                     let waited_ms = now.ms_since(waiter.since);
-                    builder.graph.arrows.push(Arrow { from, to, lock: name.clone(), waited_ms });
+                    builder.graph.edges.push(Edge { from, to, lock: name.clone(), waited_ms });
                     if !followed.insert(other) {
                         continue;
                     }
@@ -147,42 +147,42 @@ struct Builder {
 }
 
 impl Builder {
-    fn point(&mut self, table: &LockTable, session: SessionId) -> usize {
-        let points = &mut self.graph.points;
+    fn node(&mut self, table: &LockTable, session: SessionId) -> usize {
+        let nodes = &mut self.graph.nodes;
         *self.known.entry(session).or_insert_with(|| {
             let alive = table.sessions.get(&session);
-            points.push(Point {
+            nodes.push(Node {
                 session: session.into(),
                 owner: alive.map(|session| session.owner.clone()).unwrap_or_default(),
                 holds: alive.map_or(0, |session| session.grants),
-                ring: 0,
+                cycle: 0,
             });
-            points.len() - 1
+            nodes.len() - 1
         })
     }
 
     fn finish(self) -> WaitGraph {
         let mut graph = self.graph;
-        let mut successors = vec![Vec::new(); graph.points.len()];
-        for arrow in graph.arrows.iter().filter(|arrow| arrow.from != arrow.to) {
-            if !successors[arrow.from].contains(&arrow.to) {
-                successors[arrow.from].push(arrow.to);
+        let mut successors = vec![Vec::new(); graph.nodes.len()];
+        for edge in graph.edges.iter().filter(|edge| edge.from != edge.to) {
+            if !successors[edge.from].contains(&edge.to) {
+                successors[edge.from].push(edge.to);
             }
         }
-        for ring in rings(&successors) {
-            graph.rings += 1;
-            for point in ring {
-                graph.points[point].ring = graph.rings;
+        for cycle in cycles(&successors) {
+            graph.cycles += 1;
+            for node in cycle {
+                graph.nodes[node].cycle = graph.cycles;
             }
         }
-        let in_ring: Vec<bool> = graph.points.iter().map(|point| point.ring > 0).collect();
-        graph.longest_chain = longest_chain(&successors, &in_ring);
+        let in_cycle: Vec<bool> = graph.nodes.iter().map(|node| node.cycle > 0).collect();
+        graph.longest_chain = longest_chain(&successors, &in_cycle);
         graph
     }
 }
 
-/// The strongly connected components of more than one point, by Tarjan's algorithm without recursion.
-fn rings(successors: &[Vec<usize>]) -> Vec<Vec<usize>> {
+/// The strongly connected components of more than one node, by Tarjan's algorithm without recursion.
+fn cycles(successors: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
     let mut order = vec![UNSEEN; successors.len()];
     let mut low = vec![0; successors.len()];
@@ -193,28 +193,28 @@ fn rings(successors: &[Vec<usize>]) -> Vec<Vec<usize>> {
             continue;
         }
         let mut path = vec![(start, 0)];
-        while let Some(&mut (point, ref mut next)) = path.last_mut() {
-            if *next == 0 && order[point] == UNSEEN {
-                (order[point], low[point]) = (count, count);
+        while let Some(&mut (node, ref mut next)) = path.last_mut() {
+            if *next == 0 && order[node] == UNSEEN {
+                (order[node], low[node]) = (count, count);
                 count += 1;
-                stack.push(point);
-                on_stack[point] = true;
+                stack.push(node);
+                on_stack[node] = true;
             }
-            if let Some(&to) = successors[point].get(*next) {
+            if let Some(&to) = successors[node].get(*next) {
                 *next += 1;
                 if order[to] == UNSEEN {
                     path.push((to, 0));
                 } else if on_stack[to] {
-                    low[point] = low[point].min(order[to]);
+                    low[node] = low[node].min(order[to]);
                 }
                 continue;
             }
             path.pop();
             if let Some(&(parent, _)) = path.last() {
-                low[parent] = low[parent].min(low[point]);
+                low[parent] = low[parent].min(low[node]);
             }
-            if low[point] == order[point] {
-                let from = stack.iter().rposition(|&other| other == point).unwrap_or(0);
+            if low[node] == order[node] {
+                let from = stack.iter().rposition(|&other| other == node).unwrap_or(0);
                 let group = stack.split_off(from);
                 group.iter().for_each(|&member| on_stack[member] = false);
                 if group.len() > 1 {
@@ -226,30 +226,29 @@ fn rings(successors: &[Vec<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The longest path along arrows that avoids rings.
-fn longest_chain(successors: &[Vec<usize>], in_ring: &[bool]) -> Vec<usize> {
-    // The length of the longest path from each point, and its first step. Without rings every point is settled once.
+/// The longest path along edges that avoids cycles.
+fn longest_chain(successors: &[Vec<usize>], in_cycle: &[bool]) -> Vec<usize> {
+    // The length of the longest path from each node, and its first step. Without cycles every node is settled once.
     let mut best: Vec<Option<(usize, Option<usize>)>> = vec![None; successors.len()];
-    for start in (0..successors.len()).filter(|&start| !in_ring[start]) {
+    for start in (0..successors.len()).filter(|&start| !in_cycle[start]) {
         let mut path = vec![start];
-        while let Some(&point) = path.last() {
-            let onward = || successors[point].iter().copied().filter(|&to| !in_ring[to]);
+        while let Some(&node) = path.last() {
+            let onward = || successors[node].iter().copied().filter(|&to| !in_cycle[to]);
             if let Some(unsettled) = onward().find(|&to| best[to].is_none()) {
                 path.push(unsettled);
                 continue;
             }
             let longest = onward().filter_map(|to| Some((best[to]?.0 + 1, to))).max();
-            best[point] = Some(longest.map_or((0, None), |(length, to)| (length, Some(to))));
+            best[node] = Some(longest.map_or((0, None), |(length, to)| (length, Some(to))));
             path.pop();
         }
     }
-    let first =
-        (0..successors.len()).filter_map(|point| Some((best[point]?.0, std::cmp::Reverse(point)))).max();
+    let first = (0..successors.len()).filter_map(|node| Some((best[node]?.0, std::cmp::Reverse(node)))).max();
     let mut chain = Vec::new();
-    let mut at = first.map(|(_, std::cmp::Reverse(point))| point);
-    while let Some(point) = at {
-        chain.push(point);
-        at = best[point].and_then(|(_, next)| next);
+    let mut at = first.map(|(_, std::cmp::Reverse(node))| node);
+    while let Some(node) = at {
+        chain.push(node);
+        at = best[node].and_then(|(_, next)| next);
     }
     if chain.len() < 2 { Vec::new() } else { chain }
 }

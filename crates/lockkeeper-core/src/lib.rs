@@ -59,7 +59,7 @@ mod weighed;
 mod work;
 
 pub use access::{Access, AccessChange, AccessToken, Right, Rights};
-pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, Wait, Waiting};
+pub use command::{Acquire, Batch, Command, Fence, Locks, Mode, UnknownName, Wait, Waiting};
 pub use deadlock::CycleStep;
 pub use effect::{Answer, Applied, Effect, Freed, Grant, Reply, SessionEnd};
 pub use id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};

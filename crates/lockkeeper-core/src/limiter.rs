@@ -5,7 +5,7 @@ use crate::effect::{Answer, Reply};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::{RECORD, Weigh};
+use crate::weighed::{LogicalBytes, RECORD};
 use smol_str::SmolStr;
 
 /// Expired limiters that are removed with each take.
@@ -53,7 +53,7 @@ impl LockTable {
             return Ok(Reply::Rate { allowed: false, retry_after_ms });
         }
         if known.is_none() {
-            self.check_state_bytes(RECORD + take.limiter.weigh())?;
+            self.check_state_bytes(RECORD + take.limiter.logical_bytes())?;
         }
         if let Some(known) = known {
             self.limiters_due.remove(&(known, take.limiter.clone()));

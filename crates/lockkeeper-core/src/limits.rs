@@ -23,43 +23,43 @@ pub const WAIT_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1_000;
 pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
 /// Largest capacity of a counted lock.
 pub const CAPACITY_MAX: u32 = 1_000_000;
-/// Most locks that one request can ask for.
+/// Maximum number of locks that one request can ask for.
 pub const LOCKS_PER_REQUEST_MAX: usize = 128;
-/// Most sessions in a cell.
+/// Maximum number of sessions in a cell.
 pub const SESSIONS_MAX: usize = 1_000_000;
-/// Most locks that are held, waited for or closed in a cell.
+/// Maximum number of locks that are held, waited for or closed in a cell.
 pub const LOCKS_MAX: usize = 10_000_000;
-/// Most grants that one session can hold.
+/// Maximum number of grants that one session can hold.
 pub const GRANTS_PER_SESSION_MAX: u32 = 2_000_000;
-/// Most requests of one session that can wait.
+/// Maximum number of requests of one session that can wait.
 pub const WAITS_PER_SESSION_MAX: u32 = 100_000;
-/// Most requests that can wait for one lock. One release can admit all of them at once (readers), and that entry must
-/// stay short.
+/// Maximum number of requests that can wait for one lock. One release can admit all of them at once (readers), and that
+/// entry must stay short.
 pub const WAITERS_PER_LOCK_MAX: u32 = 10_000;
-/// Most locks that one scope can hold: an older scope may have to take them all in one entry.
+/// Maximum number of locks that one scope can hold: an older scope may have to take them all in one entry.
 pub const LOCKS_PER_SCOPE_MAX: u32 = 256;
-/// Most locks that one scope can wait for, in all its requests together.
+/// Maximum number of locks that one scope can wait for, in all its requests together.
 pub const WAITS_PER_SCOPE_MAX: u32 = 256;
-/// Most idle scopes whose age is remembered.
+/// Maximum number of idle scopes whose age is remembered.
 pub const IDLE_SCOPES_REMEMBERED_MAX: usize = 65_536;
-/// Most waiters among which a hand-over searches for a candidate by its owner. A candidate with a value is found at any
-/// place.
+/// Maximum number of waiters among which a hand-over searches for a candidate by its owner. A candidate with a value is
+/// found at any place.
 pub const CANDIDATES_EXAMINED_MAX: usize = 256;
 /// Longest value of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 4 * 1024;
-/// Most rate limiters in use.
+/// Maximum number of rate limiters in use.
 pub const LIMITERS_MAX: usize = 1_000_000;
 /// Largest burst of a rate limiter.
 pub const BURST_MAX: u64 = 1_000_000_000;
 /// Longest time between two permits of a rate: a day.
 pub const INTERVAL_NS_MAX: u64 = 24 * 60 * 60 * 1_000_000_000;
-/// Most values in a cell.
+/// Maximum number of values in a cell.
 pub const VALUES_MAX: usize = 1_000_000;
-/// Most answers to settled requests (released or refused) that are remembered for retries, per session.
+/// Maximum number of answers to settled requests (released or refused) that are remembered for retries, per session.
 pub const SETTLED_PER_SESSION_MAX: u32 = 256;
 /// Number of these answers that a full table keeps per session, or fewer if newer ones are larger.
 pub const SETTLED_IN_FULL_TABLE: u32 = 16;
-/// Most free locks whose last token is remembered individually; older ones are covered by one common bound.
+/// Maximum number of free locks whose last token is remembered individually; older ones are covered by one common bound.
 pub const FREE_LOCKS_REMEMBERED_MAX: usize = 65_536;
 // The constants below are work budgets of one entry, in steps (see `work.rs` and ADR 0018). Work
 // beyond them continues in the next entries, and others are served in between. They belong to the cell version: a node
@@ -93,13 +93,13 @@ pub const STATE_BYTES_SETTING_MAX: u64 = 1 << 44;
 pub const IDENTITY_BYTES_MAX: usize = 256;
 /// Longest change of the access rules, in bytes.
 const CHANGE_BYTES_MAX: usize = 2 * 1024;
-/// Most access rules.
+/// Maximum number of access rules.
 pub const RULES_MAX: usize = 10_000;
-/// Most access rules of one identity: every request checks them.
+/// Maximum number of access rules of one identity: every request checks them.
 pub const RULES_PER_IDENTITY_MAX: usize = 256;
-/// Most access tokens.
+/// Maximum number of access tokens.
 pub const TOKENS_MAX: usize = 100_000;
-/// Most namespaces, and most identities, with quotas of their own.
+/// Maximum number of namespaces, and of identities, with quotas of their own.
 pub const QUOTAS_MAX: usize = 10_000;
 
 /// Checks every length in a command. The node checks before it queues the command, so that nothing oversized reaches the

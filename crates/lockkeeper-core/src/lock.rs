@@ -9,7 +9,7 @@ use crate::admission::{self, Demand, UNCOUNTED};
 use crate::command::{Acquire, Locks, Mode};
 use crate::id::{CellTime, RequestId, SessionId, Token};
 use crate::refusal::Refusal;
-use crate::scope::Extra;
+use crate::scope::OptionalAttributes;
 
 /// A lock that is held, waited for or closed, or was so recently.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,9 +62,9 @@ impl Lock {
         self.admits_in_exchange(units, 0)
     }
 
-    /// Whether a request for `units` would be admitted once a holder has given back `given_back` units.
-    pub(crate) fn admits_in_exchange(&self, units: u32, given_back: u32) -> bool {
-        let used = u64::from(self.used - given_back);
+    /// Whether a request for `units` would be admitted once a holder has released `released` units.
+    pub(crate) fn admits_in_exchange(&self, units: u32, released: u32) -> bool {
+        let used = u64::from(self.used - released);
         self.closed_until == CellTime::default() && admission::admits(self.capacity, used, units)
     }
 
@@ -156,5 +156,5 @@ pub(crate) struct Held {
     pub(crate) since: CellTime,
     pub(crate) lock_delay_ms: u64,
     pub(crate) request: Option<RequestId>,
-    pub(crate) extra: Option<Arc<Extra>>,
+    pub(crate) extra: Option<Arc<OptionalAttributes>>,
 }

@@ -13,7 +13,7 @@ use crate::lock::Held;
 use crate::mutation::{self, Mutation};
 use crate::quota::Counted;
 use crate::refusal::Refusal;
-use crate::scope::{Extra, scope_of};
+use crate::scope::{OptionalAttributes, scope_of};
 use crate::session::Remembered;
 use crate::table::{LockTable, Timer};
 use crate::work::{LOCK_STEPS, Task};
@@ -30,7 +30,7 @@ pub(crate) struct Waiter {
     pub(crate) since: CellTime,
     pub(crate) until: Option<CellTime>,
     pub(crate) lock_delay_ms: u64,
-    pub(crate) extra: Option<Arc<Extra>>,
+    pub(crate) extra: Option<Arc<OptionalAttributes>>,
 }
 
 impl Waiter {

@@ -16,13 +16,13 @@ use crate::work::Task;
 /// The quota of a namespace. Without a value, only the bounds of the cell apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quota {
-    /// Most locks that are held, waited for or closed.
+    /// Maximum number of locks that are held, waited for or closed.
     pub locks: Option<u64>,
-    /// Most waiting requests.
+    /// Maximum number of waiting requests.
     pub waiters: Option<u64>,
-    /// Most values.
+    /// Maximum number of values.
     pub values: Option<u64>,
-    /// Most requests per second. Counted by the leader, because the table has no clock.
+    /// Maximum number of requests per second. Counted by the leader, because the table has no clock.
     pub requests_per_s: Option<u32>,
 }
 

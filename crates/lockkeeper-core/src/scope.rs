@@ -1,17 +1,19 @@
 //! Scopes. A scope is one line of work that may hold several locks and wait for more: the unit of deadlock detection. Its
 //! age is that of its first acquire.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::command::UnknownName;
 use crate::id::{LockName, SessionId, Ticket, Token};
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::WeighedMap;
+use crate::weighed::SizedMap;
 
 /// The number of a scope. Lower is older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -42,30 +44,33 @@ impl Policy {
             Policy::WoundWait => "wound_wait",
         }
     }
+}
 
-    /// The policy with this name.
-    pub fn from_word(word: &str) -> Option<Policy> {
-        Policy::ALL.into_iter().find(|policy| policy.as_str() == word)
+impl FromStr for Policy {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Policy, UnknownName> {
+        Policy::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or(UnknownName)
     }
 }
 
 /// Optional attributes of grants and waits. Most have none, which costs no memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Extra {
+pub(crate) struct OptionalAttributes {
     pub(crate) scope: Option<ScopeNo>,
     /// The value of a candidate or leader of an election.
     pub(crate) value: Option<SmolStr>,
     pub(crate) policy: Policy,
 }
 
-impl Extra {
-    pub(crate) fn shared(self) -> Option<Arc<Extra>> {
-        (self != Extra::default()).then(|| Arc::new(self))
+impl OptionalAttributes {
+    pub(crate) fn shared(self) -> Option<Arc<OptionalAttributes>> {
+        (self != OptionalAttributes::default()).then(|| Arc::new(self))
     }
 }
 
 /// The scope of a grant or a wait.
-pub(crate) fn scope_of(extra: Option<&Arc<Extra>>) -> Option<ScopeNo> {
+pub(crate) fn scope_of(extra: Option<&Arc<OptionalAttributes>>) -> Option<ScopeNo> {
     extra.and_then(|extra| extra.scope)
 }
 
@@ -95,7 +100,7 @@ pub(crate) struct Scope {
 /// All scopes, with indexes of what they hold and wait for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Scopes {
-    pub(crate) all: WeighedMap<ScopeNo, Scope>,
+    pub(crate) all: SizedMap<ScopeNo, Scope>,
     pub(crate) names: OrdMap<(SessionId, SmolStr), ScopeNo>,
     pub(crate) next: u64,
     /// Scopes that neither hold nor wait, longest idle first. Kept so that a scope that died can retry with its age.
@@ -156,7 +161,7 @@ impl Scopes {
         }
     }
 
-    pub(crate) fn note_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+    pub(crate) fn note_wait(&mut self, extra: &OptionalAttributes, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
         self.waits.insert((scope, ticket));
         if let Some(owner) = self.all.get_mut(&scope) {
@@ -172,7 +177,7 @@ impl Scopes {
         }
     }
 
-    pub(crate) fn forget_wait(&mut self, extra: &Extra, ticket: Ticket, locks: &[LockName]) {
+    pub(crate) fn forget_wait(&mut self, extra: &OptionalAttributes, ticket: Ticket, locks: &[LockName]) {
         let Some(scope) = extra.scope else { return };
         if self.waits.remove(&(scope, ticket)).is_some()
             && let Some(owner) = self.all.get_mut(&scope)

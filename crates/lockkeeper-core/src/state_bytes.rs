@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::limits;
 use crate::refusal::Refusal;
 use crate::table::LockTable;
-use crate::weighed::{RECORD, Weigh};
+use crate::weighed::{LogicalBytes, RECORD};
 
 impl LockTable {
     /// The size of the table in logical bytes.
@@ -52,7 +52,7 @@ impl LockTable {
         self.state_bytes() >= self.state_bytes_max()
     }
 
-    /// Checks that the table may grow by so many bytes.
+    /// Checks that the table has room for `more` bytes.
     pub(crate) fn check_state_bytes(&self, more: u64) -> Result<(), Refusal> {
         let (used, max) = (self.state_bytes(), self.state_bytes_max());
         match used.saturating_add(more) <= max {
@@ -78,11 +78,12 @@ impl LockTable {
 /// Upper bound on the growth by a request: its locks, its grant or place in the queue, its scope and its remembered
 /// answer.
 pub(crate) fn growth(request: &Acquire) -> u64 {
-    let names = |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.weigh()).sum::<u64>();
+    let names =
+        |locks: &Locks| locks.as_slice().iter().map(|name| RECORD + name.logical_bytes()).sum::<u64>();
     3 * names(&request.locks)
-        + 2 * request.request.weigh()
-        + request.scope.weigh()
-        + request.value.weigh()
+        + 2 * request.request.logical_bytes()
+        + request.scope.logical_bytes()
+        + request.value.logical_bytes()
         + 3 * RECORD
 }
 
@@ -91,14 +92,18 @@ impl History {
         self.recent.bytes()
             + self.rings.bytes()
             + self.acts_bytes
-            + self.leaving.bytes()
+            + self.owners_of_ended_sessions.bytes()
             + self.leaders_bytes()
     }
 
     fn count_bytes(&self) -> u64 {
-        let recent: u64 = self.recent.iter().map(Weigh::weigh).sum();
-        let acts: u64 = self.acts.iter().map(Weigh::weigh).sum();
-        recent + self.rings.count_bytes() + acts + self.leaving.count_bytes() + self.leaders_bytes()
+        let recent: u64 = self.recent.iter().map(LogicalBytes::logical_bytes).sum();
+        let acts: u64 = self.acts.iter().map(LogicalBytes::logical_bytes).sum();
+        recent
+            + self.rings.count_bytes()
+            + acts
+            + self.owners_of_ended_sessions.count_bytes()
+            + self.leaders_bytes()
     }
 
     fn leaders_bytes(&self) -> u64 {

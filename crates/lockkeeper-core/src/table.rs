@@ -20,7 +20,7 @@ use crate::session::{Remembered, Session};
 use crate::table_hash::Cursor;
 use crate::value::StoredValue;
 use crate::version::{CellVersion, check_supported};
-use crate::weighed::WeighedMap;
+use crate::weighed::SizedMap;
 use crate::work::{Backlog, Work};
 
 /// The whole state of a cell. Cloning is cheap: copies share their content until one of them changes, so a snapshot can
@@ -38,19 +38,19 @@ pub struct LockTable {
     pub(crate) cell_version: CellVersion,
     /// The highest version that this node supports. Not part of the state.
     pub(crate) supported: CellVersion,
-    pub(crate) sessions: WeighedMap<SessionId, Session>,
-    pub(crate) locks: WeighedMap<LockName, Lock>,
-    pub(crate) grants: WeighedMap<(SessionId, Token), Held>,
-    pub(crate) waiters: WeighedMap<Ticket, Waiter>,
+    pub(crate) sessions: SizedMap<SessionId, Session>,
+    pub(crate) locks: SizedMap<LockName, Lock>,
+    pub(crate) grants: SizedMap<(SessionId, Token), Held>,
+    pub(crate) waiters: SizedMap<Ticket, Waiter>,
     /// The queue of each lock: its waiters in the order of tickets.
     pub(crate) queues: OrdSet<(LockName, Ticket)>,
     /// The candidates of elections: waiting requests for one lock that have a value.
     pub(crate) candidates: OrdSet<(LockName, SmolStr, Ticket)>,
     /// The waits of each session.
     pub(crate) waits: OrdSet<(SessionId, Ticket)>,
-    pub(crate) requests: WeighedMap<(SessionId, RequestId), Remembered>,
+    pub(crate) requests: SizedMap<(SessionId, RequestId), Remembered>,
     /// Settled requests of each session, oldest first: the order in which they are forgotten.
-    pub(crate) settled: WeighedMap<(SessionId, u64), RequestId>,
+    pub(crate) settled: SizedMap<(SessionId, u64), RequestId>,
     pub(crate) timers: OrdSet<(CellTime, Timer)>,
     /// Ended sessions whose waits and grants are not all freed yet, oldest first.
     pub(crate) ending: OrdMap<u64, (SessionId, SessionEnd)>,
@@ -66,12 +66,12 @@ pub struct LockTable {
     pub(crate) free_next: u64,
     // Invariant: no lock that is not in `locks` was ever granted a higher token.
     pub(crate) forgotten: Token,
-    pub(crate) values: WeighedMap<SmolStr, StoredValue>,
+    pub(crate) values: SizedMap<SmolStr, StoredValue>,
     // Invariant: no removed value ever had a higher version.
     pub(crate) removed_version: u64,
     pub(crate) scopes: Scopes,
     /// When each rate limiter will be full again, in nanoseconds of cell time.
-    pub(crate) limiters: WeighedMap<SmolStr, u128>,
+    pub(crate) limiters: SizedMap<SmolStr, u128>,
     pub(crate) limiters_due: OrdSet<(u128, SmolStr)>,
     /// Scopes to wound after the current command; empty between entries.
     pub(crate) to_wound: Vec<ScopeNo>,

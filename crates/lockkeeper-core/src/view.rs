@@ -11,7 +11,7 @@ use crate::effect::Grant;
 use crate::id::{CellTime, LockName, RequestId, SessionId, Ticket, Token};
 use crate::lock::Lock;
 use crate::reads;
-use crate::scope::{Extra, scope_of};
+use crate::scope::{OptionalAttributes, scope_of};
 use crate::session::Session;
 use crate::table::LockTable;
 use crate::value::StoredValue;
@@ -272,7 +272,7 @@ impl LockTable {
         }
     }
 
-    fn scope_name(&self, extra: Option<&Arc<Extra>>) -> SmolStr {
+    fn scope_name(&self, extra: Option<&Arc<OptionalAttributes>>) -> SmolStr {
         let scope = scope_of(extra).and_then(|no| self.scopes.all.get(&no));
         scope.map(|scope| scope.name.clone()).unwrap_or_default()
     }
@@ -359,6 +359,6 @@ impl LockTable {
     }
 }
 
-fn value_of(extra: Option<&Arc<Extra>>) -> SmolStr {
+fn value_of(extra: Option<&Arc<OptionalAttributes>>) -> SmolStr {
     extra.and_then(|extra| extra.value.clone()).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ use crate::lock::{Held, Lock};
 use crate::queue::Waiter;
 use crate::quota::Quota;
 use crate::refusal::Refusal;
-use crate::scope::{Extra, Scope, ScopeNo};
+use crate::scope::{OptionalAttributes, Scope, ScopeNo};
 use crate::session::{Remembered, Session};
 use crate::value::StoredValue;
 
@@ -28,38 +28,38 @@ use crate::value::StoredValue;
 pub(crate) const RECORD: u64 = 128;
 
 /// A value with a size in logical bytes.
-pub(crate) trait Weigh {
+pub(crate) trait LogicalBytes {
     /// The size. It must not change while the value is in a map.
-    fn weigh(&self) -> u64;
+    fn logical_bytes(&self) -> u64;
 }
 
 /// An ordered map that tracks the logical bytes of its content. Derefs to [`OrdMap`] for reads.
 #[derive(Clone)]
-pub(crate) struct WeighedMap<K, V> {
+pub(crate) struct SizedMap<K, V> {
     map: OrdMap<K, V>,
     // Invariant: the sum over all records.
     bytes: u64,
 }
 
-impl<K, V> Default for WeighedMap<K, V> {
-    fn default() -> WeighedMap<K, V> {
-        WeighedMap { map: OrdMap::new(), bytes: 0 }
+impl<K, V> Default for SizedMap<K, V> {
+    fn default() -> SizedMap<K, V> {
+        SizedMap { map: OrdMap::new(), bytes: 0 }
     }
 }
 
-impl<K: Ord + Debug, V: Debug> Debug for WeighedMap<K, V> {
+impl<K: Ord + Debug, V: Debug> Debug for SizedMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.map.fmt(f)
     }
 }
 
-impl<K: Ord, V: PartialEq> PartialEq for WeighedMap<K, V> {
-    fn eq(&self, other: &WeighedMap<K, V>) -> bool {
+impl<K: Ord, V: PartialEq> PartialEq for SizedMap<K, V> {
+    fn eq(&self, other: &SizedMap<K, V>) -> bool {
         self.bytes == other.bytes && self.map == other.map
     }
 }
 
-impl<K, V> Deref for WeighedMap<K, V> {
+impl<K, V> Deref for SizedMap<K, V> {
     type Target = OrdMap<K, V>;
 
     fn deref(&self) -> &OrdMap<K, V> {
@@ -67,12 +67,12 @@ impl<K, V> Deref for WeighedMap<K, V> {
     }
 }
 
-impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
+impl<K: Ord + Clone + LogicalBytes, V: Clone + LogicalBytes> SizedMap<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (of_key, of_value) = (key.weigh(), value.weigh());
+        let (of_key, of_value) = (key.logical_bytes(), value.logical_bytes());
         let old = self.map.insert(key, value);
         match &old {
-            Some(old) => self.bytes -= old.weigh(),
+            Some(old) => self.bytes -= old.logical_bytes(),
             None => self.bytes += RECORD + of_key,
         }
         self.bytes += of_value;
@@ -85,7 +85,7 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
         K: std::borrow::Borrow<Q>,
     {
         let (key, value) = self.map.remove_with_key(key)?;
-        self.bytes -= RECORD + key.weigh() + value.weigh();
+        self.bytes -= RECORD + key.logical_bytes() + value.logical_bytes();
         Some(value)
     }
 
@@ -105,11 +105,11 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
 
     /// The same, recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
-        self.map.iter().map(|(key, value)| RECORD + key.weigh() + value.weigh()).sum()
+        self.map.iter().map(|(key, value)| RECORD + key.logical_bytes() + value.logical_bytes()).sum()
     }
 }
 
-impl<'a, K: Ord, V> IntoIterator for &'a WeighedMap<K, V> {
+impl<'a, K: Ord, V> IntoIterator for &'a SizedMap<K, V> {
     type Item = (&'a K, &'a V);
     type IntoIter = <&'a OrdMap<K, V> as IntoIterator>::IntoIter;
 
@@ -118,11 +118,11 @@ impl<'a, K: Ord, V> IntoIterator for &'a WeighedMap<K, V> {
     }
 }
 
-/// Implements [`Weigh`] for numbers, which the overhead of a record covers.
+/// Implements [`LogicalBytes`] for numbers, which the overhead of a record covers.
 macro_rules! covered_by_record {
     ($($kind:ty)*) => {$(
-        impl Weigh for $kind {
-            fn weigh(&self) -> u64 {
+        impl LogicalBytes for $kind {
+            fn logical_bytes(&self) -> u64 {
                 0
             }
         }
@@ -130,72 +130,73 @@ macro_rules! covered_by_record {
 }
 covered_by_record!(u32 u64 u128 SessionId Token Ticket ScopeNo Lock Rights Quota);
 
-impl Weigh for SmolStr {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for SmolStr {
+    fn logical_bytes(&self) -> u64 {
         self.len() as u64
     }
 }
 
-impl<A: Weigh, B: Weigh> Weigh for (A, B) {
-    fn weigh(&self) -> u64 {
-        self.0.weigh() + self.1.weigh()
+impl<A: LogicalBytes, B: LogicalBytes> LogicalBytes for (A, B) {
+    fn logical_bytes(&self) -> u64 {
+        self.0.logical_bytes() + self.1.logical_bytes()
     }
 }
 
-impl<T: Weigh> Weigh for Option<T> {
-    fn weigh(&self) -> u64 {
-        self.as_ref().map_or(0, Weigh::weigh)
+impl<T: LogicalBytes> LogicalBytes for Option<T> {
+    fn logical_bytes(&self) -> u64 {
+        self.as_ref().map_or(0, LogicalBytes::logical_bytes)
     }
 }
 
-impl Weigh for Arc<Extra> {
-    fn weigh(&self) -> u64 {
-        self.value.weigh()
+impl LogicalBytes for Arc<OptionalAttributes> {
+    fn logical_bytes(&self) -> u64 {
+        self.value.logical_bytes()
     }
 }
 
-impl Weigh for Locks {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for Locks {
+    fn logical_bytes(&self) -> u64 {
         // Each further lock has a record of its own in the indexes.
         let names = self.as_slice();
-        names.iter().map(Weigh::weigh).sum::<u64>() + (names.len() as u64).saturating_sub(1) * RECORD
+        names.iter().map(LogicalBytes::logical_bytes).sum::<u64>()
+            + (names.len() as u64).saturating_sub(1) * RECORD
     }
 }
 
-impl Weigh for Session {
-    fn weigh(&self) -> u64 {
-        self.owner.weigh() + self.identity.weigh()
+impl LogicalBytes for Session {
+    fn logical_bytes(&self) -> u64 {
+        self.owner.logical_bytes() + self.identity.logical_bytes()
     }
 }
 
-impl Weigh for Held {
-    fn weigh(&self) -> u64 {
-        self.locks.weigh() + self.request.weigh() + self.extra.weigh()
+impl LogicalBytes for Held {
+    fn logical_bytes(&self) -> u64 {
+        self.locks.logical_bytes() + self.request.logical_bytes() + self.extra.logical_bytes()
     }
 }
 
-impl Weigh for Waiter {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for Waiter {
+    fn logical_bytes(&self) -> u64 {
         // Its keys in the queue, among the waits of its session, the timers and the candidates.
-        RECORD + self.locks.weigh() + self.request.weigh() + self.extra.weigh()
+        RECORD + self.locks.logical_bytes() + self.request.logical_bytes() + self.extra.logical_bytes()
     }
 }
 
-impl Weigh for Grant {
-    fn weigh(&self) -> u64 {
-        self.locks.weigh()
+impl LogicalBytes for Grant {
+    fn logical_bytes(&self) -> u64 {
+        self.locks.logical_bytes()
     }
 }
 
-impl Weigh for Refusal {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for Refusal {
+    fn logical_bytes(&self) -> u64 {
         match self {
             Refusal::Busy { lock } | Refusal::Timeout { lock } | Refusal::NotHeld { lock, .. } => {
-                lock.weigh()
+                lock.logical_bytes()
             }
-            Refusal::Died { lock, older } => lock.weigh() + older.weigh(),
-            Refusal::Deadlock { cycle } => cycle.iter().map(Weigh::weigh).sum(),
-            Refusal::Invalid(text) | Refusal::Limit(text) | Refusal::TooLarge(text) => text.weigh(),
+            Refusal::Died { lock, older } => lock.logical_bytes() + older.logical_bytes(),
+            Refusal::Deadlock { cycle } => cycle.iter().map(LogicalBytes::logical_bytes).sum(),
+            Refusal::Invalid(text) | Refusal::Limit(text) | Refusal::TooLarge(text) => text.logical_bytes(),
             Refusal::Cancelled
             | Refusal::SessionLost
             | Refusal::StaleToken { .. }
@@ -205,56 +206,58 @@ impl Weigh for Refusal {
     }
 }
 
-impl Weigh for CycleStep {
-    fn weigh(&self) -> u64 {
-        RECORD + self.scope.weigh() + self.owner.weigh() + self.lock.weigh()
+impl LogicalBytes for CycleStep {
+    fn logical_bytes(&self) -> u64 {
+        RECORD + self.scope.logical_bytes() + self.owner.logical_bytes() + self.lock.logical_bytes()
     }
 }
 
-impl Weigh for LockEvent {
-    fn weigh(&self) -> u64 {
-        RECORD + self.owner.weigh() + self.reason.weigh()
+impl LogicalBytes for LockEvent {
+    fn logical_bytes(&self) -> u64 {
+        RECORD + self.owner.logical_bytes() + self.reason.logical_bytes()
     }
 }
 
-impl Weigh for OperatorAction {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for OperatorAction {
+    fn logical_bytes(&self) -> u64 {
         let texts = match &self.kind {
-            ActionKind::ForceRelease { by, lock, reason, .. } => by.weigh() + lock.weigh() + reason.weigh(),
-            ActionKind::Members { members } => members.weigh(),
-            ActionKind::Access { by, change } => by.weigh() + change.weigh(),
-            ActionKind::Note { by, text } => by.weigh() + text.weigh(),
+            ActionKind::ForceRelease { by, lock, reason, .. } => {
+                by.logical_bytes() + lock.logical_bytes() + reason.logical_bytes()
+            }
+            ActionKind::Members { members } => members.logical_bytes(),
+            ActionKind::Access { by, change } => by.logical_bytes() + change.logical_bytes(),
+            ActionKind::Note { by, text } => by.logical_bytes() + text.logical_bytes(),
             ActionKind::Restored { .. } => 0,
         };
         RECORD + texts
     }
 }
 
-impl Weigh for Remembered {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for Remembered {
+    fn logical_bytes(&self) -> u64 {
         match self {
             Remembered::Waiting(_) => 0,
-            Remembered::Granted(grant) => grant.weigh(),
-            Remembered::Refused(refusal) => refusal.weigh(),
+            Remembered::Granted(grant) => grant.logical_bytes(),
+            Remembered::Refused(refusal) => refusal.logical_bytes(),
         }
     }
 }
 
-impl Weigh for StoredValue {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for StoredValue {
+    fn logical_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 }
 
-impl Weigh for Scope {
-    fn weigh(&self) -> u64 {
+impl LogicalBytes for Scope {
+    fn logical_bytes(&self) -> u64 {
         // Its keys in the indexes of names, grants, waits and locks.
-        RECORD + self.name.weigh()
+        RECORD + self.name.logical_bytes()
     }
 }
 
-impl Weigh for AccessToken {
-    fn weigh(&self) -> u64 {
-        self.identity.weigh()
+impl LogicalBytes for AccessToken {
+    fn logical_bytes(&self) -> u64 {
+        self.identity.logical_bytes()
     }
 }

@@ -48,7 +48,7 @@ fn check(capacity: u32, requests: &[(Mode, Option<u32>)]) {
 
 proptest! {
     #[test]
-    fn the_rule_agrees_with_the_table(
+    fn rule_agrees_with_the_table(
         (capacity, requests) in (1..5_u32).prop_flat_map(|capacity| (Just(capacity), requests(capacity)))
     ) {
         check(capacity, &requests);

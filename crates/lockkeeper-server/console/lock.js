@@ -15,7 +15,7 @@ function sentence(lock, asOf) {
     const how = lock.capacity > 1 ? `${atLeast}${taken} of ${lock.capacity} permits in use` : (lock.holders[0].mode === "shared" ? `shared by ${atLeast}${lock.holders.length}` : "held exclusively");
     return [how, lock.waiting > 0 ? `, ${waiting(lock)}` : ", no waiters"];
   }
-  if (lock.closed_ms > 0) return ["closed for ", until(asOf + lock.closed_ms), " by a lock-delay: its last holder was lost"];
+  if (lock.closed_ms > 0) return ["in lock-delay for another ", until(asOf + lock.closed_ms), " (its last holder was lost)"];
   if (lock.last_token === 0) return ["free; no earlier holder is recorded"];
   return [lock.waiting > 0 ? `free, ${waiting(lock)} for it together with other locks` : "free"];
 }

@@ -6,7 +6,7 @@ import { count, lockLink, owner, since } from "./format.js";
 const address = (prefix, after) => "#/locks?" + new URLSearchParams({ ...(prefix && { prefix }), ...(after && { after }) });
 
 function holders(lock, asOf) {
-  if (lock.holders.length === 0) return h("span", { class: "soft" }, lock.closed_ms > 0 ? "closed by a lock-delay" : "nobody");
+  if (lock.holders.length === 0) return h("span", { class: "soft" }, lock.closed_ms > 0 ? "in lock-delay" : "nobody");
   const shown = lock.holders.map((holder) => h("li", {}, owner(holder), " ", h("span", { class: "chip" }, lock.capacity > 1 ? `${holder.permits} of ${lock.capacity}` : holder.mode),
     " for ", since(asOf - holder.held_ms)));
   if (lock.more_holders) shown.push(h("li", { class: "soft" }, "and more"));

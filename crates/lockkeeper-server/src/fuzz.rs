@@ -172,11 +172,11 @@ pub fn access(data: &[u8]) {
 }
 
 fn access_change(which: u8, bytes: &[u8]) -> Option<lockkeeper_core::AccessChange> {
-    use lockkeeper_core::{AccessChange, Quota, Right, Rights};
+    use lockkeeper_core::{AccessChange, Quota, Rights};
     Some(match which {
         0 => {
             let request = v1::GrantAccessRequest::decode(bytes).ok()?;
-            let rights = Rights::of(request.rights.iter().filter_map(|word| Right::from_word(word)));
+            let rights = Rights::of(request.rights.iter().filter_map(|word| word.parse().ok()));
             AccessChange::Grant { identity: request.identity.into(), prefix: request.prefix.into(), rights }
         }
         1 => {

@@ -70,8 +70,9 @@ pub enum LossDetection {
 pub struct Capabilities {
     /// The name of the engine, such as `cell`.
     pub engine: &'static str,
-    /// The beginning of its URLs.
-    pub scheme: &'static str,
+    /// The beginning of its URLs, such as `lockkeeper://`.
+    #[serde(rename = "scheme")]
+    pub prefix: &'static str,
     /// What its locks are suitable for.
     pub class: Class,
     /// Whether its grants carry a fencing token.
@@ -115,7 +116,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// Returns the capabilities of all built-in engines, in the order of the documentation.
     pub fn all() -> Vec<&'static Capabilities> {
-        EngineInfo::all().iter().filter_map(EngineInfo::capabilities).collect()
+        EngineInfo::all().iter().filter_map(|engine| engine.capabilities()).collect()
     }
 
     /// Renders the capabilities of all built-in engines as a Markdown table.
@@ -139,7 +140,7 @@ impl Capabilities {
         };
         format!(
             "| `{}` | {} | {token} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} - {} |\n",
-            self.scheme,
+            self.prefix,
             self.class,
             self.clock,
             self.fairness,

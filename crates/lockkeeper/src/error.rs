@@ -141,6 +141,32 @@ impl Error {
         })
     }
 
+    /// Returns the error for an answer of a node. Without a lock in it, the answer cannot be about one.
+    pub(crate) fn from_contract(error: lockkeeper_api::Error) -> Error {
+        let text = SmolStr::new(&error.message);
+        let lock = error.lock.map(SmolStr::from);
+        match error.code {
+            Code::Busy => lock.map_or(Error::Fatal(text), |lock| Error::Contended { lock }),
+            Code::Timeout => lock.map_or(Error::Fatal(text), |lock| Error::Timeout { lock }),
+            Code::NotHeld => lock.map_or(Error::Fatal(text), |lock| Error::NotHeld { lock }),
+            Code::SessionLost => Error::SessionLost,
+            Code::StaleToken => Error::StaleToken { last_token: Token(error.last_token.unwrap_or_default()) },
+            Code::VersionMismatch => Error::VersionMismatch { version: error.version.unwrap_or_default() },
+            Code::NotLeader => Error::NotLeader { leader: error.leader.flatten().map(SmolStr::from) },
+            Code::Unavailable if error.may_have_happened == Some(true) => Error::Unknown(text),
+            Code::Unavailable => Error::Unavailable(text),
+            Code::Invalid => Error::Invalid(text),
+            Code::TooLarge => Error::TooLarge(text),
+            Code::Limit => Error::Limit(text),
+            Code::Unsupported => Error::Unsupported(text),
+            Code::Unauthenticated => Error::Unauthenticated(text),
+            Code::Forbidden => Error::Forbidden(text),
+            Code::Deadlock => Error::Deadlock(text),
+            Code::Wounded => Error::Wounded(text),
+            Code::Died => Error::Died(text),
+        }
+    }
+
     /// Returns the stable code as text: that of the HTTP contract where there is one.
     pub fn code(&self) -> &'static str {
         match self {
@@ -245,5 +271,22 @@ impl fmt::Display for Loss {
                  give the client a valid access token"
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_contract_has_its_error() {
+        for code in Code::ALL {
+            let mut answer = lockkeeper_api::Error::new(code, "why");
+            answer.lock = Some("orders".to_owned());
+            assert_eq!(Error::from_contract(answer).contract_code(), Some(code));
+        }
+        let mut answer = lockkeeper_api::Error::new(Code::Unavailable, "why");
+        answer.may_have_happened = Some(true);
+        assert!(Error::from_contract(answer).may_have_happened());
     }
 }

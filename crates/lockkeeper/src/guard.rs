@@ -135,7 +135,7 @@ impl<F: Fencing> Guard<F> {
     /// Releases the lock of a lost guard: a guard lost by the clock alone may still hold it in the engine.
     fn release_if_lost(&self) {
         if self.grant.state().is_err() {
-            self.shared.engine.give_back(&self.grant);
+            self.shared.engine.release_in_background(&self.grant);
         }
     }
 }
@@ -157,7 +157,7 @@ impl Guard<Fenced> {
 impl<F: Fencing> Drop for Guard<F> {
     fn drop(&mut self) {
         if self.armed {
-            self.shared.engine.give_back(&self.grant);
+            self.shared.engine.release_in_background(&self.grant);
         }
     }
 }

@@ -10,16 +10,18 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::capabilities::{Capabilities, Finding, TokenKind};
 use crate::election::Election;
-use crate::engines::{self, Engine};
+use crate::engines::{self, AcquireRequest, Engine};
 use crate::error::Error;
 use crate::events::Events;
 use crate::fencing::{Fenced, Fencing, Unfenced};
+use crate::guard::Guard;
 use crate::limiter::Limiter;
 use crate::lock::Lock;
 use crate::lock_all::LockAll;
 use crate::once::Once;
 use crate::options::{KeeperBuilder, Options};
 use crate::scope::Scope;
+use crate::trace;
 use crate::value::ValueHandle;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
@@ -140,6 +142,13 @@ impl<F: Fencing> Keeper<F> {
     /// Creates a handle to a small value that the engine stores beside the locks.
     pub fn value(&self, key: impl Into<String>) -> ValueHandle<F> {
         ValueHandle::new(self.clone(), key.into())
+    }
+
+    /// Acquires the locks of a request. Cancel-safe.
+    pub(crate) async fn acquire(&self, request: Arc<AcquireRequest>) -> Result<Guard<F>, Error> {
+        request.check()?;
+        let grant = trace::acquire(&*self.shared.engine, request).await?;
+        Ok(Guard::new(grant, self.shared.clone()))
     }
 
     /// Returns the holders of a lock and its queue.

@@ -76,6 +76,9 @@ mod mode;
 mod once;
 mod optimistic;
 mod options;
+#[cfg(feature = "_protocols")]
+#[doc(hidden)]
+pub mod protocols;
 mod run;
 mod scope;
 mod trace;

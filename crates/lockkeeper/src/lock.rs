@@ -7,14 +7,13 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{AcquireRequest, InScope, Wait};
+use crate::engines::{AcquireRequest, ScopeOptions, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::mode::Mode;
 use crate::run::{self, Lease};
-use crate::trace;
 
 /// Handle to a named lock, with the settings for acquiring it.
 ///
@@ -38,9 +37,8 @@ impl<F: Fencing> Lock<F> {
         Arc::make_mut(&mut self.request)
     }
 
-    pub(crate) fn in_scope(mut self, scope: InScope) -> Lock<F> {
-        self.request_mut().ttl = scope.ttl;
-        self.request_mut().scope = Some(scope);
+    pub(crate) fn in_scope(mut self, scope: ScopeOptions) -> Lock<F> {
+        self.request_mut().set_scope(scope);
         self
     }
 
@@ -62,7 +60,7 @@ impl<F: Fencing> Lock<F> {
 
     /// Waits at most this long, then fails with [`Error::Timeout`]. Zero is the same as [`no_wait`](Lock::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.request_mut().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.request_mut().wait = Wait::at_most(limit);
         self
     }
 
@@ -123,8 +121,7 @@ impl<F: Fencing> Lock<F> {
     /// This trades safety for riding out a short outage: after the deadline another client may hold the lock. Use it only
     /// where every write is fenced, because only the gate decides then. Without this call, the work stops at the deadline.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.request_mut().grace = grace;
-        self.request_mut().works_in_jeopardy = true;
+        self.request_mut().set_grace(grace);
         self
     }
 
@@ -140,9 +137,7 @@ impl<F: Fencing> Lock<F> {
     /// Cancel-safe: a dropped call leaves the queue and releases a grant that arrives meanwhile. The place in the queue is
     /// lost.
     pub async fn acquire(&self) -> Result<Guard<F>, Error> {
-        self.request.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.request)).await?;
-        Ok(Guard::new(grant, self.keeper.shared.clone()))
+        self.keeper.acquire(Arc::clone(&self.request)).await
     }
 
     /// Acquires the lock if it is free; returns `None` if it is busy.
@@ -151,10 +146,9 @@ impl<F: Fencing> Lock<F> {
     ///
     /// Cancel-safe, as [`acquire`](Lock::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<F>>, Error> {
-        self.request.check()?;
-        let request = Arc::new(AcquireRequest { wait: Wait::No, ..AcquireRequest::clone(&self.request) });
-        match trace::acquire(&*self.keeper.shared.engine, request).await {
-            Ok(grant) => Ok(Some(Guard::new(grant, self.keeper.shared.clone()))),
+        let request = AcquireRequest { wait: Wait::No, ..AcquireRequest::clone(&self.request) };
+        match self.keeper.acquire(Arc::new(request)).await {
+            Ok(guard) => Ok(Some(guard)),
             Err(Error::Contended { .. }) => Ok(None),
             Err(error) => Err(error),
         }

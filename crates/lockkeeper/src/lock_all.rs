@@ -7,13 +7,12 @@ use std::time::Duration;
 use lockkeeper_core::Locks;
 use smol_str::SmolStr;
 
-use crate::engines::{AcquireRequest, InScope, Wait};
+use crate::engines::{AcquireRequest, ScopeOptions, Wait};
 use crate::error::Error;
 use crate::fencing::{Fenced, Fencing};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::run::{self, Lease};
-use crate::trace;
 
 /// Handle to several locks that are acquired all or nothing, with one guard and one token.
 #[derive(Debug, Clone)]
@@ -33,9 +32,8 @@ impl<F: Fencing> LockAll<F> {
         Arc::make_mut(&mut self.request)
     }
 
-    pub(crate) fn in_scope(mut self, scope: InScope) -> LockAll<F> {
-        self.request_mut().ttl = scope.ttl;
-        self.request_mut().scope = Some(scope);
+    pub(crate) fn in_scope(mut self, scope: ScopeOptions) -> LockAll<F> {
+        self.request_mut().set_scope(scope);
         self
     }
 
@@ -47,7 +45,7 @@ impl<F: Fencing> LockAll<F> {
 
     /// Limits the wait; see [`Lock::wait`](crate::Lock::wait).
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.request_mut().wait = if limit.is_zero() { Wait::No } else { Wait::For(limit) };
+        self.request_mut().wait = Wait::at_most(limit);
         self
     }
 
@@ -77,8 +75,7 @@ impl<F: Fencing> LockAll<F> {
 
     /// Keeps working in jeopardy for this long; see [`Lock::grace`](crate::Lock::grace).
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.request_mut().grace = grace;
-        self.request_mut().works_in_jeopardy = true;
+        self.request_mut().set_grace(grace);
         self
     }
 
@@ -95,9 +92,7 @@ impl<F: Fencing> LockAll<F> {
         if self.request.locks.as_slice().is_empty() {
             return Err(Error::invalid("lock_all got no names: name at least one lock"));
         }
-        self.request.check()?;
-        let grant = trace::acquire(&*self.keeper.shared.engine, Arc::clone(&self.request)).await?;
-        Ok(Guard::new(grant, self.keeper.shared.clone()))
+        self.keeper.acquire(Arc::clone(&self.request)).await
     }
 
     /// Acquires all the locks, runs the work, and releases them; see [`Lock::run`](crate::Lock::run).

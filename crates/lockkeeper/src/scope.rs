@@ -9,7 +9,7 @@ pub use lockkeeper_core::Policy;
 use smol_str::SmolStr;
 
 use crate::backoff;
-use crate::engines::InScope;
+use crate::engines::ScopeOptions;
 use crate::error::{Error, Loss};
 use crate::fencing::{Fenced, Fencing};
 use crate::keeper::Keeper;
@@ -76,8 +76,8 @@ impl<F: Fencing> Scope<F> {
         self
     }
 
-    fn in_scope(&self) -> InScope {
-        InScope { name: self.name.clone(), policy: self.policy, ttl: self.ttl }
+    fn in_scope(&self) -> ScopeOptions {
+        ScopeOptions { name: self.name.clone(), policy: self.policy, ttl: self.ttl }
     }
 
     /// Creates a handle to a lock in this scope. Its time to live is the scope's.

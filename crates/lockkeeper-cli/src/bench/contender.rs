@@ -56,8 +56,8 @@ impl<'a> BareServer<'a> {
     /// The server of an engine URL, if there is a bare recipe for it.
     fn of(url: &'a str) -> Option<BareServer<'a>> {
         let engine = EngineInfo::by_url(url)?;
-        // The other schemes of an engine need TLS, which the bare recipes do not support.
-        let hosts = url.strip_prefix(engine.schemes[0])?.strip_prefix("://")?;
+        // The other prefixes of an engine need TLS, which the bare recipes do not support.
+        let hosts = url.strip_prefix(engine.prefixes[0])?;
         match engine.name {
             "redis" => Some(BareServer::Redis(hosts)),
             "etcd" => Some(BareServer::Etcd(hosts)),

@@ -1,10 +1,11 @@
 //! The baseline on etcd: the recipe of `etcdctl lock`, directly on the gRPC API. A lease, a key below the lock's name, and
-//! a watch on the preceding key. It shares no code with our engine.
+//! a watch on the preceding key. It shares only the messages of the protocol with our engine.
 
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use lockkeeper::protocols::etcd::{self as wire, SortOrder, SortTarget};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -12,7 +13,6 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::contender::BenchError;
-use super::etcd_wire as wire;
 
 const TTL_SECONDS: i64 = 120;
 const RENEW_AFTER: Duration = Duration::from_secs(40);
@@ -48,7 +48,7 @@ impl BareEtcd {
             return Ok(());
         }
         let id = self.lease;
-        let request = stream::once(async move { wire::LeaseKeepAliveRequest { id } });
+        let request = stream::once(async move { wire::LeaseRequest { id } });
         let mut answers: Streaming<wire::LeaseKeepAliveResponse> =
             self.stream("/etcdserverpb.Lease/LeaseKeepAlive", request.chain(stream::pending())).await?;
         let answer = answers.next().await.ok_or_else(|| failed("the stream ended"))?.map_err(failed)?;
@@ -63,18 +63,15 @@ impl BareEtcd {
         self.keep_alive().await?;
         let prefix = format!("{lock}/").into_bytes();
         let key = format!("{lock}/{:x}", self.lease).into_bytes();
-        let oldest = wire::RangeRequest::first_created(&prefix);
-        let entered: wire::TxnResponse = self
-            .call("/etcdserverpb.KV/Txn", wire::TxnRequest::put_if_absent(&key, self.lease, oldest))
-            .await?;
-        let mine = entered.header.as_ref().map_or(0, |header| header.revision);
-        if entered.first_created() == Some(mine) {
+        let enter = put_if_absent(&key, self.lease, first_created(&prefix));
+        let entered: wire::TxnResponse = self.call("/etcdserverpb.KV/Txn", enter).await?;
+        let mine = entered.revision();
+        if entered.range(1).first().map(|oldest| oldest.create_revision) == Some(mine) {
             return Ok(EtcdKey(key));
         }
         loop {
-            let before: wire::RangeResponse = self
-                .call("/etcdserverpb.KV/Range", wire::RangeRequest::last_created_before(&prefix, mine))
-                .await?;
+            let before: wire::RangeResponse =
+                self.call("/etcdserverpb.KV/Range", last_created_before(&prefix, mine)).await?;
             let Some(predecessor) = before.kvs.into_iter().next() else { return Ok(EtcdKey(key)) };
             let from = before.header.map_or(0, |header| header.revision) + 1;
             self.until_deleted(predecessor.key, from).await?;
@@ -89,7 +86,12 @@ impl BareEtcd {
 
     /// Waits until a key is deleted.
     async fn until_deleted(&self, key: Vec<u8>, from: i64) -> Result<(), BenchError> {
-        let create = wire::WatchCreateRequest { key, start_revision: from, filters: vec![wire::NO_PUTS] };
+        let create = wire::WatchCreateRequest {
+            key,
+            start_revision: from,
+            filters: vec![wire::NO_PUTS],
+            ..Default::default()
+        };
         let request = stream::once(async move { wire::WatchRequest { create: Some(create) } });
         let mut events: Streaming<wire::WatchResponse> =
             self.stream("/etcdserverpb.Watch/Watch", request.chain(stream::pending())).await?;
@@ -127,5 +129,45 @@ impl BareEtcd {
         let codec = ProstCodec::<Q, A>::default();
         let answer = grpc.streaming(Request::new(requests), PathAndQuery::from_static(path), codec).await;
         Ok(answer.map_err(failed)?.into_inner())
+    }
+}
+
+/// The oldest key that begins with the prefix.
+fn first_created(prefix: &[u8]) -> wire::RangeRequest {
+    wire::RangeRequest {
+        key: prefix.to_vec(),
+        range_end: end_of(prefix),
+        limit: 1,
+        sort_order: SortOrder::Ascend as i32,
+        sort_target: SortTarget::Create as i32,
+        ..Default::default()
+    }
+}
+
+/// The newest key that was created before this revision.
+fn last_created_before(prefix: &[u8], revision: i64) -> wire::RangeRequest {
+    wire::RangeRequest {
+        sort_order: SortOrder::Descend as i32,
+        max_create_revision: revision - 1,
+        ..first_created(prefix)
+    }
+}
+
+/// The end of the range of all keys that begin with the prefix, which ends with a slash.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// Puts a key unless it exists, and reads a range in the same transaction.
+fn put_if_absent(key: &[u8], lease: i64, range: wire::RangeRequest) -> wire::TxnRequest {
+    let put = wire::PutRequest { key: key.to_vec(), lease, ..Default::default() };
+    wire::TxnRequest {
+        compare: vec![wire::Compare::is_absent(key)],
+        success: vec![wire::RequestOp::put(put), wire::RequestOp::range(range)],
+        failure: Vec::new(),
     }
 }

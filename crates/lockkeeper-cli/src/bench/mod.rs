@@ -5,7 +5,6 @@
 
 mod contender;
 mod etcd;
-mod etcd_wire;
 mod limits;
 mod measure;
 mod redis;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lockkeeper::protocols::resp::encode;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -21,14 +22,6 @@ pub(super) struct BareRedis {
     acquired: u64,
     /// Releases to send with the next command, and their number.
     unsent: (String, usize),
-}
-
-fn encode(words: &[&str]) -> String {
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-    }
-    request
 }
 
 fn failed(error: impl std::fmt::Display) -> BenchError {

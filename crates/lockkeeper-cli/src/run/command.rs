@@ -68,7 +68,7 @@ impl RunningCommand {
         self.signal(Signal::CONT);
     }
 
-    /// Whether a process of the group is alive. Zombies do not count: in a container without an init they stay for ever.
+    /// Whether a process of the group is alive. Zombies do not count: in a container without an init they stay forever.
     pub(crate) fn is_alive(self) -> bool {
         match test_kill_process_group(self.pid) {
             Err(rustix::io::Errno::SRCH) => false,

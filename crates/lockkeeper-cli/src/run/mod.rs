@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use lockkeeper::{Error, Fenced, Fencing, Guard, Keeper, Lock, Token, Unfenced};
+use lockkeeper::{Code, Error, Fenced, Fencing, Guard, Keeper, Lock, Token, Unfenced};
 
 use self::command::RunningCommand;
 use self::lease::Margins;
@@ -324,9 +324,8 @@ impl Run {
     {
         let Some(period) = self.once_per else { return Ok(Turn::Now(None)) };
         let fence = guard.fence().filter(|_| keeper.capabilities().values).ok_or_else(|| {
-            Failure::new(
-                "unsupported",
-                crate::failure::USAGE,
+            Failure::of(
+                Code::Unsupported,
                 format!("the engine {} does not support values: --once-per needs a cell", keeper.engine()),
             )
         })?;

@@ -99,7 +99,7 @@ impl Supervisor {
                 }
             }
             self.kill_if_due(now);
-            self.lend_terminal();
+            self.move_to_foreground();
             let pause = self.pause(lease::now(), deadline);
             tokio::select! {
                 biased;
@@ -178,7 +178,7 @@ impl Supervisor {
     }
 
     /// Gives the terminal to a command that was stopped for lack of it, once the terminal is ours.
-    fn lend_terminal(&mut self) {
+    fn move_to_foreground(&mut self) {
         if self.wants_terminal && terminal::is_ours() {
             self.wants_terminal = false;
             terminal::set_foreground(self.command.pid);

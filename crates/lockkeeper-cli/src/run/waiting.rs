@@ -56,7 +56,7 @@ async fn report_progress<F: Fencing>(
 /// The holder, as the rest of a sentence.
 pub(crate) fn held_by(lock: &LockState) -> String {
     match &lock.holders[..] {
-        [] if !lock.closed.is_zero() => format!(", closed for {} by a lock-delay", humanize(lock.closed)),
+        [] if !lock.closed.is_zero() => format!(", in lock-delay for another {}", humanize(lock.closed)),
         [] => String::new(),
         // A line break in an owner must not look like another message.
         [only] => format!(", held by {} for {}", escape::line(&only.owner), humanize(only.held)),

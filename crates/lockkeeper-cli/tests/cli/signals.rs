@@ -20,7 +20,7 @@ fn signals_are_forwarded_to_the_whole_group() {
         (Signal::CONT, "CONT"),
         (Signal::WINCH, "WINCH"),
     ] {
-        // A shell that was started in the background ignores INT and QUIT for ever, so the grandchild is in the foreground.
+        // A shell that was started in the background ignores INT and QUIT forever, so the grandchild is in the foreground.
         let script = format!(
             "trap 'echo child >> child-{name}; exit 9' {name}; \
              sh -c \"trap 'echo grandchild > grandchild-{name}; exit 0' {name}; \

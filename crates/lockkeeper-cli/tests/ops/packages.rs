@@ -173,7 +173,7 @@ fn workflows_call_scripts_that_exist() {
         let path = entry.unwrap().path();
         let workflow = crate::deploy::yaml(path.strip_prefix(root()).unwrap().to_str().unwrap()).remove(0);
         for (job, steps) in workflow["jobs"].as_object().unwrap() {
-            assert!(steps["timeout-minutes"].is_u64(), "{job} of {} may run for ever", path.display());
+            assert!(steps["timeout-minutes"].is_u64(), "{job} of {} may run forever", path.display());
             for step in steps["steps"].as_array().unwrap().iter().filter_map(|step| step["run"].as_str()) {
                 let is_script = |word: &&str| *word == "./test" || word.starts_with("scripts/");
                 called.extend(step.split_whitespace().filter(is_script).map(str::to_owned));
@@ -184,7 +184,23 @@ fn workflows_call_scripts_that_exist() {
     for script in called {
         assert!(root().join(&script).is_file(), "{script} is called and does not exist");
     }
+}
+
+#[test]
+fn ci_checks_the_oldest_supported_rust() {
+    assert!(
+        read(".github/workflows/ci.yml").contains("run: scripts/minimum-rust\n"),
+        "CI does not call the script"
+    );
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["rust-version"].as_str().unwrap();
-    assert!(read(".github/workflows/ci.yml").contains(&format!("cargo +{version} check")), "{version}");
+    // The script must read the version where cargo does. Only that line is run, not the check.
+    let script = read("scripts/minimum-rust");
+    let assignment =
+        script.lines().find(|line| line.starts_with("version=")).expect("the script sets no version");
+    assert!(assignment.contains("rust-version"), "{assignment}");
+    assert!(script.contains(r#"cargo "+$version" check"#), "the script does not check with that version");
+    let print = format!("{assignment}; echo \"$version\"");
+    let output = Command::new("bash").args(["-c", &print]).current_dir(root()).output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), version);
 }

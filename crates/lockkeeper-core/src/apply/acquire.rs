@@ -13,7 +13,7 @@ use crate::lock::{Held, Lock};
 use crate::mutation::{self, Mutation};
 use crate::queue::Waiter;
 use crate::refusal::Refusal;
-use crate::scope::{Extra, Policy, ScopeNo, scope_of};
+use crate::scope::{OptionalAttributes, Policy, ScopeNo, scope_of};
 use crate::session::Remembered;
 use crate::state_bytes::growth;
 use crate::table::LockTable;
@@ -66,7 +66,8 @@ impl LockTable {
             self.apply_age_policy(request, scope, demand)?;
             (demand, blocked) = self.check_availability(request)?;
         }
-        let extra = Extra { scope, value: request.value.clone(), policy: request.policy }.shared();
+        let extra =
+            OptionalAttributes { scope, value: request.value.clone(), policy: request.policy }.shared();
         if self.locks.len() - self.free.len() + request.locks.as_slice().len() > bounds().locks {
             return Err(Refusal::limit(format!(
                 "the cell has {} locks in use, its limit: try again when some are free",
@@ -164,7 +165,7 @@ impl LockTable {
         demand: Demand,
         waits: u32,
         blocked: &LockName,
-        extra: Option<Arc<Extra>>,
+        extra: Option<Arc<OptionalAttributes>>,
     ) -> Answer {
         let until = match request.wait {
             Wait::No | Wait::ForMs(0) => return Err(Refusal::Busy { lock: blocked.clone() }),

@@ -10,7 +10,7 @@ use crate::mutation::{self, Mutation};
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::table::LockTable;
-use crate::weighed::{RECORD, Weigh};
+use crate::weighed::{LogicalBytes, RECORD};
 use crate::work::LOCK_STEPS;
 
 impl LockTable {
@@ -38,7 +38,7 @@ impl LockTable {
             )));
         }
         let opened = Session { identity: identity.cloned(), ..Session::new(ttl_ms, owner.clone(), self.now) };
-        self.check_state_bytes(RECORD + opened.weigh())?;
+        self.check_state_bytes(RECORD + opened.logical_bytes())?;
         self.last_active = None;
         let version = opened.version;
         self.sessions.insert(session, opened);

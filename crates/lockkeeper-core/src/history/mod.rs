@@ -27,7 +27,7 @@ use crate::command::Mode;
 use crate::effect::Freed;
 use crate::id::{CellTime, LockName, SessionId, Token};
 use crate::reads;
-use crate::weighed::{Weigh, WeighedMap};
+use crate::weighed::{LogicalBytes, SizedMap};
 
 use self::recent::{Page, Recent};
 use self::rings::Rings;
@@ -200,7 +200,7 @@ pub(crate) struct History {
     acts_next: u64,
     pub(crate) leaders: Vector<Leader>,
     /// The owners of ended sessions whose grants are not all freed yet.
-    pub(crate) leaving: WeighedMap<SessionId, SmolStr>,
+    pub(crate) owners_of_ended_sessions: SizedMap<SessionId, SmolStr>,
     /// Ended sessions whose last grant was freed in this entry; empty between entries.
     pub(crate) cleared: Vec<SessionId>,
 }
@@ -236,25 +236,25 @@ impl History {
 
     /// Keeps the owner of an ended session until its grants are freed.
     pub(crate) fn session_ended(&mut self, session: SessionId, owner: SmolStr) {
-        self.leaving.insert(session, owner);
+        self.owners_of_ended_sessions.insert(session, owner);
     }
 
-    fn act(&mut self, at: CellTime, utc_ms: Option<u64>, kind: ActionKind) {
-        self.add_act(OperatorAction { number: self.acts_next, at, utc_ms, kind });
+    fn record_action(&mut self, at: CellTime, utc_ms: Option<u64>, kind: ActionKind) {
+        self.add_action(OperatorAction { number: self.acts_next, at, utc_ms, kind });
         self.acts_next += 1;
         if self.acts.len() > ACTS_MAX
             && let Some(oldest) = self.acts.pop_front()
         {
-            self.acts_bytes -= oldest.weigh();
+            self.acts_bytes -= oldest.logical_bytes();
         }
     }
 
-    fn add_act(&mut self, act: OperatorAction) {
-        self.acts_bytes += act.weigh();
+    fn add_action(&mut self, act: OperatorAction) {
+        self.acts_bytes += act.logical_bytes();
         self.acts.push_back(act);
     }
 
-    pub(crate) fn lead(&mut self, leader: Leader) {
+    pub(crate) fn record_leader(&mut self, leader: Leader) {
         self.leaders.push_back(leader);
         if self.leaders.len() > LEADERS_MAX {
             self.leaders.pop_front();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{LockEvent, RECENT_MAX};
 use crate::id::LockName;
 use crate::reads;
-use crate::weighed::Weigh;
+use crate::weighed::LogicalBytes;
 
 /// Events per page: what is copied when an event is appended while a snapshot shares the page.
 pub(super) const PAGE: usize = 1_024;
@@ -46,11 +46,15 @@ impl Recent {
     /// Appends an event. Returns the page that is evicted, if any.
     pub(super) fn push(&mut self, lock: &LockName, event: LockEvent) -> Option<Arc<Page>> {
         let mut retired = None;
-        self.bytes += lock.weigh() + event.weigh();
+        self.bytes += lock.logical_bytes() + event.logical_bytes();
         if self.pages.back().is_none_or(|page| page.events.len() == PAGE) {
             if self.pages.len() * PAGE >= RECENT_MAX {
                 retired = self.pages.pop_front();
-                self.bytes -= retired.iter().flat_map(|page| &page.events).map(Weigh::weigh).sum::<u64>();
+                self.bytes -= retired
+                    .iter()
+                    .flat_map(|page| &page.events)
+                    .map(LogicalBytes::logical_bytes)
+                    .sum::<u64>();
             }
             self.pages.push_back(Arc::new(Page::new()));
         }

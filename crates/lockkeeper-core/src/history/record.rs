@@ -43,10 +43,10 @@ impl LockTable {
                     released: *released,
                     last_token: *last_token,
                 };
-                self.history.act(self.now, Some(self.utc_ms), kind);
+                self.history.record_action(self.now, Some(self.utc_ms), kind);
             }
             (Command::ChangeAccess { by, change }, Ok(_)) => {
-                self.history.act(
+                self.history.record_action(
                     self.now,
                     Some(self.utc_ms),
                     ActionKind::Access { by: by.clone(), change: change.describe() },
@@ -54,11 +54,15 @@ impl LockTable {
             }
             (Command::AuditNote { by, text }, Ok(_)) => {
                 let text = self.note_text(text);
-                self.history.act(self.now, Some(self.utc_ms), ActionKind::Note { by: by.clone(), text });
+                self.history.record_action(
+                    self.now,
+                    Some(self.utc_ms),
+                    ActionKind::Note { by: by.clone(), text },
+                );
             }
             (Command::RaiseCellVersion { to }, Ok(_)) => {
                 let text = format_smolstr!("the cell version is now {to}");
-                self.history.act(
+                self.history.record_action(
                     self.now,
                     Some(self.utc_ms),
                     ActionKind::Note { by: SmolStr::default(), text },
@@ -67,7 +71,7 @@ impl LockTable {
             #[cfg(feature = "next-version")]
             (Command::NextVersionNote { text }, Ok(_)) => {
                 let (by, text) = (SmolStr::default(), self.note_text(text));
-                self.history.act(self.now, Some(self.utc_ms), ActionKind::Note { by, text });
+                self.history.record_action(self.now, Some(self.utc_ms), ActionKind::Note { by, text });
             }
             _ => {}
         }
@@ -86,7 +90,7 @@ impl LockTable {
     pub(crate) fn after_time(&mut self, before: Before, reason: &SmolStr) {
         self.remember_effects(before.effects, reason);
         for session in std::mem::take(&mut self.history.cleared) {
-            self.history.leaving.remove(&session);
+            self.history.owners_of_ended_sessions.remove(&session);
         }
     }
 
@@ -146,22 +150,22 @@ impl LockTable {
         }
         match self.sessions.get(&session) {
             Some(alive) => alive.owner.clone(),
-            None => self.history.leaving.get(&session).cloned().unwrap_or_default(),
+            None => self.history.owners_of_ended_sessions.get(&session).cloned().unwrap_or_default(),
         }
     }
 
     /// Records a new leader. Called for an entry of the log, so that every node records the same.
     pub fn note_leader(&mut self, term: u64, node: u64) {
-        self.history.lead(Leader { at: self.now, utc_ms: None, term, node });
+        self.history.record_leader(Leader { at: self.now, utc_ms: None, term, node });
     }
 
     /// Records a change of members. Called for an entry of the log.
     pub fn note_members(&mut self, members: impl Into<SmolStr>) {
-        self.history.act(self.now, None, ActionKind::Members { members: members.into() });
+        self.history.record_action(self.now, None, ActionKind::Members { members: members.into() });
     }
 
     /// Records that the table was restored from a backup.
     pub fn note_restored(&mut self) {
-        self.history.act(self.now, None, ActionKind::Restored { last_token: self.last_token });
+        self.history.record_action(self.now, None, ActionKind::Restored { last_token: self.last_token });
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EVENTS_MAX, EVENTS_PER_LOCK_MAX, LockEvent};
 use crate::id::LockName;
-use crate::weighed::Weigh;
+use crate::weighed::LogicalBytes;
 
 /// The last events of one lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,9 +20,9 @@ pub(crate) struct Ring {
     listed: u64,
 }
 
-impl Weigh for Ring {
-    fn weigh(&self) -> u64 {
-        self.events.iter().map(Weigh::weigh).sum()
+impl LogicalBytes for Ring {
+    fn logical_bytes(&self) -> u64 {
+        self.events.iter().map(LogicalBytes::logical_bytes).sum()
     }
 }
 
@@ -45,12 +45,12 @@ impl Rings {
     pub(super) fn push(&mut self, lock: LockName, event: LockEvent) {
         let number = self.next;
         self.next += 1;
-        self.bytes += event.weigh();
+        self.bytes += event.logical_bytes();
         match self.rings.get_mut(&lock) {
             Some(ring) => {
                 let ring = Arc::make_mut(ring);
                 if ring.events.len() == EVENTS_PER_LOCK_MAX {
-                    self.bytes -= ring.events.pop_front().map_or(0, |oldest| oldest.weigh());
+                    self.bytes -= ring.events.pop_front().map_or(0, |oldest| oldest.logical_bytes());
                 } else {
                     self.count += 1;
                 }
@@ -59,7 +59,7 @@ impl Rings {
             }
             None => {
                 let ring = Ring { events: VecDeque::from([event]), last: number, listed: number };
-                self.bytes += lock.weigh();
+                self.bytes += lock.logical_bytes();
                 self.rings.insert(lock.clone(), Arc::new(ring));
                 self.order.insert(number, lock);
                 self.count += 1;
@@ -82,7 +82,7 @@ impl Rings {
             self.order.insert(ring.last, lock);
         } else if let Some(ring) = self.rings.remove(&lock) {
             self.count -= ring.events.len();
-            self.bytes -= lock.weigh() + ring.weigh();
+            self.bytes -= lock.logical_bytes() + ring.logical_bytes();
         }
     }
 
@@ -103,7 +103,7 @@ impl Rings {
 
     /// The same, recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
-        self.rings.iter().map(|(lock, ring)| lock.weigh() + ring.weigh()).sum()
+        self.rings.iter().map(|(lock, ring)| lock.logical_bytes() + ring.logical_bytes()).sum()
     }
 
     /// The number of locks with a ring.
@@ -118,7 +118,7 @@ impl Rings {
     /// Restores a ring from a snapshot; true if the lock or its number is a duplicate.
     pub(super) fn restore(&mut self, lock: LockName, ring: Ring) -> bool {
         self.count += ring.events.len();
-        self.bytes += lock.weigh() + ring.weigh();
+        self.bytes += lock.logical_bytes() + ring.logical_bytes();
         let listed = self.order.insert(ring.listed, lock.clone()).is_some();
         self.rings.insert(lock, Arc::new(ring)).is_some() || listed
     }

@@ -27,7 +27,11 @@ pub(crate) enum HistoryRecord {
 impl History {
     /// The number of records.
     pub(crate) fn records_len(&self) -> usize {
-        1 + self.recent.len() + self.rings.locks() + self.acts.len() + self.leaders.len() + self.leaving.len()
+        1 + self.recent.len()
+            + self.rings.locks()
+            + self.acts.len()
+            + self.leaders.len()
+            + self.owners_of_ended_sessions.len()
     }
 
     /// All records.
@@ -43,8 +47,10 @@ impl History {
         let rings = self.rings.iter().map(|(lock, ring)| HistoryRecord::Ring(lock.clone(), ring.clone()));
         let acts = self.acts.iter().cloned().map(HistoryRecord::Action);
         let leaders = self.leaders.iter().copied().map(HistoryRecord::Leader);
-        let leaving =
-            self.leaving.iter().map(|(session, owner)| HistoryRecord::Leaving(*session, owner.clone()));
+        let leaving = self
+            .owners_of_ended_sessions
+            .iter()
+            .map(|(session, owner)| HistoryRecord::Leaving(*session, owner.clone()));
         std::iter::once(counters).chain(recent).chain(rings).chain(acts).chain(leaders).chain(leaving)
     }
 
@@ -60,10 +66,10 @@ impl History {
                 drop(self.recent.push(&lock, event));
             }
             HistoryRecord::Ring(lock, ring) => return self.rings.restore(lock, ring),
-            HistoryRecord::Action(act) => self.add_act(act),
+            HistoryRecord::Action(act) => self.add_action(act),
             HistoryRecord::Leader(leader) => self.leaders.push_back(leader),
             HistoryRecord::Leaving(session, owner) => {
-                return self.leaving.insert(session, owner).is_some();
+                return self.owners_of_ended_sessions.insert(session, owner).is_some();
             }
         }
         false

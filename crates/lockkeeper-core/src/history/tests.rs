@@ -33,7 +33,7 @@ fn release(session: SessionId, lock: &str, token: u64) -> Command {
     Command::Release { session, lock: lock.into(), token: Token(token), forget: false }
 }
 
-fn story_of(table: &LockTable, lock: &str) -> Vec<String> {
+fn events_of(table: &LockTable, lock: &str) -> Vec<String> {
     let tell = |event: &LockEvent| {
         let reason = if event.reason.is_empty() { String::new() } else { format!(" ({})", event.reason) };
         let (word, owner) = (event.kind.as_str(), &event.owner);
@@ -71,9 +71,9 @@ fn events_of_one_entry_have_the_owner_at_their_time() {
     apply(&mut table, commands);
     let story =
         ["1 granted anna 1 after 0 ms", "1 released anna 1 after 0 ms", "1 granted anna's heir 2 after 0 ms"];
-    assert_eq!(story_of(&table, "job"), story);
+    assert_eq!(events_of(&table, "job"), story);
     assert_eq!(
-        story_of(&table, "other"),
+        events_of(&table, "other"),
         ["1 granted bert 3 after 0 ms", "1 session_closed bert 3 after 0 ms"],
         "what is freed later in the entry still has its owner"
     );
@@ -98,10 +98,10 @@ fn grants_and_their_ends_are_recorded_in_order() {
         "2 granted bert 2 after 1000 ms",
         "3 session_expired bert 2 after 1000 ms",
     ];
-    assert_eq!(story_of(&table, "job"), story);
+    assert_eq!(events_of(&table, "job"), story);
     assert_eq!(restored(&table), table);
-    assert_eq!(story_of(&restored(&table), "job"), story);
-    assert!(table.history.leaving.is_empty());
+    assert_eq!(events_of(&restored(&table), "job"), story);
+    assert!(table.history.owners_of_ended_sessions.is_empty());
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn retry_is_not_recorded_as_a_second_grant() {
     });
     apply(&mut table, vec![request.clone(), request.clone()]);
     apply(&mut table, vec![request]);
-    assert_eq!(story_of(&table, "a"), ["1 granted anna 1 after 0 ms"]);
-    assert_eq!(story_of(&table, "b"), ["1 granted anna 1 after 0 ms"]);
+    assert_eq!(events_of(&table, "a"), ["1 granted anna 1 after 0 ms"]);
+    assert_eq!(events_of(&table, "b"), ["1 granted anna 1 after 0 ms"]);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn force_release_is_recorded_as_event_and_as_action() {
         |reason: &str| Command::ForceRelease { lock: "job".into(), reason: reason.into(), by: "".into() };
     apply(&mut table, vec![acquire(ANNA, "job", Wait::No), force("it hangs"), force("again")]);
     assert_eq!(
-        story_of(&table, "job"),
+        events_of(&table, "job"),
         ["1 granted anna 1 after 0 ms", "1 forced anna 1 after 0 ms (it hangs)"]
     );
     let acts: Vec<(u64, &ActionKind)> = table.acts().map(|act| (act.number, &act.kind)).collect();
@@ -180,8 +180,8 @@ fn everything_is_bounded() {
     assert!(history.recent.len() <= RECENT_MAX && history.recent.len() > RECENT_MAX - recent::PAGE);
     assert_eq!((history.rings.len(), history.rings.locks()), (EVENTS_MAX, EVENTS_MAX));
     for number in 0..2 * ACTS_MAX as u64 {
-        history.act(CellTime(number), None, ActionKind::Restored { last_token: Token(0) });
-        history.lead(Leader { at: CellTime(number), utc_ms: None, term: number, node: 1 });
+        history.record_action(CellTime(number), None, ActionKind::Restored { last_token: Token(0) });
+        history.record_leader(Leader { at: CellTime(number), utc_ms: None, term: number, node: 1 });
     }
     assert_eq!((history.acts.len(), history.leaders.len()), (ACTS_MAX, LEADERS_MAX));
 }
@@ -225,7 +225,7 @@ fn busy_locks_do_not_evict_quiet_ones_and_losses_are_always_kept() {
 }
 
 #[test]
-fn wait_graph_shows_rings_and_chains() {
+fn wait_graph_shows_cycles_and_chains() {
     let mut table = table();
     let more: Vec<SessionId> = (1..5).map(|number| SessionId(number << 96)).collect();
     apply(
@@ -241,7 +241,7 @@ fn wait_graph_shows_rings_and_chains() {
     );
     apply(&mut table, vec![acquire(ANNA, "a", Wait::No), acquire(BERT, "b", Wait::No)]);
     apply(&mut table, vec![acquire(ANNA, "b", Wait::Forever)]);
-    assert_eq!(table.wait_graph(None, CellTime(0)).rings, 0);
+    assert_eq!(table.wait_graph(None, CellTime(0)).cycles, 0);
     apply(&mut table, vec![acquire(BERT, "a", Wait::Forever)]);
     // A chain of its own: 1 <- 2 <- 3 <- 4.
     for pair in more.windows(2) {
@@ -249,15 +249,15 @@ fn wait_graph_shows_rings_and_chains() {
         apply(&mut table, vec![acquire(pair[0], &lock, Wait::No), acquire(pair[1], &lock, Wait::Forever)]);
     }
     let graph = table.wait_graph(None, CellTime(0));
-    assert_eq!((graph.points.len(), graph.arrows.len(), graph.rings), (6, 5, 1));
+    assert_eq!((graph.nodes.len(), graph.edges.len(), graph.cycles), (6, 5, 1));
     let in_ring: Vec<&str> =
-        graph.points.iter().filter(|point| point.ring == 1).map(|point| point.owner.as_str()).collect();
+        graph.nodes.iter().filter(|node| node.cycle == 1).map(|node| node.owner.as_str()).collect();
     assert_eq!(in_ring, ["anna", "bert"]);
-    let chain: Vec<u32> = graph.longest_chain.iter().map(|&at| graph.points[at].session.0).collect();
+    let chain: Vec<u32> = graph.longest_chain.iter().map(|&at| graph.nodes[at].session.0).collect();
     assert_eq!(chain, [4, 3, 2, 1]);
     let only = table.wait_graph(Some(&"00000003".into()), CellTime(0));
     assert_eq!(only.longest_chain.len(), 4, "what the holder waits for is part of it");
-    assert_eq!(only.rings, 0);
+    assert_eq!(only.cycles, 0);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Leases of etcd, many on one connection.
 
 use futures_util::{StreamExt, stream};
-use prost::Message;
+use lockkeeper::protocols::etcd::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRequest,
+};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -9,30 +11,6 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::CompareError;
-
-#[derive(Clone, PartialEq, Message)]
-struct LeaseGrantRequest {
-    #[prost(int64, tag = "1")]
-    ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LeaseGrantResponse {
-    #[prost(int64, tag = "2")]
-    id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LeaseKeepAliveRequest {
-    #[prost(int64, tag = "1")]
-    id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LeaseKeepAliveResponse {
-    #[prost(int64, tag = "3")]
-    ttl: i64,
-}
 
 /// A connection to a member of etcd.
 pub(super) struct EtcdLeases {
@@ -55,10 +33,10 @@ impl EtcdLeases {
 
     /// Renews all leases once on one stream and returns how many are alive.
     pub(super) async fn keep_alive(&self, leases: &[i64]) -> Result<usize, CompareError> {
-        let requests: Vec<_> = leases.iter().map(|&id| LeaseKeepAliveRequest { id }).collect();
+        let requests: Vec<_> = leases.iter().map(|&id| LeaseRequest { id }).collect();
         let requests = stream::iter(requests).chain(stream::pending());
         let mut grpc = self.ready().await?;
-        let codec = ProstCodec::<LeaseKeepAliveRequest, LeaseKeepAliveResponse>::default();
+        let codec = ProstCodec::<LeaseRequest, LeaseKeepAliveResponse>::default();
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
         let answers = grpc.streaming(Request::new(requests), path, codec).await;
         let mut answers: Streaming<LeaseKeepAliveResponse> = answers.map_err(failed)?.into_inner();

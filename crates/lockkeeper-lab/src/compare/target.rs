@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use lockkeeper::EngineInfo;
+
 /// An engine of ours, or a bare recipe as a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -83,7 +85,8 @@ impl Target {
 
     /// Whether it runs in the process of its clients.
     pub(super) fn is_embedded(self) -> bool {
-        self == Target::Embedded
+        // Its URLs have no hosts.
+        EngineInfo::by_name(self.engine()).is_some_and(|engine| engine.default_port.is_none())
     }
 
     /// What it is, in a few words.
@@ -122,14 +125,19 @@ impl FromStr for Target {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper::EngineInfo;
-
     use super::*;
 
     #[test]
     fn every_target_belongs_to_a_registered_engine() {
         for target in Target::ALL {
             assert!(EngineInfo::by_name(target.engine()).is_some(), "{}", target.name());
+        }
+    }
+    #[test]
+    fn every_registered_engine_is_a_target() {
+        for engine in EngineInfo::all() {
+            let target: Target = engine.name.parse().unwrap();
+            assert_eq!(target.engine(), engine.name);
         }
     }
 }

@@ -7,7 +7,8 @@ use lockkeeper_api::lock::{LockPage, LockState};
 use lockkeeper_api::session::KeptAlive;
 use lockkeeper_api::status::Members;
 use lockkeeper_api::token::TokenCheck;
-use lockkeeper_api::{Answer, Request, v1};
+use lockkeeper_api::value::{GetValue, Value};
+use lockkeeper_api::{Answer, Call, Request};
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_core::{CellTime, LockName, LockTable, Refusal};
 
@@ -88,13 +89,13 @@ impl Api {
     /// Returns the state of one lock.
     pub fn lock(&self, name: &str) -> Result<LockState, Failure> {
         let request = lockkeeper_api::lock::GetLock { name: name.to_owned() };
-        self.read_authorized(lockkeeper_api::Call::into_request(request)?)?.try_into().map_err(Failure::from)
+        self.read_authorized(request.into_request()?)?.try_into().map_err(Failure::from)
     }
 
     /// Returns a value; version 0 means that there is none.
-    pub fn value(&self, key: &str) -> Result<v1::Value, Failure> {
-        let request = v1::GetValueRequest { key: key.to_owned() };
-        self.read_authorized(request.try_into()?)?.try_into().map_err(Failure::from)
+    pub fn value(&self, key: &str) -> Result<Value, Failure> {
+        let request = GetValue { key: key.to_owned() };
+        self.read_authorized(request.into_request()?)?.try_into().map_err(Failure::from)
     }
 
     pub(super) fn read_authorized(&self, request: Request) -> Result<Answer, Failure> {
@@ -102,18 +103,13 @@ impl Api {
         self.read(request)
     }
 
-    fn stored_value(&self, key: String) -> Result<v1::Value, Failure> {
+    fn stored_value(&self, key: String) -> Result<Value, Failure> {
         if !mutation::is_on(Mutation::ReadWithoutLease) {
             self.now()?;
         }
         let table = self.shared().table();
         let stored = table.value(&key);
-        Ok(v1::Value {
-            value: stored.map(|stored| stored.bytes.to_vec()).unwrap_or_default(),
-            version: stored.map_or(0, |stored| stored.version),
-            token: stored.map_or(0, |stored| stored.token.0),
-            key,
-        })
+        Ok(Value::new(key, stored))
     }
 }
 

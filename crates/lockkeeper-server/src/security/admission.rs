@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use lockkeeper_api::{Need, Request};
+use lockkeeper_api::{Request, RequiredRight};
 use lockkeeper_core::quota::namespace;
 use lockkeeper_core::{Access, Command, Fence, Grant, Refusal, Right, SessionId};
 use smol_str::SmolStr;
@@ -126,14 +126,14 @@ impl Api {
 
     /// Checks that the caller may make a request. Every request of every protocol passes here.
     pub(crate) fn authorize(&self, request: &Request) -> Result<(), Failure> {
-        match request.needs() {
-            Need::Command(command) => self.authorize_command(command),
-            Need::Authenticated => self.check_authenticated(),
-            Need::AnyRight => self.check_has_rights(),
-            Need::Read(name) => self.check_right(Right::Read, name),
-            Need::ReadAll(prefix) => self.check_right_on_all(Right::Read, prefix),
-            Need::Administer => self.check_right_on_all(Right::Admin, ""),
-            Need::Own(session) => self.check_owns_session(session),
+        match request.required_right() {
+            RequiredRight::Command(command) => self.authorize_command(command),
+            RequiredRight::Authenticated => self.check_authenticated(),
+            RequiredRight::AnyRight => self.check_has_rights(),
+            RequiredRight::Read(name) => self.check_right(Right::Read, name),
+            RequiredRight::ReadAll(prefix) => self.check_right_on_all(Right::Read, prefix),
+            RequiredRight::Administer => self.check_right_on_all(Right::Admin, ""),
+            RequiredRight::OwnSession(session) => self.check_owns_session(session),
         }
     }
 

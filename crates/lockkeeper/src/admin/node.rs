@@ -11,8 +11,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use lockkeeper_api::status::Status as CellStatus;
 use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
-use lockkeeper_api::{Code, v1};
-use lockkeeper_core::Token;
+use lockkeeper_api::{Code, Error as ContractError, metadata, v1};
 use lockkeeper_net::credentials::Credentials;
 use lockkeeper_net::net::Stream;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -25,7 +24,7 @@ use tower_service::Service;
 use crate::clock::Moment;
 use crate::error::Error;
 
-/// The most redirects to another leader that a call follows.
+/// Maximum number of redirects to another leader that a call follows.
 const REDIRECTS_MAX: usize = 10;
 /// The pause after no node could answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -72,7 +71,7 @@ impl Nodes {
             if status.code() != GrpcCode::Unavailable {
                 return Err(error_of(&status));
             }
-            let leader = status.metadata().get("lockkeeper-leader").and_then(|leader| leader.to_str().ok());
+            let leader = status.metadata().get(metadata::LEADER).and_then(|leader| leader.to_str().ok());
             redirects += 1;
             match leader {
                 Some(leader) if redirects < REDIRECTS_MAX => host = leader.to_owned(),
@@ -171,35 +170,22 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 fn error_of(status: &Status) -> Error {
-    let message = smol_str::SmolStr::new(status.message());
-    let header = |name: &str| status.metadata().get(name).and_then(|value| value.to_str().ok());
-    let number = |name: &str| header(name).and_then(|value| value.parse().ok()).unwrap_or_default();
-    let code = match header("lockkeeper-code").map(str::parse) {
+    let detail = |key: &str| status.metadata().get(key).and_then(|value| value.to_str().ok());
+    let number = |key: &str| detail(key).and_then(|value| value.parse().ok());
+    let code = match detail(metadata::CODE).map(str::parse) {
         Some(Ok(code)) => code,
         // The error comes from the connection, not from a node.
         _ => match status.code() {
             GrpcCode::InvalidArgument => Code::Invalid,
             GrpcCode::Unavailable => Code::Unavailable,
-            _ => return Error::Fatal(message),
+            _ => return Error::Fatal(status.message().into()),
         },
     };
-    match code {
-        Code::Unavailable if status.code() == GrpcCode::Unknown => Error::Unknown(message),
-        Code::Unavailable => Error::Unavailable(message),
-        Code::NotLeader => Error::NotLeader { leader: header("lockkeeper-leader").map(Into::into) },
-        Code::Invalid => Error::Invalid(message),
-        Code::TooLarge => Error::TooLarge(message),
-        Code::Limit => Error::Limit(message),
-        Code::Unsupported => Error::Unsupported(message),
-        Code::Unauthenticated => Error::Unauthenticated(message),
-        Code::Forbidden => Error::Forbidden(message),
-        Code::SessionLost => Error::SessionLost,
-        Code::StaleToken => Error::StaleToken { last_token: Token(number("lockkeeper-last-token")) },
-        Code::VersionMismatch => Error::VersionMismatch { version: number("lockkeeper-version") },
-        Code::Deadlock => Error::Deadlock(message),
-        Code::Wounded => Error::Wounded(message),
-        Code::Died => Error::Died(message),
-        // Administrative calls acquire no locks.
-        Code::Busy | Code::Timeout | Code::NotHeld => Error::Fatal(message),
-    }
+    Error::from_contract(ContractError {
+        last_token: number(metadata::LAST_TOKEN),
+        version: number(metadata::VERSION),
+        leader: Some(detail(metadata::LEADER).map(str::to_owned)),
+        may_have_happened: Some(status.code() == GrpcCode::Unknown),
+        ..ContractError::new(code, status.message())
+    })
 }

@@ -50,78 +50,85 @@ use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// All engines, in the order of the documentation.
-pub(crate) static ENGINES: &[EngineInfo] = &[
-    EngineInfo {
-        name: "cell",
-        schemes: &["lockkeeper"],
-        default_port: Some(7420),
-        example: "lockkeeper://host:port,...",
-        form: UrlForm::Hosts,
-        built: built!("cell", cell, |url, options| cell::connect(url.hosts()?, options)),
-    },
-    EngineInfo {
-        name: "embedded",
-        schemes: &["embedded"],
-        default_port: None,
-        example: "embedded: or embedded:/path",
-        form: UrlForm::Path,
-        built: built!("embedded", embedded, |url, options| embedded::open(url.path()?, options)),
-    },
-    EngineInfo {
-        name: "redis",
-        schemes: &["redis", "rediss"],
-        default_port: Some(6379),
-        example: "redis://user:password@host:port/db",
-        form: UrlForm::Server,
-        built: built!("redis", redis),
-    },
-    EngineInfo {
-        name: "redlock",
-        schemes: &["redlock"],
-        default_port: Some(6379),
-        example: "redlock://host:port,host:port,host:port",
-        form: UrlForm::Server,
-        built: built!("redlock", redlock),
-    },
-    EngineInfo {
-        name: "etcd",
-        schemes: &["etcd"],
-        default_port: Some(2379),
-        example: "etcd://host:port,...",
-        form: UrlForm::Server,
-        built: built!("etcd", etcd),
-    },
-    EngineInfo {
-        name: "zookeeper",
-        schemes: &["zookeeper"],
-        default_port: Some(2181),
-        example: "zookeeper://host:port,.../chroot",
-        form: UrlForm::Server,
-        built: built!("zookeeper", zookeeper),
-    },
-    EngineInfo {
-        name: "consul",
-        schemes: &["consul"],
-        default_port: Some(8500),
-        example: "consul://host:port",
-        form: UrlForm::Server,
-        built: built!("consul", consul),
-    },
-    EngineInfo {
-        name: "postgres",
-        schemes: &["postgres", "postgresql"],
-        default_port: Some(5432),
-        example: "postgres://user:password@host:port/database",
-        form: UrlForm::Server,
-        built: built!("postgres", postgres),
-    },
-];
+pub(crate) static ENGINES: &[&EngineInfo] =
+    &[&CELL, &EMBEDDED, &REDIS, &REDLOCK, &ETCD, &ZOOKEEPER, &CONSUL, &POSTGRES];
+
+pub(crate) static CELL: EngineInfo = EngineInfo {
+    name: "cell",
+    prefixes: &["lockkeeper://"],
+    default_port: Some(7420),
+    example: "lockkeeper://host:port,...",
+    form: UrlForm::Hosts,
+    built: built!("cell", cell, |url, options| cell::connect(url.hosts()?, options)),
+};
+
+pub(crate) static EMBEDDED: EngineInfo = EngineInfo {
+    name: "embedded",
+    prefixes: &["embedded:"],
+    default_port: None,
+    example: "embedded: or embedded:/path",
+    form: UrlForm::Path,
+    built: built!("embedded", embedded, |url, options| embedded::open(url.path()?, options)),
+};
+
+pub(crate) static REDIS: EngineInfo = EngineInfo {
+    name: "redis",
+    prefixes: &["redis://", "rediss://"],
+    default_port: Some(6379),
+    example: "redis://user:password@host:port/db",
+    form: UrlForm::Server,
+    built: built!("redis", redis),
+};
+
+pub(crate) static REDLOCK: EngineInfo = EngineInfo {
+    name: "redlock",
+    prefixes: &["redlock://"],
+    default_port: Some(6379),
+    example: "redlock://host:port,host:port,host:port",
+    form: UrlForm::Server,
+    built: built!("redlock", redlock),
+};
+
+pub(crate) static ETCD: EngineInfo = EngineInfo {
+    name: "etcd",
+    prefixes: &["etcd://"],
+    default_port: Some(2379),
+    example: "etcd://host:port,...",
+    form: UrlForm::Server,
+    built: built!("etcd", etcd),
+};
+
+pub(crate) static ZOOKEEPER: EngineInfo = EngineInfo {
+    name: "zookeeper",
+    prefixes: &["zookeeper://"],
+    default_port: Some(2181),
+    example: "zookeeper://host:port,.../chroot",
+    form: UrlForm::Server,
+    built: built!("zookeeper", zookeeper),
+};
+
+pub(crate) static CONSUL: EngineInfo = EngineInfo {
+    name: "consul",
+    prefixes: &["consul://"],
+    default_port: Some(8500),
+    example: "consul://host:port",
+    form: UrlForm::Server,
+    built: built!("consul", consul),
+};
+
+pub(crate) static POSTGRES: EngineInfo = EngineInfo {
+    name: "postgres",
+    prefixes: &["postgres://", "postgresql://"],
+    default_port: Some(5432),
+    example: "postgres://user:password@host:port/database",
+    form: UrlForm::Server,
+    built: built!("postgres", postgres),
+};
 
 /// Future of an engine's answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// An engine, which decides who holds a lock. All operations except acquire, release, give back, close and events have a default
-/// for engines that do not support them.
+/// An engine, which decides who holds a lock. Operations that not every engine supports have a default, which refuses them.
 pub(crate) trait Engine: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
@@ -131,11 +138,12 @@ pub(crate) trait Engine: Send + Sync + 'static {
     /// Acquires locks. Dropping the future leaves no waiter and no holder behind.
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<'_, Arc<Grant>>;
 
-    /// Releases a grant. Dropping the future does not: the guard then calls [`give_back`](Engine::give_back).
+    /// Releases a grant. Dropping the future does not: the guard then calls
+    /// [`release_in_background`](Engine::release_in_background).
     fn release<'a>(&'a self, grant: &'a Grant) -> Answer<'a, ()>;
 
     /// Releases a grant in the background; never blocks. A second call has no effect.
-    fn give_back(&self, grant: &Grant);
+    fn release_in_background(&self, grant: &Grant);
 
     /// The nodes of a cell, for its administration.
     #[cfg(feature = "admin")]
@@ -277,14 +285,14 @@ pub(crate) struct AcquireRequest {
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) works_in_jeopardy: bool,
-    pub(crate) scope: Option<InScope>,
+    pub(crate) scope: Option<ScopeOptions>,
     /// The value that a candidate announces.
     pub(crate) value: Option<SmolStr>,
 }
 
 /// The scope of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct InScope {
+pub(crate) struct ScopeOptions {
     pub(crate) name: SmolStr,
     pub(crate) policy: Policy,
     /// All its locks are in one session, hence have one time to live.
@@ -308,9 +316,19 @@ impl AcquireRequest {
             value: None,
         }
     }
-}
 
-impl AcquireRequest {
+    /// Acquires in a scope. All locks of a scope are in one session, with its time to live.
+    pub(crate) fn set_scope(&mut self, scope: ScopeOptions) {
+        self.ttl = scope.ttl;
+        self.scope = Some(scope);
+    }
+
+    /// Keeps working in jeopardy for this long.
+    pub(crate) fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
+        self.works_in_jeopardy = true;
+    }
+
     /// Validates the request before any engine is called.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.scope {
@@ -325,15 +343,15 @@ impl AcquireRequest {
 
 /// The owner as stored on other vendors' servers: with the value that a candidate announces.
 #[cfg(feature = "_servers")]
-pub(crate) fn signed(value: Option<&SmolStr>, owner: &str) -> String {
+pub(crate) fn owner_with_value(value: Option<&SmolStr>, owner: &str) -> String {
     match value {
-        Some(value) => format!("{value}{VALUE_MARK}{owner}"),
+        Some(value) => format!("{value}{VALUE_SEPARATOR}{owner}"),
         None => owner.to_owned(),
     }
 }
 
 /// Separates the value of a candidate from its owner.
-const VALUE_MARK: char = '\u{1f}';
+const VALUE_SEPARATOR: char = '\u{1f}';
 /// The interval in which an observer polls an engine that cannot push changes.
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The longest wait of an observer for a change.
@@ -342,7 +360,7 @@ const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Splits the values of candidates from the owners.
 pub(crate) fn split_owners(mut state: LockState) -> LockState {
     let split = |owner: &mut String, value: &mut String| {
-        if let Some((before, after)) = owner.split_once(VALUE_MARK) {
+        if let Some((before, after)) = owner.split_once(VALUE_SEPARATOR) {
             (*value, *owner) = (before.to_owned(), after.to_owned());
         }
     };
@@ -357,6 +375,12 @@ pub(crate) enum Wait {
     No,
     For(Duration),
     Forever,
+}
+
+impl Wait {
+    pub(crate) fn at_most(limit: Duration) -> Wait {
+        if limit.is_zero() { Wait::No } else { Wait::For(limit) }
+    }
 }
 
 /// A token as the condition of a write.

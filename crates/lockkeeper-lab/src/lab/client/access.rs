@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkeeper::protocols::resp;
 use lockkeeper::{Error, Fenced, Guard, Keeper, TokenKind, Unfenced};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -206,11 +207,7 @@ impl NaiveRedis {
 
     async fn send(&mut self, words: &[&str]) -> std::io::Result<String> {
         let Some(stream) = &mut self.stream else { return Err(std::io::ErrorKind::NotConnected.into()) };
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(request.as_bytes()).await?;
+        stream.write_all(resp::encode(words).as_bytes()).await?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             line.push(stream.read_u8().await?);

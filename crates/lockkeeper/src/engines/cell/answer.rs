@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::{Code, v1};
+use lockkeeper_api::{Code, Error as ContractError, v1};
 use lockkeeper_core::Token;
 use smol_str::SmolStr;
 
@@ -30,32 +30,33 @@ pub(super) enum ErrorAction {
 
 pub(super) fn classify(error: v1::Error, lock: &str) -> ErrorAction {
     let text = SmolStr::new(&error.message);
-    let Ok(code) = error.code.parse::<Code>() else { return ErrorAction::Final(Error::Fatal(text)) };
-    ErrorAction::Final(match code {
-        Code::NotLeader => {
-            return ErrorAction::Redirect((!error.leader.is_empty()).then(|| SmolStr::new(&error.leader)));
+    let Ok(mut error) = ContractError::try_from(error) else { return ErrorAction::Final(Error::Fatal(text)) };
+    error.lock = Some(lock.to_owned());
+    match error.code {
+        Code::NotLeader => ErrorAction::Redirect(error.leader.flatten().map(SmolStr::from)),
+        Code::SessionLost => ErrorAction::SessionLost,
+        Code::Unavailable if error.may_have_happened == Some(true) => {
+            ErrorAction::Unknown(Error::from_contract(error))
         }
-        Code::Unavailable if error.may_have_happened => return ErrorAction::Unknown(Error::Unknown(text)),
-        Code::Unavailable => return ErrorAction::Retry(Error::Unavailable(text)),
-        Code::SessionLost => return ErrorAction::SessionLost,
-        Code::Busy => Error::Contended { lock: lock.into() },
-        Code::Timeout => Error::Timeout { lock: lock.into() },
-        Code::NotHeld => Error::NotHeld { lock: lock.into() },
-        Code::StaleToken => Error::StaleToken { last_token: Token(error.last_token) },
-        Code::VersionMismatch => Error::VersionMismatch { version: error.version },
-        Code::Invalid => Error::Invalid(text),
-        Code::TooLarge => Error::TooLarge(text),
-        Code::Limit if error.retry_after_ms > 0 => {
-            return ErrorAction::RetryAfter(Duration::from_millis(error.retry_after_ms), Error::Limit(text));
-        }
-        Code::Limit => Error::Limit(text),
-        Code::Unsupported => Error::Unsupported(text),
-        Code::Unauthenticated => Error::Unauthenticated(text),
-        Code::Forbidden => Error::Forbidden(text),
-        Code::Deadlock => Error::Deadlock(text),
-        Code::Wounded => Error::Wounded(text),
-        Code::Died => Error::Died(text),
-    })
+        Code::Unavailable => ErrorAction::Retry(Error::from_contract(error)),
+        Code::Limit => match error.retry_after_ms {
+            Some(ms) => ErrorAction::RetryAfter(Duration::from_millis(ms), Error::from_contract(error)),
+            None => ErrorAction::Final(Error::from_contract(error)),
+        },
+        Code::Busy
+        | Code::Timeout
+        | Code::NotHeld
+        | Code::StaleToken
+        | Code::VersionMismatch
+        | Code::Invalid
+        | Code::TooLarge
+        | Code::Unsupported
+        | Code::Unauthenticated
+        | Code::Forbidden
+        | Code::Deadlock
+        | Code::Wounded
+        | Code::Died => ErrorAction::Final(Error::from_contract(error)),
+    }
 }
 
 /// The error for an answer of the wrong type.

@@ -21,15 +21,15 @@ use crate::clock::{Moment, SLICE};
 use crate::events::Event as KeeperEvent;
 use crate::options::Options;
 
-/// The most operations in one frame.
+/// Maximum number of operations in one frame.
 const FRAME_OPERATIONS_MAX: usize = 1_024;
-/// The most bytes of values in one frame: nodes accept frames of 4 MiB.
+/// Maximum size of the values in one frame, in bytes: nodes accept frames of 4 MiB.
 const FRAME_VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most operations queued for the next frames; above it, requests stay in their channel and callers wait.
+/// Maximum number of operations queued for the next frames; above it, requests stay in their channel and callers wait.
 const OUTGOING_MAX: usize = 8 * FRAME_OPERATIONS_MAX;
-/// The most pending work while there is no link.
+/// Maximum number of pending requests while there is no link.
 const DETACHED_WORK_MAX: usize = 200_000;
-/// The most requests that are received at once.
+/// Maximum number of requests that are received at once.
 const TAKEN_MAX: usize = 1_024;
 
 /// An event of the connection.
@@ -39,7 +39,7 @@ enum Event {
     /// No caller and no guard is left.
     CallersGone,
     /// Callers have dropped acquires or guards.
-    GiveBacks,
+    BackgroundReleases,
     /// The node has sent a frame, or the link is lost.
     Frame(Result<ServerFrame, LinkError>),
     /// The link can accept a frame.
@@ -68,11 +68,11 @@ pub(super) struct Connection {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) options: Options,
     requests: mpsc::Receiver<Request>,
-    give_backs: mpsc::UnboundedReceiver<u64>,
+    background_releases: mpsc::UnboundedReceiver<u64>,
     /// The channel of requests is closed.
     callers_gone: bool,
     taken: Vec<Request>,
-    given_back: Vec<u64>,
+    released: Vec<u64>,
     pub(super) numbers: Arc<AtomicU64>,
     pub(super) events: broadcast::Sender<KeeperEvent>,
 
@@ -117,7 +117,7 @@ impl Connection {
         link: Link,
         options: Options,
         requests: mpsc::Receiver<Request>,
-        give_backs: mpsc::UnboundedReceiver<u64>,
+        background_releases: mpsc::UnboundedReceiver<u64>,
         numbers: Arc<AtomicU64>,
         events: broadcast::Sender<KeeperEvent>,
     ) -> Connection {
@@ -125,10 +125,10 @@ impl Connection {
             transport,
             options,
             requests,
-            give_backs,
+            background_releases,
             callers_gone: false,
             taken: Vec::new(),
-            given_back: Vec::new(),
+            released: Vec::new(),
             numbers,
             events,
             link: LinkState::Up(link),
@@ -169,15 +169,15 @@ impl Connection {
             match self.next_event(timer.as_mut()).await {
                 Event::Requests => {
                     // Releases of dropped guards go into the same frame, before the requests: they may be for the same
-                    // lock. (A give-back that overtakes its own acquire is harmless: see `wait.rs`.)
-                    self.drain_give_backs();
+                    // lock. (A background release that overtakes its own acquire is harmless: see `wait.rs`.)
+                    self.drain_background_releases();
                     self.on_requests();
                 }
                 Event::CallersGone => {
                     self.callers_gone = true;
                     self.close(None, Moment::now());
                 }
-                Event::GiveBacks => self.on_give_backs(),
+                Event::BackgroundReleases => self.on_background_releases(),
                 Event::Frame(Ok(frame)) => {
                     let now = Moment::now();
                     match leader_check::is_only_unavailable(&frame) {
@@ -235,7 +235,7 @@ impl Connection {
                 0 => Event::CallersGone,
                 _ => Event::Requests,
             },
-            1.. = self.give_backs.recv_many(&mut self.given_back, TAKEN_MAX) => Event::GiveBacks,
+            1.. = self.background_releases.recv_many(&mut self.released, TAKEN_MAX) => Event::BackgroundReleases,
             () = timer => Event::Timer,
         }
     }
@@ -249,25 +249,25 @@ impl Connection {
         self.taken = taken;
     }
 
-    fn drain_give_backs(&mut self) {
+    fn drain_background_releases(&mut self) {
         // In batches, as with requests, so that neither starves the other.
-        while self.given_back.len() < TAKEN_MAX
-            && let Ok(number) = self.give_backs.try_recv()
+        while self.released.len() < TAKEN_MAX
+            && let Ok(number) = self.background_releases.try_recv()
         {
-            self.given_back.push(number);
+            self.released.push(number);
         }
-        if !self.given_back.is_empty() {
-            self.on_give_backs();
+        if !self.released.is_empty() {
+            self.on_background_releases();
         }
     }
 
-    fn on_give_backs(&mut self) {
+    fn on_background_releases(&mut self) {
         let now = Moment::now();
-        let mut given_back = std::mem::take(&mut self.given_back);
-        for number in given_back.drain(..) {
-            self.give_back(number, now);
+        let mut released = std::mem::take(&mut self.released);
+        for number in released.drain(..) {
+            self.release_in_background(number, now);
         }
-        self.given_back = given_back;
+        self.released = released;
     }
 
     pub(super) fn next_number(&self) -> u64 {

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use lockkeeper_api::Code;
 use lockkeeper_api::v1::{self, ClientFrame, ServerFrame, answer, operation};
+use lockkeeper_api::{Code, Error as ContractError};
 use lockkeeper_net::credentials::Credentials;
 use lockkeeper_net::frame::{self, GREETING};
 use lockkeeper_net::net::{Duplex, Stream};
@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::transport::{Answers, Frames, Link, LinkError};
+use crate::error::Error;
 
 /// The size limit of an answer; the largest is a page of 1,000 locks with long queues.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -80,19 +81,22 @@ async fn authenticate(writer: &mut Writer, reader: &mut Reader, token: String) -
             continue;
         };
         return match answer.kind {
-            Some(answer::Kind::Error(error)) => {
-                let why = SmolStr::from(error.message.as_str());
-                let leader = (!error.leader.is_empty()).then(|| SmolStr::from(error.leader.as_str()));
-                let fatal = (error.code == Code::Unauthenticated.as_str())
-                    .then(|| crate::error::Error::Unauthenticated(why.clone()));
-                Err(LinkError { why, leader, fatal })
-            }
+            Some(answer::Kind::Error(error)) => Err(authentication_error(error)),
             _ => {
                 reader.first = Some(first);
                 Ok(())
             }
         };
     }
+}
+
+/// The error of a failed authentication. Only `unauthenticated` is fatal: a retry will not fix it.
+fn authentication_error(error: v1::Error) -> LinkError {
+    let why = SmolStr::new(&error.message);
+    let Ok(error) = ContractError::try_from(error) else { return LinkError::new(why) };
+    let leader = error.leader.clone().flatten().map(SmolStr::from);
+    let fatal = (error.code == Code::Unauthenticated).then(|| Error::from_contract(error));
+    LinkError { why, leader, fatal }
 }
 
 /// Enables TCP keepalive, which detects a dead node on an idle connection.

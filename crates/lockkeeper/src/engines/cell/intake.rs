@@ -22,7 +22,7 @@ impl Connection {
             Request::Acquire { reply, .. } if is_closing => drop(reply.send(Err(Error::Closed))),
             Request::Call { reply, .. } if is_closing => drop(reply.send(Err(Error::Closed))),
             Request::Acquire { number, request, requested_at, reply } => {
-                // The caller is gone, and its give-back may have overtaken this: nothing was sent.
+                // The caller is gone, and its background release may have overtaken this: nothing was sent.
                 if reply.is_closed() {
                     return;
                 }
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// Handles a dropped acquire or guard: cancels the acquire, or releases its grant.
-    pub(super) fn give_back(&mut self, number: u64, now: Moment) {
+    pub(super) fn release_in_background(&mut self, number: u64, now: Moment) {
         if let Some(held) = self.held.remove(&number) {
             let number = self.next_number();
             let work = Work::Release(Releasing { held, reply: None });

@@ -78,7 +78,7 @@ impl Cell {
         {
             Ok(()) => answer.await.unwrap_or(Err(Error::Closed)),
             Err(error) => {
-                self.give_backs.send(grant.number).map_err(|_| Error::Closed)?;
+                self.background_releases.send(grant.number).map_err(|_| Error::Closed)?;
                 return Err(error);
             }
         };

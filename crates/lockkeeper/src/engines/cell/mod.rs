@@ -11,7 +11,7 @@
 //! ```text
 //! callers --requests--> connection (one task) --frames--> node
 //!         <--replies---                       <--frames--
-//!    guard dropped, future dropped: give-backs, which never block
+//!    guard dropped, future dropped: background releases, which never block
 //! ```
 //!
 //! # The token
@@ -91,9 +91,9 @@ use crate::value::Value;
 use crate::view::{ForcedRelease, LockPage, LockState, Status, TokenCheck};
 
 /// A cell supports all lock semantics.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "cell",
-    scheme: "lockkeeper://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::CELL.name,
+    prefix: super::CELL.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "one counter in the replicated lock table",
@@ -122,7 +122,7 @@ pub(crate) struct Cell {
     capabilities: &'static Capabilities,
     requests: mpsc::Sender<Request>,
     /// Bounded: each guard and each waiting future sends at most one number.
-    give_backs: mpsc::UnboundedSender<u64>,
+    background_releases: mpsc::UnboundedSender<u64>,
     numbers: Arc<AtomicU64>,
     events: broadcast::WeakSender<crate::events::Event>,
     request_timeout: Duration,
@@ -152,13 +152,13 @@ pub(crate) async fn start(
 ) -> Result<Cell, Error> {
     let link = first_link(&*transport, options).await?;
     let (requests, incoming_requests) = mpsc::channel(REQUESTS_MAX);
-    let (give_backs, incoming_give_backs) = mpsc::unbounded_channel();
+    let (background_releases, incoming_releases) = mpsc::unbounded_channel();
     let numbers = Arc::new(AtomicU64::new(1));
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let cell = Cell {
         capabilities,
         requests,
-        give_backs,
+        background_releases,
         numbers: Arc::clone(&numbers),
         events: events.downgrade(),
         request_timeout: options.request_timeout,
@@ -170,7 +170,7 @@ pub(crate) async fn start(
         link,
         options.clone(),
         incoming_requests,
-        incoming_give_backs,
+        incoming_releases,
         numbers,
         events,
     );
@@ -277,9 +277,9 @@ impl Engine for Cell {
         Box::pin(self.release_lock(grant))
     }
 
-    fn give_back(&self, grant: &Grant) {
+    fn release_in_background(&self, grant: &Grant) {
         // An error means that the connection has ended, and with it the session.
-        let _ = self.give_backs.send(grant.number);
+        let _ = self.background_releases.send(grant.number);
     }
 
     fn close(&self) -> Answer<'_, ()> {

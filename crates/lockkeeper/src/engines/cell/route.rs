@@ -112,7 +112,7 @@ impl Connection {
         let grant = token::granted(number, &acquiring, &session, grant);
         let request = acquiring.request_id(number);
         self.held.insert(number, Held { grant: Arc::clone(&grant), session, request });
-        // If the caller is gone, its give-back will find the grant here.
+        // If the caller is gone, its background release will find the grant here.
         let _ = acquiring.reply.send(Ok(grant));
     }
 

@@ -45,10 +45,10 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.armed {
-            // Drop the receiver first: if the connection accepts the acquire after the give-back, it sees the closed channel
+            // Drop the receiver first: if the connection accepts the acquire after this release, it sees the closed channel
             // and does not send the acquire.
             self.reply = None;
-            let _ = self.cell.give_backs.send(self.number);
+            let _ = self.cell.background_releases.send(self.number);
         }
     }
 }

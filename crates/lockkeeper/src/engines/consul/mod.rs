@@ -75,9 +75,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "consul",
-    scheme: "consul://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::CONSUL.name,
+    prefix: super::CONSUL.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "the LockIndex of the key",
@@ -99,7 +99,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 };
 
 /// With `?behavior=delete` the token counter is deleted with the key.
-const DELETING: Capabilities = Capabilities { token: TokenKind::Volatile, ..CAPABILITIES };
+static DELETING: Capabilities = Capabilities { token: TokenKind::Volatile, ..CAPABILITIES };
 
 /// The engine's recipe.
 pub(crate) struct Consul {
@@ -179,7 +179,7 @@ impl Recipe for Consul {
         self.renew_session(session).await
     }
 
-    fn distrust_connection(&self) {
+    fn on_renewal_timeout(&self) {
         self.client.switch_agent(self.client.generation());
     }
 

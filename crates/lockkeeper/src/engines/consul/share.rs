@@ -172,8 +172,8 @@ impl Consul {
     /// share.
     fn share_steps(&self, session: &ConsulSession, ticket: &Ticket, key: &Key, token: u64) -> [Json; 4] {
         let own = self.key(&ticket.lock);
-        let (since, signed) = (wall_clock().as_millis(), ticket.signed(&self.owner));
-        let value = format!("{since} {} {token} {} {signed}", ticket.id, ticket.claim);
+        let (since, owner) = (wall_clock().as_millis(), ticket.owner_with_value(&self.owner));
+        let value = format!("{since} {} {token} {} {owner}", ticket.id, ticket.claim);
         [
             self.check_unchanged(&ticket.lock, key.modify_index),
             json!({"Verb": "lock", "Key": own, "Value": "", "Session": session.id}),

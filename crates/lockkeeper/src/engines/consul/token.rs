@@ -61,7 +61,12 @@ impl Consul {
 
     /// The value of a held key: since when, the ticket's ID, and the owner.
     pub(super) fn value(&self, ticket: &Ticket) -> String {
-        STANDARD.encode(format!("{} {} {}", wall_clock().as_millis(), ticket.id, ticket.signed(&self.owner)))
+        STANDARD.encode(format!(
+            "{} {} {}",
+            wall_clock().as_millis(),
+            ticket.id,
+            ticket.owner_with_value(&self.owner)
+        ))
     }
 
     /// Reads the key of a lock from the leader.

@@ -43,9 +43,9 @@ use crate::error::Error;
 use crate::options::Options;
 
 /// The capabilities of a cell, with the clock of this process.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "embedded",
-    scheme: "embedded:",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::EMBEDDED.name,
+    prefix: super::EMBEDDED.prefixes[0],
     clock: ClockAuthority::Server,
     ..cell::CAPABILITIES
 };

@@ -50,7 +50,7 @@ mod lock;
 mod session;
 mod token;
 mod wait;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 
@@ -66,9 +66,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "etcd",
-    scheme: "etcd://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::ETCD.name,
+    prefix: super::ETCD.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "the create-revision of the entry's key",
@@ -176,7 +176,7 @@ impl Recipe for Etcd {
         self.renew_lease(lease).await
     }
 
-    fn distrust_connection(&self) {
+    fn on_renewal_timeout(&self) {
         self.client.switch_member(self.client.generation());
     }
 

@@ -47,7 +47,7 @@ impl Etcd {
 
     /// The value of an entry: since when, and the owner. It is informational only.
     pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
-        format!("{} {}", wall_clock().as_millis(), ticket.signed(&self.owner)).into_bytes()
+        format!("{} {}", wall_clock().as_millis(), ticket.owner_with_value(&self.owner)).into_bytes()
     }
 
     /// The claim of an entry; `None` for a key that is not an entry.

@@ -3,7 +3,7 @@
 use super::Etcd;
 use super::session::{Lease, once_then_pending};
 use super::wire::{
-    RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest,
+    NO_PUTS, RangeRequest, RequestOp, SortOrder, SortTarget, TxnRequest, WatchCreateRequest, WatchRequest,
     WatchResponse,
 };
 use crate::engines::runtime::sessions::Ticket;
@@ -87,7 +87,7 @@ impl Etcd {
             key: obstacle.key,
             range_end: obstacle.range_end,
             start_revision: obstacle.revision + 1,
-            filters: vec![0],
+            filters: vec![NO_PUTS],
         };
         let generation = self.client.generation();
         let watched = async {

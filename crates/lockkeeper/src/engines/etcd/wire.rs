@@ -1,31 +1,41 @@
 //! The messages of etcd's v3 protocol that locks need. They are written by hand, with etcd's names and field numbers, because
 //! generated clients need `protoc` on the machine, and this crate must build with Rust alone.
+//!
+//! Public for the benchmarks, through the hidden module `protocols`.
+#![allow(missing_docs, reason = "defined by etcd")]
+#![cfg_attr(
+    not(feature = "_protocols"),
+    allow(unreachable_pub, reason = "public with the feature _protocols")
+)]
 
 use prost::{Enumeration, Message, Oneof};
 
+/// A filter of a watch: leaves out puts.
+pub const NO_PUTS: i32 = 0;
+
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Header {
+pub struct Header {
     #[prost(int64, tag = "3")]
-    pub(super) revision: i64,
+    pub revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct KeyValue {
+pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
     #[prost(int64, tag = "2")]
-    pub(super) create_revision: i64,
+    pub create_revision: i64,
     #[prost(int64, tag = "3")]
-    pub(super) mod_revision: i64,
+    pub mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
-    pub(super) value: Vec<u8>,
+    pub value: Vec<u8>,
     #[prost(int64, tag = "6")]
-    pub(super) lease: i64,
+    pub lease: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(super) enum SortOrder {
+pub enum SortOrder {
     None = 0,
     Ascend = 1,
     Descend = 2,
@@ -33,79 +43,79 @@ pub(super) enum SortOrder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(super) enum SortTarget {
+pub enum SortTarget {
     Key = 0,
     Create = 2,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeRequest {
+pub struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) range_end: Vec<u8>,
+    pub range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
-    pub(super) limit: i64,
+    pub limit: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
-    pub(super) sort_order: i32,
+    pub sort_order: i32,
     #[prost(enumeration = "SortTarget", tag = "6")]
-    pub(super) sort_target: i32,
+    pub sort_target: i32,
     #[prost(bool, tag = "8")]
-    pub(super) keys_only: bool,
+    pub keys_only: bool,
     #[prost(int64, tag = "13")]
-    pub(super) max_create_revision: i64,
+    pub max_create_revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeResponse {
+pub struct RangeResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) kvs: Vec<KeyValue>,
+    pub kvs: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct PutRequest {
+pub struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) value: Vec<u8>,
+    pub value: Vec<u8>,
     #[prost(int64, tag = "3")]
-    pub(super) lease: i64,
+    pub lease: i64,
     #[prost(bool, tag = "5")]
-    pub(super) ignore_value: bool,
+    pub ignore_value: bool,
     #[prost(bool, tag = "6")]
-    pub(super) ignore_lease: bool,
+    pub ignore_lease: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct PutResponse {
+pub struct PutResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub header: Option<Header>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteRangeRequest {
+pub struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteRangeResponse {
+pub struct DeleteRangeResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub header: Option<Header>,
     #[prost(int64, tag = "2")]
-    pub(super) deleted: i64,
+    pub deleted: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RequestOp {
+pub struct RequestOp {
     #[prost(oneof = "Request", tags = "1, 2, 3")]
-    pub(super) request: Option<Request>,
+    pub request: Option<Request>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Request {
+pub enum Request {
     #[prost(message, tag = "1")]
     Range(RangeRequest),
     #[prost(message, tag = "2")]
@@ -115,13 +125,13 @@ pub(super) enum Request {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ResponseOp {
+pub struct ResponseOp {
     #[prost(oneof = "Response", tags = "1, 2, 3")]
-    pub(super) response: Option<Response>,
+    pub response: Option<Response>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Response {
+pub enum Response {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
     #[prost(message, tag = "2")]
@@ -132,34 +142,34 @@ pub(super) enum Response {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(super) enum CompareResult {
+pub enum CompareResult {
     Equal = 0,
     Greater = 1,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-pub(super) enum CompareTarget {
+pub enum CompareTarget {
     Create = 1,
     Mod = 2,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Compare {
+pub struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
-    pub(super) result: i32,
+    pub result: i32,
     #[prost(int32, tag = "2")]
-    pub(super) target: i32,
+    pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
     #[prost(oneof = "Against", tags = "5, 6")]
-    pub(super) against: Option<Against>,
+    pub against: Option<Against>,
     #[prost(bytes = "vec", tag = "64")]
-    pub(super) range_end: Vec<u8>,
+    pub range_end: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Against {
+pub enum Against {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
@@ -167,136 +177,136 @@ pub(super) enum Against {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnRequest {
+pub struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
-    pub(super) compare: Vec<Compare>,
+    pub compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) success: Vec<RequestOp>,
+    pub success: Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) failure: Vec<RequestOp>,
+    pub failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnResponse {
+pub struct TxnResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub header: Option<Header>,
     #[prost(bool, tag = "2")]
-    pub(super) succeeded: bool,
+    pub succeeded: bool,
     #[prost(message, repeated, tag = "3")]
-    pub(super) responses: Vec<ResponseOp>,
+    pub responses: Vec<ResponseOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchRequest {
+pub struct WatchRequest {
     #[prost(message, optional, tag = "1")]
-    pub(super) create: Option<WatchCreateRequest>,
+    pub create: Option<WatchCreateRequest>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchCreateRequest {
+pub struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) range_end: Vec<u8>,
+    pub range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
-    pub(super) start_revision: i64,
-    /// 0 (NOPUT) filters out puts.
+    pub start_revision: i64,
+    /// Which events are left out, such as [`NO_PUTS`].
     #[prost(int32, repeated, tag = "5")]
-    pub(super) filters: Vec<i32>,
+    pub filters: Vec<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchResponse {
+pub struct WatchResponse {
     #[prost(bool, tag = "4")]
-    pub(super) canceled: bool,
+    pub canceled: bool,
     #[prost(int64, tag = "5")]
-    pub(super) compact_revision: i64,
+    pub compact_revision: i64,
     #[prost(string, tag = "6")]
-    pub(super) cancel_reason: String,
+    pub cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub(super) events: Vec<WatchEvent>,
+    pub events: Vec<WatchEvent>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchEvent {
+pub struct WatchEvent {
     /// 1 is DELETE.
     #[prost(int32, tag = "1")]
-    pub(super) kind: i32,
+    pub kind: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantRequest {
+pub struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
-    pub(super) ttl: i64,
+    pub ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantResponse {
+pub struct LeaseGrantResponse {
     #[prost(int64, tag = "2")]
-    pub(super) id: i64,
+    pub id: i64,
     #[prost(int64, tag = "3")]
-    pub(super) ttl: i64,
+    pub ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseRequest {
+pub struct LeaseRequest {
     #[prost(int64, tag = "1")]
-    pub(super) id: i64,
+    pub id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseKeepAliveResponse {
+pub struct LeaseKeepAliveResponse {
     #[prost(int64, tag = "2")]
-    pub(super) id: i64,
+    pub id: i64,
     #[prost(int64, tag = "3")]
-    pub(super) ttl: i64,
+    pub ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Empty {}
+pub struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct MemberListResponse {
+pub struct MemberListResponse {
     #[prost(message, repeated, tag = "2")]
-    pub(super) members: Vec<Member>,
+    pub members: Vec<Member>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Member {
+pub struct Member {
     #[prost(bool, tag = "5")]
-    pub(super) is_learner: bool,
+    pub is_learner: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateRequest {
+pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub name: String,
     #[prost(string, tag = "2")]
-    pub(super) password: String,
+    pub password: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateResponse {
+pub struct AuthenticateResponse {
     #[prost(string, tag = "2")]
-    pub(super) token: String,
+    pub token: String,
 }
 
 impl RequestOp {
-    pub(super) fn put(put: PutRequest) -> RequestOp {
+    pub fn put(put: PutRequest) -> RequestOp {
         RequestOp { request: Some(Request::Put(put)) }
     }
 
-    pub(super) fn range(range: RangeRequest) -> RequestOp {
+    pub fn range(range: RangeRequest) -> RequestOp {
         RequestOp { request: Some(Request::Range(range)) }
     }
 
-    pub(super) fn delete(key: Vec<u8>) -> RequestOp {
+    pub fn delete(key: Vec<u8>) -> RequestOp {
         RequestOp { request: Some(Request::DeleteRange(DeleteRangeRequest { key })) }
     }
 }
 
 impl Compare {
-    pub(super) fn mod_revision_is(key: &[u8], revision: i64) -> Compare {
+    pub fn mod_revision_is(key: &[u8], revision: i64) -> Compare {
         Compare {
             result: CompareResult::Equal as i32,
             target: CompareTarget::Mod as i32,
@@ -306,7 +316,7 @@ impl Compare {
         }
     }
 
-    pub(super) fn exists(key: &[u8]) -> Compare {
+    pub fn exists(key: &[u8]) -> Compare {
         Compare {
             result: CompareResult::Greater as i32,
             target: CompareTarget::Create as i32,
@@ -316,8 +326,13 @@ impl Compare {
         }
     }
 
+    /// The key does not exist.
+    pub fn is_absent(key: &[u8]) -> Compare {
+        Compare::range_is_empty(key, &[])
+    }
+
     /// The range contains no key.
-    pub(super) fn range_is_empty(key: &[u8], range_end: &[u8]) -> Compare {
+    pub fn range_is_empty(key: &[u8], range_end: &[u8]) -> Compare {
         Compare {
             result: CompareResult::Equal as i32,
             target: CompareTarget::Create as i32,
@@ -329,12 +344,12 @@ impl Compare {
 }
 
 impl TxnResponse {
-    pub(super) fn revision(&self) -> i64 {
+    pub fn revision(&self) -> i64 {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
     /// The keys found by the range request at this index of the transaction.
-    pub(super) fn range(&self, index: usize) -> &[KeyValue] {
+    pub fn range(&self, index: usize) -> &[KeyValue] {
         match self.responses.get(index).and_then(|response| response.response.as_ref()) {
             Some(Response::Range(range)) => &range.kvs,
             _ => &[],
@@ -342,7 +357,7 @@ impl TxnResponse {
     }
 
     /// The number of keys deleted by the request at this index of the transaction.
-    pub(super) fn deleted(&self, index: usize) -> i64 {
+    pub fn deleted(&self, index: usize) -> i64 {
         match self.responses.get(index).and_then(|response| response.response.as_ref()) {
             Some(Response::DeleteRange(delete)) => delete.deleted,
             _ => 0,

@@ -63,9 +63,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "postgres",
-    scheme: "postgres://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::POSTGRES.name,
+    prefix: super::POSTGRES.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "a sequence in the same database",
@@ -87,7 +87,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 };
 
 /// Without elections: the value of a leader would be invisible to others until its transaction ends.
-const TRANSACTION_CAPABILITIES: Capabilities = Capabilities { elections: false, ..CAPABILITIES };
+static TRANSACTION_CAPABILITIES: Capabilities = Capabilities { elections: false, ..CAPABILITIES };
 
 /// The owner of an advisory lock: the session, or the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,16 +51,16 @@ use self::session::Instance;
 use self::wait::Subscriber;
 use super::runtime::leases::{self, LeaseEngine, OwnerId, Recipe, ReleaseEvents, Taken};
 use super::runtime::{Failure, Server};
-use super::{AcquireRequest, signed};
+use super::{AcquireRequest, owner_with_value};
 use crate::capabilities::{Capabilities, Class, ClockAuthority, Fairness, Finding, LossDetection, TokenKind};
 use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "redis",
-    scheme: "redis://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::REDIS.name,
+    prefix: super::REDIS.prefixes[0],
     class: Class::Efficiency,
     token: TokenKind::Volatile,
     token_source: "a counter in Redis, never below its clock",
@@ -150,7 +150,7 @@ impl Recipe for RedisStore {
         owner: &OwnerId,
         _wait: Duration,
     ) -> Result<Taken<Lease>, Failure> {
-        let owner_label = signed(request.value.as_ref(), &self.owner);
+        let owner_label = owner_with_value(request.value.as_ref(), &self.owner);
         Ok(lock::take(&self.instance, request, owner, &owner_label).await?)
     }
 

@@ -49,9 +49,9 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::url::ServerUrl;
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "redlock",
-    scheme: "redlock://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::REDLOCK.name,
+    prefix: super::REDLOCK.prefixes[0],
     class: Class::Efficiency,
     token: token::KIND,
     token_source: "",

@@ -7,7 +7,7 @@ use lockkeeper_core::{Sequencer, Token};
 use tokio::sync::watch;
 
 use super::attempt::Attempt;
-use super::requests::{GiveBack, Lookup, Outcome, PendingAcquire, RequestKey};
+use super::requests::{BackgroundRelease, Lookup, Outcome, PendingAcquire, RequestKey};
 use super::{Failure, Runtime, Server, validate};
 use crate::capabilities::{Capabilities, Finding};
 use crate::engines::{AcquireRequest, Answer, Engine};
@@ -18,7 +18,7 @@ use crate::limiter::Taken;
 use crate::view::{ForcedRelease, LockPage, LockState, TokenCheck};
 
 /// Kind of a recipe: each grant has its own lease, or grants share a session.
-pub(crate) trait Kind: GiveBack + Sized + 'static {
+pub(crate) trait Kind: BackgroundRelease + Sized + 'static {
     type Server: Server;
 
     /// Whether an acquire can be dropped at any await. If so, it runs in its caller's future, which saves a task.
@@ -56,7 +56,7 @@ impl<K: Kind> ServerEngine<K> {
         }
         validate::check(&request, self.kind.server().capabilities())?;
         let key = request.request_id.clone().map(|id| (request.ttl, id));
-        let owner = || Arc::clone(&self.kind) as Arc<dyn GiveBack>;
+        let owner = || Arc::clone(&self.kind) as Arc<dyn BackgroundRelease>;
         let (pending, outcome) = match &key {
             None if K::DROPPABLE => return run(&self.kind, &self.attempt(request, None, None)).await,
             None => PendingAcquire::new(owner()),
@@ -118,7 +118,7 @@ async fn run<K: Kind>(kind: &Arc<K>, attempt: &Attempt) -> Result<Arc<Grant>, Er
     match result {
         // Closed meanwhile: the close may have missed this grant.
         Ok(grant) if kind.runtime().is_closed() => {
-            Arc::clone(kind).give_back(grant.number);
+            Arc::clone(kind).release_in_background(grant.number);
             Err(Error::Closed)
         }
         result => result,
@@ -133,7 +133,7 @@ async fn run_detached<K: Kind>(kind: Arc<K>, mut attempt: Attempt) {
     }
     let Some(outcome) = attempt.outcome.take() else { return };
     if let Err(watch::error::SendError(Some(Ok(grant)))) = outcome.send(Some(result)) {
-        kind.give_back(grant.number);
+        kind.release_in_background(grant.number);
     }
 }
 
@@ -163,8 +163,8 @@ impl<K: Kind> Engine for ServerEngine<K> {
         Box::pin(self.kind.release(grant))
     }
 
-    fn give_back(&self, grant: &Grant) {
-        Arc::clone(&self.kind).give_back(grant.number);
+    fn release_in_background(&self, grant: &Grant) {
+        Arc::clone(&self.kind).release_in_background(grant.number);
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -24,22 +24,22 @@ pub(crate) type Outcome = Option<Result<Arc<Grant>, Error>>;
 pub(crate) type RequestKey = (Duration, SmolStr);
 
 /// Releases grants whose callers are gone.
-pub(crate) trait GiveBack: Send + Sync {
+pub(crate) trait BackgroundRelease: Send + Sync {
     /// Releases a grant in the background. A second call has no effect.
-    fn give_back(self: Arc<Self>, number: u64);
+    fn release_in_background(self: Arc<Self>, number: u64);
 }
 
 /// A pending acquire, shared by all callers that wait for it. When the last of them is gone, it is cancelled, or released if
 /// it was granted.
 pub(super) struct PendingAcquire {
-    owner: Arc<dyn GiveBack>,
+    owner: Arc<dyn BackgroundRelease>,
     outcome: watch::Receiver<Outcome>,
     /// A caller has received the grant.
     delivered: AtomicBool,
 }
 
 impl PendingAcquire {
-    pub(super) fn new(owner: Arc<dyn GiveBack>) -> (Arc<PendingAcquire>, watch::Sender<Outcome>) {
+    pub(super) fn new(owner: Arc<dyn BackgroundRelease>) -> (Arc<PendingAcquire>, watch::Sender<Outcome>) {
         let (sender, outcome) = watch::channel(None);
         (Arc::new(PendingAcquire { owner, outcome, delivered: AtomicBool::new(false) }), sender)
     }
@@ -66,7 +66,7 @@ impl PendingAcquire {
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if let (false, Some(Ok(grant))) = (*self.delivered.get_mut(), &*self.outcome.borrow()) {
-            Arc::clone(&self.owner).give_back(grant.number);
+            Arc::clone(&self.owner).release_in_background(grant.number);
         }
     }
 }
@@ -107,7 +107,7 @@ pub(super) enum Lookup {
 impl Requests {
     pub(super) fn look_up(
         &self,
-        owner: impl FnOnce() -> Arc<dyn GiveBack>,
+        owner: impl FnOnce() -> Arc<dyn BackgroundRelease>,
         key: &RequestKey,
         request: &AcquireRequest,
     ) -> Lookup {

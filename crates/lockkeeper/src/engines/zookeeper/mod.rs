@@ -66,9 +66,9 @@ use crate::options::Options;
 use crate::url::ServerUrl;
 use crate::view::{ForcedRelease, LockPage, LockState};
 
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    engine: "zookeeper",
-    scheme: "zookeeper://",
+pub(crate) static CAPABILITIES: Capabilities = Capabilities {
+    engine: super::ZOOKEEPER.name,
+    prefix: super::ZOOKEEPER.prefixes[0],
     class: Class::Correctness,
     token: TokenKind::Durable,
     token_source: "the czxid of the entry's node",

@@ -53,7 +53,7 @@ impl Zookeeper {
 
     /// The data of an entry's node: its owner.
     pub(super) fn entry_value(&self, ticket: &Ticket) -> Vec<u8> {
-        ticket.signed(&self.owner).into_bytes()
+        ticket.owner_with_value(&self.owner).into_bytes()
     }
 
     /// The entries of a lock, in order; none if there is no such lock.

@@ -9,7 +9,7 @@ use crate::error::Error;
 /// Name of the header with the lock and token of a request. It may occur several times, once for each lock.
 pub const HEADER: HeaderName = HeaderName::from_static("lockkeeper-fence");
 
-/// The most locks that one request may name.
+/// Maximum number of locks that one request may name.
 const FENCES_MAX: usize = 16;
 
 /// Locks and tokens of an admitted request. Handlers find them in the request's extensions.

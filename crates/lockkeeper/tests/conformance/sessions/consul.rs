@@ -14,8 +14,8 @@ use crate::servers::consul::Consul;
 use crate::support::{soon, until};
 
 #[tokio::test]
-async fn basic_operations() {
-    shared::basics::<Consul>().await;
+async fn every_operation_leaves_nothing_behind() {
+    shared::operations_leave_nothing_behind::<Consul>().await;
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use crate::servers::etcd::Etcd;
 use crate::support::soon;
 
 #[tokio::test]
-async fn basic_operations() {
-    shared::basics::<Etcd>().await;
+async fn every_operation_leaves_nothing_behind() {
+    shared::operations_leave_nothing_behind::<Etcd>().await;
 }
 
 #[tokio::test]

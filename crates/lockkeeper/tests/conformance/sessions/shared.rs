@@ -18,8 +18,8 @@ pub(crate) async fn until_queue(keeper: &Keeper, lock: &str, holders: usize, wai
     .await;
 }
 
-/// Runs the basic cases in turn, on one server.
-pub(crate) async fn basics<S: Site>() {
+/// Runs each operation in turn on one server, which must be empty afterwards.
+pub(crate) async fn operations_leave_nothing_behind<S: Site>() {
     let site = S::start();
     let keeper = connect::<S>(&site.url(), "first").await;
     let other = connect::<S>(&site.url(), "second").await;

@@ -12,8 +12,8 @@ use crate::servers::zookeeper::Zookeeper;
 use crate::support::{soon, until};
 
 #[tokio::test]
-async fn basic_operations() {
-    shared::basics::<Zookeeper>().await;
+async fn every_operation_leaves_nothing_behind() {
+    shared::operations_leave_nothing_behind::<Zookeeper>().await;
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ impl<'a, R: Recipe> Taking<'a, R> {
                         return Ok(Some(self.granted(lease, token, deadline)));
                     }
                     // The lease ended before its answer arrived: release it, and take the lock again as another owner.
-                    self.leases.release_in_background(lease, self.request().ttl);
+                    self.leases.spawn_release(lease, self.request().ttl);
                     self.owner = OwnerId::random()?;
                 }
                 Err(Failure::Unreachable(why)) => {

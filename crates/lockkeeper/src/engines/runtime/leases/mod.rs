@@ -23,7 +23,7 @@ use self::holdings::Holdings;
 pub(crate) use self::recipe::{OwnerId, Recipe, ReleaseEvents, Taken};
 use super::attempt::Attempt;
 use super::engine::{Kind, ServerEngine};
-use super::requests::GiveBack;
+use super::requests::BackgroundRelease;
 use super::{Failure, Runtime};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
@@ -70,7 +70,7 @@ impl<R: Recipe> Leases<R> {
     }
 
     /// Releases a lease in the background, with retries until it has expired.
-    fn release_in_background(self: &Arc<Self>, lease: R::Lease, ttl: Duration) {
+    fn spawn_release(self: &Arc<Self>, lease: R::Lease, ttl: Duration) {
         let leases = Arc::clone(self);
         self.runtime.background.spawn(async move {
             persist(ttl, || leases.recipe.release(&lease)).await;
@@ -99,7 +99,7 @@ impl<R: Recipe> Leases<R> {
             Ok(Err(failure)) => failure.into_error(&self.recipe.address()).to_string(),
             Err(_) => format!("no answer within {limit:?}"),
         };
-        Arc::clone(self).give_back(grant.number);
+        Arc::clone(self).release_in_background(grant.number);
         Err(Error::Unknown(smol_str::format_smolstr!(
             "\"{}\" may still be held ({why}): the release is retried in the background, and the lock expires with its \
              time to live",
@@ -117,10 +117,10 @@ impl<R: Recipe> Leases<R> {
     }
 }
 
-impl<R: Recipe> GiveBack for Leases<R> {
-    fn give_back(self: Arc<Self>, number: u64) {
+impl<R: Recipe> BackgroundRelease for Leases<R> {
+    fn release_in_background(self: Arc<Self>, number: u64) {
         if let Some(held) = self.remove(number) {
-            self.release_in_background(held.lease, held.ttl);
+            self.spawn_release(held.lease, held.ttl);
         }
     }
 }
@@ -159,7 +159,7 @@ impl<R: Recipe> Kind for Leases<R> {
             let _ = held.grant.lose(Loss::Closed);
         }
         for held in held {
-            self.release_in_background(held.lease, held.ttl);
+            self.spawn_release(held.lease, held.ttl);
         }
         self.rescheduled.notify_one();
         self.runtime.background.finish().await;

@@ -72,7 +72,7 @@ impl<R: Recipe> Leases<R> {
             if let Some(held) = self.remove(number) {
                 let why = held.grant.state().err().unwrap_or(Loss::SessionExpired);
                 self.report_loss(&held.grant, why);
-                self.release_in_background(held.lease, held.ttl);
+                self.spawn_release(held.lease, held.ttl);
             }
         }
     }

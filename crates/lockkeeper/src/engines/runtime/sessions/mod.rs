@@ -22,7 +22,7 @@ pub(crate) use self::recipe::{Entered, Opened, Recipe, Ticket, Try};
 use self::release::Watcher;
 use super::attempt::Attempt;
 use super::engine::{Kind, ServerEngine};
-use super::requests::{GiveBack, RequestKey};
+use super::requests::{BackgroundRelease, RequestKey};
 use super::{Runtime, locked};
 use crate::error::{Error, Loss};
 use crate::grant::Grant;
@@ -59,8 +59,8 @@ pub(crate) fn start<R: Recipe>(recipe: R, options: &Options) -> SessionEngine<R>
     }))
 }
 
-impl<R: Recipe> GiveBack for Sessions<R> {
-    fn give_back(self: Arc<Self>, number: u64) {
+impl<R: Recipe> BackgroundRelease for Sessions<R> {
+    fn release_in_background(self: Arc<Self>, number: u64) {
         if let Some(held) = self.take(number) {
             self.leave_in_background(held.session, held.ticket);
         }

@@ -26,7 +26,7 @@ pub(crate) trait Recipe: Server {
     fn renew(&self, session: &Self::Session) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Called when renewals are not answered: the connection may be dead.
-    fn distrust_connection(&self) {}
+    fn on_renewal_timeout(&self) {}
 
     /// Resolves when the session is or may be gone: then its guards are in jeopardy and it is renewed at once. Never resolves
     /// on servers that do not report this.
@@ -97,8 +97,8 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// The owner, with what a candidate announces.
-    pub(crate) fn signed(&self, owner: &str) -> String {
-        crate::engines::signed(self.value.as_ref(), owner)
+    pub(crate) fn owner_with_value(&self, owner: &str) -> String {
+        crate::engines::owner_with_value(self.value.as_ref(), owner)
     }
 }
 

@@ -49,7 +49,7 @@ impl<R: Recipe> Sessions<R> {
             let renewed = match tokio::time::timeout(limit, self.recipe.renew(&session.inner)).await {
                 Ok(renewed) => renewed,
                 Err(_) => {
-                    self.recipe.distrust_connection();
+                    self.recipe.on_renewal_timeout();
                     Err(Failure::unreachable(format!("no answer to a renewal within {limit:?}")))
                 }
             };

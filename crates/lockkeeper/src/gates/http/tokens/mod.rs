@@ -32,7 +32,7 @@ pub trait Tokens: Send + Sync + 'static {
     fn raise<'a>(&'a self, lock: &'a str, token: Token) -> RaiseFuture<'a>;
 }
 
-/// The most locks that a store in this process remembers. None may be forgotten, so their number is limited.
+/// Maximum number of locks that a store in this process remembers. None may be forgotten, so their number is limited.
 const LOCKS_MAX: usize = 1_000_000;
 
 fn too_many_locks() -> Error {
