@@ -8,7 +8,7 @@ use lockkeeper::Status;
 
 use crate::client::{self, Client, Output};
 use crate::duration::humanize;
-use crate::failure::Failure;
+use crate::failure::{Failure, UNAVAILABLE};
 use crate::member;
 
 /// Exit code of a cell that answers but is degraded.
@@ -32,14 +32,30 @@ pub(crate) struct StatusVerb {
 impl StatusVerb {
     pub(crate) fn run(self) -> Result<u8, Failure> {
         let status = client::block_on(async {
-            let keeper = self.client.connect().await?;
-            Ok(keeper.status().await?)
+            match self.status().await {
+                Err(failure) if failure.exit == UNAVAILABLE => {
+                    self.status_for_operators().await.ok_or(failure)
+                }
+                result => result,
+            }
         })?;
         match self.client.output {
             Output::Json => client::print_json(&status)?,
             Output::Table => client::print(&text(&status))?,
         }
         Ok(if status.degradations().is_empty() { 0 } else { DEGRADED })
+    }
+}
+
+impl StatusVerb {
+    async fn status(&self) -> Result<Status, Failure> {
+        Ok(self.client.connect().await?.status().await?)
+    }
+
+    /// Asks by a call that a node also answers while its client connections are all in use.
+    async fn status_for_operators(&self) -> Option<Status> {
+        let admin = self.client.admin().ok()?;
+        tokio::time::timeout(self.client.connect_timeout, admin.status()).await.ok()?.ok()
     }
 }
 

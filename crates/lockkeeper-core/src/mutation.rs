@@ -54,6 +54,8 @@ pub enum Mutation {
     IgnoreBudget,
     /// A request that was refused as invalid or because of a limit is forgotten, unlike other refusals (S5).
     ForgetInvalid,
+    /// A request that was refused because of a limit is forgotten, unlike other refusals (S5).
+    ForgetLimits,
     /// A restarted node forgets the longer promise of its last process (S3).
     ForgetPromise,
     /// The cell version is raised although a member does not answer.
@@ -68,11 +70,15 @@ pub enum Mutation {
     ReapAnswersFirst,
     /// A hand-over frees the lock although other holders block the candidate, which keeps waiting.
     HandOverAnyway,
+    /// A node whose table differs replaces its last good snapshot (S13).
+    SaveDifferingTable,
+    /// The interval at which cell time is logged ignores the distance of the members (S2).
+    TimeIgnoresDistance,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 32] = [
+    pub const ALL: [Mutation; 35] = [
         Mutation::ForgetRequest,
         Mutation::ForgetRefusals,
         Mutation::Overtake,
@@ -98,6 +104,7 @@ impl Mutation {
         Mutation::AcknowledgeWithoutRoom,
         Mutation::IgnoreBudget,
         Mutation::ForgetInvalid,
+        Mutation::ForgetLimits,
         Mutation::ForgetPromise,
         Mutation::VersionRaisedEarly,
         Mutation::TransferNeverEnds,
@@ -105,6 +112,8 @@ impl Mutation {
         Mutation::KeepUndelivered,
         Mutation::ReapAnswersFirst,
         Mutation::HandOverAnyway,
+        Mutation::SaveDifferingTable,
+        Mutation::TimeIgnoresDistance,
     ];
 }
 

@@ -7,16 +7,22 @@ use crate::id::CellTime;
 use crate::mutation::{self, Mutation};
 use crate::table::LockTable;
 
-/// The longest time between two entries while anything depends on cell time. A little less than a second, so that cell
-/// time is set back by at most a second even if the last entry was not committed when the leader failed.
+/// The longest time between two entries while anything depends on cell time, for members in one place. A little less than a
+/// second, so that cell time is set back by at most a second even if the last entry was not committed when the leader failed.
+/// The leader of members that are further apart logs it more often.
 pub const TIME_LOGGED_EVERY_MS: u64 = 950;
 
 impl LockTable {
     /// When the next entry is due without requests: at [`LockTable::next_wake`], or when cell time has to be logged again.
     /// The leader then proposes a `Tick`. `None` if nothing depends on time: such a cell writes nothing to its log.
     pub fn next_entry_due(&self) -> Option<CellTime> {
+        self.next_entry_due_every(TIME_LOGGED_EVERY_MS)
+    }
+
+    /// The same, if cell time is logged at this interval.
+    pub fn next_entry_due_every(&self, interval_ms: u64) -> Option<CellTime> {
         let logs_time = self.depends_on_time() && !mutation::is_on(Mutation::TimeNotLogged);
-        let time = logs_time.then(|| self.now.plus_ms(TIME_LOGGED_EVERY_MS));
+        let time = logs_time.then(|| self.now.plus_ms(interval_ms));
         match (self.next_wake(), time) {
             (Some(wake), Some(time)) => Some(wake.min(time)),
             (wake, time) => wake.or(time),

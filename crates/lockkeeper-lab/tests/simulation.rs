@@ -84,6 +84,8 @@ fn reintroduced_bugs_are_detected() {
         Mutation::ForgetPromise,
         Mutation::ForgetRefusals,
         Mutation::ForgetInvalid,
+        Mutation::ForgetLimits,
+        Mutation::SaveDifferingTable,
         Mutation::TimeNotLogged,
         Mutation::IgnoreDisagreement,
         Mutation::GrantBeforeCommit,

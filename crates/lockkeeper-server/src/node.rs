@@ -328,12 +328,18 @@ impl Node {
         Box::pin(self.stop_now())
     }
 
-    async fn stop_now(mut self) {
+    async fn stop_now(self) {
         if self.consensus.successor().is_some()
             && let Err(failure) = leadership::hand_over(self.api.shared(), &self.consensus).await
         {
             tracing::info!(%failure, "leadership transfer failed");
         }
+        self.stop_without_transfer().await;
+    }
+
+    /// Stops the node. If it still leads, it announces its stop, so that the other members need not wait for their promises to
+    /// end.
+    pub(crate) async fn stop_without_transfer(mut self) {
         self.tasks.shutdown().await;
         self.api.shared().leader_term.end(None);
         self.consensus.send_goodbye().await;

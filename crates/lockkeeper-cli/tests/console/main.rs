@@ -7,9 +7,13 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[cfg(feature = "simulation")]
+#[path = "../../../lockkeeper-server/tests/support/cell.rs"]
+mod in_process;
 
 mod accessible;
 mod browser;
+mod differing_tables;
 mod fixture;
 mod live_updates;
 mod scale;

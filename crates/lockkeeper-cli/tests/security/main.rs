@@ -22,6 +22,7 @@ mod http2;
 mod listening;
 mod log_and_terminal;
 mod memory_cap;
+mod operators;
 mod peers;
 mod quota;
 mod slow;

@@ -285,6 +285,7 @@ impl LockTable {
 fn is_forgotten(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Invalid(_) | Refusal::Limit(_) if mutation::is_on(Mutation::ForgetInvalid) => true,
+        Refusal::Limit(_) if mutation::is_on(Mutation::ForgetLimits) => true,
         _ => mutation::is_on(Mutation::ForgetRefusals),
     }
 }

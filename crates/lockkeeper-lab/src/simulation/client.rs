@@ -38,6 +38,8 @@ pub(super) struct Work {
     /// True time at which a session lapses that is deliberately not renewed in time.
     pub(super) next_lapse: Arc<Mutex<Option<Duration>>>,
     pub(super) emphasis: Emphasis,
+    /// Whether the plain clients have a quota.
+    pub(super) has_quota: bool,
 }
 
 /// Counts an active worker until dropped, even if it is killed.

@@ -47,6 +47,16 @@ impl Distance {
         }
     }
 
+    /// The distances of a quiet cell, of which some are far apart: the time that an entry takes to a member counts.
+    pub(super) fn of_quiet_cell(seed: u64) -> Distance {
+        let mut random = Random::new(seed ^ 0x0071_7569_6574);
+        match random.below(4) {
+            0 => Distance::Far(TimingPreset::Region),
+            1 | 2 => Distance::Far(TimingPreset::Global),
+            _ => Distance::Near,
+        }
+    }
+
     /// The timing of a node at a start.
     pub(super) fn timing(self, node: MachineId, is_first: bool, random: &mut Random) -> Timing {
         let preset = match self {

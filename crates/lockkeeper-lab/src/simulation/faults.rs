@@ -43,10 +43,20 @@ pub(super) enum Fault {
     Replace(MachineId),
     /// The members of the cell are changed.
     Change(AdminAction),
+    /// The leader transfers its leadership to another node, which is paused or cut off from the leader for this duration, or from
+    /// nobody if it is zero.
+    Transfer(Obstacle, Duration),
     /// The lock table of a node diverges from the others.
     Damage(MachineId),
     /// A node's disk becomes slow, full or healthy.
     Disk(MachineId, DiskState),
+}
+
+/// What happens to the target of a leadership transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    Paused,
+    CutOff,
 }
 
 /// The state of a disk.
@@ -115,6 +125,8 @@ pub(super) enum Emphasis {
     RegainedTerm,
     /// Clients with high latency to a slow cell.
     Lag,
+    /// The leader transfers its leadership, often to a node that does not answer.
+    Transfers,
     /// A scenario: one client that holds a lock for long, and no other requests, until the leader is killed.
     QuietCell,
     /// A scenario: a holder with high latency is cut off, and another client waits for its lock.
@@ -129,6 +141,7 @@ impl Emphasis {
             1 | 6 => Emphasis::Lag,
             2 => Emphasis::QuietCell,
             3 => Emphasis::FarHolder,
+            4 => Emphasis::Transfers,
             _ => Emphasis::Nothing,
         }
     }
@@ -173,6 +186,14 @@ impl Emphasis {
                 Emphasis::QuietCell => {
                     let starts = random.between_ms(500, 2_000);
                     faults.push((now, Fault::KillLeader(starts)));
+                }
+                Emphasis::Transfers => {
+                    let obstacle = if random.once_in(2) { Obstacle::Paused } else { Obstacle::CutOff };
+                    let lasts = match random.once_in(4) {
+                        true => Duration::ZERO,
+                        false => random.between_ms(100, 4_000),
+                    };
+                    faults.push((now, Fault::Transfer(obstacle, lasts)));
                 }
                 Emphasis::Lag => lag(&mut random, nodes, clients, now, &mut faults),
                 Emphasis::FarHolder => {
@@ -263,6 +284,11 @@ pub(super) fn plan(
         disks(&mut for_disks(random), nodes, until, &mut faults);
     }
     faults
+}
+
+/// Sets the quota of plain clients. Repeated, because only a leader can do it.
+pub(super) fn set_quota() -> impl Iterator<Item = (Duration, Fault)> {
+    (0..6).map(|round| (Duration::from_millis(500 + 1_000 * round), Fault::Change(AdminAction::SetQuota)))
 }
 
 /// A separate generator, so that runs without disk faults do not change.

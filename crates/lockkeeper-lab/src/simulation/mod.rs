@@ -18,6 +18,8 @@ pub mod proof;
 mod random;
 mod recorder;
 mod setup;
+mod tables;
+mod upgrades;
 mod waiter;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,13 +35,15 @@ use tempfile::TempDir;
 
 use self::client::{LOCKS, RETRY_PAUSE, Work};
 use self::distance::Distance;
-use self::faults::{DiskState, Emphasis, Fault};
+use self::faults::{DiskState, Emphasis, Fault, Obstacle};
 use self::machine::{Machine, true_now};
 use self::network::{MachineId, Network, address_of};
-use self::node::{AdminAction, Digests, End, Node};
+use self::node::{AdminAction, End, Node};
 use self::random::Random;
 use self::recorder::{Recorded, Recorder};
 use self::setup::Setup;
+use self::tables::Digests;
+use self::upgrades::Upgrades;
 use crate::checkers::history::{Leftover, Read};
 use crate::checkers::{self, History};
 
@@ -120,6 +124,7 @@ struct World {
     work: Work,
     clocks_within_drift: bool,
     distance: Distance,
+    upgrades: Upgrades,
     /// Chooses the timing of each start of a node.
     timings: Random,
     /// Whether the final state could be read.
@@ -186,6 +191,7 @@ impl World {
             requests: Arc::default(),
             next_lapse: Arc::default(),
             emphasis: setup.emphasis,
+            has_quota: setup.has_quota,
         };
         let mut world = World {
             options,
@@ -200,6 +206,7 @@ impl World {
             work,
             clocks_within_drift: setup.clocks_within_drift,
             distance: setup.distance,
+            upgrades: setup.upgrades,
             timings: Random::new(options.seed ^ 0x0074_696d_696e_6773),
             is_final_state_read: false,
             setup: setup.description,
@@ -244,7 +251,8 @@ impl World {
         }
         let members: &[MachineId] = if id > 3 { &[1, 2, 3, 4] } else { &NODES };
         let timing = self.distance.timing(id, !node.was_started, &mut self.timings);
-        node.start(&self.network, members, timing, random, &self.recorder, self.now)
+        let versions = self.upgrades.versions(id, !node.was_started);
+        node.start(&self.network, members, (timing, versions), random, &self.recorder, self.now)
     }
 
     /// Advances the time by one step.
@@ -318,6 +326,7 @@ impl World {
             }
             Fault::Replace(id) => self.replace(id)?,
             Fault::Change(action) => self.nodes.iter().for_each(|node| node.request(action)),
+            Fault::Transfer(obstacle, lasts) => self.transfer(obstacle, lasts),
             Fault::Damage(id) => self.nodes[id as usize - 1].request(AdminAction::Damage),
             Fault::Disk(id, state) => {
                 self.nodes.iter().filter(|node| node.id == id).for_each(|node| node.set_disk(state));
@@ -369,6 +378,27 @@ impl World {
             self.plan(heals + SLOW_AFTER_HEAL, Fault::Disk(other, DiskState::Healthy));
         }
         self.recorder.count("majorities lost");
+    }
+
+    /// Makes the leader transfer its leadership to a random node, which may be paused or cut off from it.
+    fn transfer(&mut self, obstacle: Obstacle, lasts: Duration) {
+        let Some(leader) = self.nodes.iter().find(|node| node.leads()).map(|node| node.id) else { return };
+        let others: Vec<MachineId> = NODES.into_iter().filter(|id| *id != leader).collect();
+        let target = *self.random.one_of(&others);
+        self.nodes[leader as usize - 1].request(AdminAction::Transfer(target));
+        // The leader finishes its requests in flight first.
+        let begins = self.now + self.random.between_ms(0, 150);
+        if !lasts.is_zero() {
+            match obstacle {
+                Obstacle::Paused => self.plan(begins, Fault::Stop(target, lasts)),
+                Obstacle::CutOff => {
+                    self.plan(begins, Fault::Cut(leader, target));
+                    self.plan(begins, Fault::Cut(target, leader));
+                    self.plan(begins + lasts, Fault::Heal(leader, target));
+                }
+            }
+        }
+        self.recorder.count("leadership transfers");
     }
 
     /// Schedules a follow-up fault.

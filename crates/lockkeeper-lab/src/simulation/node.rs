@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::{AccessChange, Command, Quota};
 use lockkeeper_server::config::NodeConfig;
+use lockkeeper_server::formation::versions::Versions;
 use lockkeeper_server::node::Node as Server;
 use lockkeeper_server::raft::Timing;
 use lockkeeper_server::raft::log::{Faults, FaultyDisk, LogConfig, SyncMode};
@@ -14,8 +16,11 @@ use lockkeeper_server::raft::log::{Faults, FaultyDisk, LogConfig, SyncMode};
 use super::faults::DiskState;
 use super::machine::{Machine, true_now};
 use super::network::{MachineId, Network, address_of};
+use super::plain_client::QUOTA_NAMESPACE;
 use super::random::Random;
 use super::recorder::Recorder;
+use super::setup::NO_SNAPSHOTS;
+use super::tables::{Digests, TableWatch};
 use crate::checkers::history::LeaderTime;
 
 /// Interval between checks for actions.
@@ -43,21 +48,10 @@ pub(super) enum AdminAction {
     Remove(MachineId),
     /// Make the table differ from the others.
     Damage,
-}
-
-/// Digests of the tables after each entry, which must be equal on all nodes.
-#[derive(Clone, Default)]
-pub(super) struct Digests {
-    known: Arc<Mutex<BTreeMap<u64, (MachineId, u32)>>>,
-}
-
-impl Digests {
-    fn compare(&self, node: MachineId, (through, digest): (u64, u32)) -> Option<String> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, expected) = *known.entry(through).or_insert((node, digest));
-        (expected != digest)
-            .then(|| format!("nodes {first} and {node} have different tables after entry {through}"))
-    }
+    /// Transfer the leadership to this node.
+    Transfer(MachineId),
+    /// Set the quota of plain clients.
+    SetQuota,
 }
 
 /// A node, across restarts.
@@ -74,6 +68,8 @@ pub(super) struct Node {
     actions: Arc<Mutex<VecDeque<AdminAction>>>,
     leads: Arc<AtomicBool>,
     digests: Digests,
+    /// Whether its table may differ, across restarts.
+    damaged: Arc<AtomicBool>,
     records_time: bool,
     /// Time limit for noticing a diverged table.
     detection_max: Duration,
@@ -101,6 +97,7 @@ impl Node {
             actions: Arc::default(),
             leads: Arc::default(),
             digests: digests.clone(),
+            damaged: Arc::default(),
             records_time,
             detection_max: DETECTION_MAX + promise_max,
         }
@@ -111,7 +108,7 @@ impl Node {
         &mut self,
         network: &Network,
         members: &[MachineId],
-        timing: Timing,
+        (timing, versions): (Timing, Versions),
         random: Random,
         recorder: &Recorder,
         now: Duration,
@@ -134,12 +131,19 @@ impl Node {
             log_disk: Some(Arc::new(self.disk.clone())),
             commands_between_snapshots: self.snapshot_every,
             entries_behind_snapshot: self.snapshot_every / 4,
+            versions,
             ..NodeConfig::durable(&self.folder)
         };
-        let (id, recorder) = (self.id, recorder.clone());
-        let (actions, digests) = (self.actions.clone(), self.digests.clone());
-        let leads = self.leads.clone();
-        let (records_time, detection_max) = (self.records_time, self.detection_max);
+        let (id, recorder, actions) = (self.id, recorder.clone(), self.actions.clone());
+        let (leads, records_time) = (self.leads.clone(), self.records_time);
+        let has_snapshots = self.snapshot_every < NO_SNAPSHOTS;
+        let mut tables = TableWatch::new(
+            id,
+            self.digests.clone(),
+            self.damaged.clone(),
+            self.detection_max,
+            has_snapshots,
+        );
         machine.spawn(async move {
             let server = match Server::open(config).await {
                 Ok(server) => server,
@@ -148,51 +152,17 @@ impl Node {
                 }
             };
             let run_actions = async {
-                let (mut is_damaged, mut serving_since) = (false, None::<Duration>);
                 loop {
                     let action = actions.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    match action {
-                        // Only the leader can do this; others refuse.
-                        Some(AdminAction::Add(node)) => {
-                            let added = server.api().add_member(u64::from(node), &address_of(node)).await;
-                            recorder.count(if added.is_ok() { "members added" } else { "members not added" });
-                        }
-                        Some(AdminAction::Remove(node)) => {
-                            let removed = server.api().remove_member(u64::from(node)).await;
-                            recorder.count(if removed.is_ok() {
-                                "members removed"
-                            } else {
-                                "members not removed"
-                            });
-                        }
-                        Some(AdminAction::Damage) => {
-                            server.api().make_table_different();
-                            recorder.count("tables damaged");
-                            is_damaged = true;
-                        }
-                        None => {}
+                    if let Some(action) = action {
+                        run_action(action, &server, &mut tables, &recorder).await;
                     }
                     let leads_now = server.api().check_leads().is_ok();
                     leads.store(leads_now, Ordering::Relaxed);
                     if leads_now && records_time {
-                        let cell_time_ms = server.api().status().cell_time_ms;
-                        let time = LeaderTime { node: id, cell_time_ms, seen: true_now() };
-                        recorder.update(|history| history.leader_times.push(time));
+                        record_time(id, &server, &recorder);
                     }
-                    if is_damaged {
-                        // A restart rebuilds the table from the log: such a run has no snapshots.
-                        let serves = leads.load(Ordering::Relaxed);
-                        serving_since = serving_since.filter(|_| serves).or(serves.then(true_now));
-                        if serving_since.is_some_and(|since| true_now() - since > detection_max) {
-                            recorder.record_failure(
-                                true_now(),
-                                format!("node {id} keeps serving although its table differs"),
-                            );
-                            serving_since = None;
-                        }
-                    } else if let Some(difference) = digests.compare(id, server.api().digest()) {
-                        recorder.record_failure(true_now(), difference);
-                    }
+                    tables.check(&server, &recorder);
                     tokio::time::sleep(CHECK_INTERVAL).await;
                 }
             };
@@ -236,5 +206,47 @@ impl Node {
     /// Requests an administrative action.
     pub(super) fn request(&self, action: AdminAction) {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner).push_back(action);
+    }
+}
+
+/// Records cell time if anything depends on it. Otherwise it is not logged (S2).
+fn record_time(node: MachineId, server: &Server, recorder: &Recorder) {
+    let status = server.api().status();
+    if status.sessions > 0 {
+        let time = LeaderTime { node, cell_time_ms: status.cell_time_ms, seen: true_now() };
+        recorder.update(|history| history.leader_times.push(time));
+    }
+}
+
+/// Runs an action. Only the leader can change members or the quota; others refuse.
+async fn run_action(action: AdminAction, server: &Server, tables: &mut TableWatch, recorder: &Recorder) {
+    let api = server.api();
+    match action {
+        AdminAction::Add(node) => {
+            let added = api.add_member(u64::from(node), &address_of(node)).await;
+            recorder.count(if added.is_ok() { "members added" } else { "members not added" });
+        }
+        AdminAction::Remove(node) => {
+            let removed = api.remove_member(u64::from(node)).await;
+            recorder.count(if removed.is_ok() { "members removed" } else { "members not removed" });
+        }
+        AdminAction::Damage => {
+            tables.damage(server);
+            recorder.count("tables damaged");
+        }
+        // It may take seconds, during which the node is still observed.
+        AdminAction::Transfer(to) => {
+            let (api, recorder) = (api.clone(), recorder.clone());
+            tokio::spawn(async move {
+                let transferred = api.hand_over_leadership(u64::from(to)).await;
+                recorder.count(if transferred.is_ok() { "transfers completed" } else { "transfers failed" });
+            });
+        }
+        AdminAction::SetQuota => {
+            let quota = Quota { locks: Some(1), ..Quota::default() };
+            let change = AccessChange::SetQuota { namespace: QUOTA_NAMESPACE.into(), quota };
+            let set = api.command(Command::ChangeAccess { by: Default::default(), change }).await;
+            recorder.count(if set.is_ok() { "quotas set" } else { "quotas not set" });
+        }
     }
 }

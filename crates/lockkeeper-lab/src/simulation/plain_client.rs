@@ -30,6 +30,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(600);
 const HASTY_TIMEOUT: Duration = Duration::from_millis(150);
 /// Longest wait for a lock.
 const WAIT_MS: u64 = 3_000;
+/// Namespace with a quota of one lock, in some runs.
+pub(super) const QUOTA_NAMESPACE: &str = "quota";
 /// Largest frame that is read.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
@@ -38,9 +40,12 @@ pub(super) async fn run(client: MachineId, nodes: Vec<MachineId>, work: Work, ra
     let busy = Busy::new(&work.busy);
     let mut client = PlainClient { client, nodes, node_index: 0, connection: None, work, random };
     while true_now() < client.work.until {
-        match client.random.once_in(4) && client.work.emphasis != Emphasis::RegainedTerm {
-            true => client.repeat_refused_request().await,
-            false => client.hold_once().await,
+        if client.random.once_in(4) && client.work.emphasis != Emphasis::RegainedTerm {
+            client.repeat_refused_request().await;
+        } else if client.work.has_quota && client.random.once_in(4) {
+            client.repeat_request_beyond_quota().await;
+        } else {
+            client.hold_once().await;
         }
         tokio::time::sleep(client.random.between_ms(10, 200)).await;
     }
@@ -88,21 +93,55 @@ impl PlainClient {
         if let Some(answer::Kind::Error(error)) = first
             && matches!(error.code.parse(), Ok(Code::Busy | Code::Invalid))
         {
-            for _ in 0..1 + self.random.below(4) {
-                tokio::time::sleep(self.random.between_ms(10, self.work.ttl.as_millis() as u64 / 4)).await;
-                let copy = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_TIMEOUT).await;
-                let Some(copy) = copy else { break };
-                let token = match copy {
-                    answer::Kind::Grant(grant) => Some(grant.token),
-                    _ => None,
-                };
-                let refusal = error.code.clone();
-                let repeat = Repeat { client: self.client, lock: lock.to_owned(), refusal, token };
-                self.work.recorder.update(|history| history.repeats.push(repeat));
-                self.work.recorder.count(&format!("requests repeated after {}", error.code));
-            }
+            self.send_late_copies(acquire, error.code).await;
         }
         self.close_session(session).await;
+    }
+
+    /// Acquires the only lock of its quota and another one, which is refused. Then makes room and sends late copies of the refused
+    /// request.
+    async fn repeat_request_beyond_quota(&mut self) {
+        let Some(session) = self.open_session().await else { return };
+        let acquire = |lock: &str, request: &str| v1::AcquireRequest {
+            session: session.clone(),
+            lock: format!("{QUOTA_NAMESPACE}/{lock}"),
+            request: request.to_owned(),
+            ..Default::default()
+        };
+        let first = operation::Kind::Acquire(acquire("first", "first"));
+        let Some(answer::Kind::Grant(first)) = self.exchange(first, ANSWER_TIMEOUT).await else {
+            return self.close_session(session).await;
+        };
+        let second = acquire("second", "refused");
+        let refused = self.exchange(operation::Kind::Acquire(second.clone()), ANSWER_TIMEOUT).await;
+        if let Some(answer::Kind::Error(error)) = refused
+            && error.code.parse() == Ok(Code::Limit)
+            // An overloaded node refuses before the table, which does not remember it.
+            && error.retry_after_ms == 0
+        {
+            let (lock, token) = (format!("{QUOTA_NAMESPACE}/first"), first.token);
+            let release = v1::ReleaseRequest { session: session.clone(), lock, token, forget: true };
+            self.exchange(operation::Kind::Release(release), ANSWER_TIMEOUT).await;
+            self.send_late_copies(second, error.code).await;
+        }
+        self.close_session(session).await;
+    }
+
+    /// Sends late copies of a refused request.
+    async fn send_late_copies(&mut self, acquire: v1::AcquireRequest, refusal: String) {
+        for _ in 0..1 + self.random.below(4) {
+            tokio::time::sleep(self.random.between_ms(10, self.work.ttl.as_millis() as u64 / 4)).await;
+            let copy = self.exchange(operation::Kind::Acquire(acquire.clone()), ANSWER_TIMEOUT).await;
+            let Some(copy) = copy else { break };
+            let token = match copy {
+                answer::Kind::Grant(grant) => Some(grant.token),
+                _ => None,
+            };
+            self.work.recorder.count(&format!("requests repeated after {refusal}"));
+            let (lock, refusal) = (acquire.lock.clone(), refusal.clone());
+            let repeat = Repeat { client: self.client, lock, refusal, token };
+            self.work.recorder.update(|history| history.repeats.push(repeat));
+        }
     }
 
     /// Opens a session, holds one lock in it, and closes it.

@@ -136,6 +136,7 @@ pub fn description(mutation: Mutation) -> &'static str {
         Mutation::AcknowledgeWithoutRoom => "an entry is acknowledged although the disk is full (S10)",
         Mutation::IgnoreBudget => "work beyond the budget of its entry is done (S11)",
         Mutation::ForgetInvalid => "an acquire that was refused as invalid is forgotten (S5)",
+        Mutation::ForgetLimits => "an acquire that was refused because of a quota is forgotten (S5)",
         Mutation::ForgetPromise => "a restarted node forgets its longer promise (S3)",
         Mutation::VersionRaisedEarly => "the cell version is raised although a member is silent",
         Mutation::TransferNeverEnds => "a failed leadership transfer leaves a leader without heartbeats",
@@ -145,5 +146,9 @@ pub fn description(mutation: Mutation) -> &'static str {
             "the answers of an ended session are forgotten before its locks are freed (S11)"
         }
         Mutation::HandOverAnyway => "a hand-over frees the lock although other holders block the candidate",
+        Mutation::SaveDifferingTable => "a node whose table differs replaces its last good snapshot (S13)",
+        Mutation::TimeIgnoresDistance => {
+            "the interval at which cell time is logged ignores the distance of the members (S2)"
+        }
     }
 }

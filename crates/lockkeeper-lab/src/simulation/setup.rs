@@ -6,7 +6,11 @@ use super::distance::Distance;
 use super::faults::{self, Emphasis, Fault, FaultKinds};
 use super::network::{MachineId, Network, Quality};
 use super::random::Random;
+use super::upgrades::Upgrades;
 use super::{CLIENTS_FROM, ClientKind, NODES};
+
+/// Number of commands between snapshots in a run without any.
+pub(super) const NO_SNAPSHOTS: u64 = 100_000;
 
 /// The conditions of a run.
 pub(super) struct Setup {
@@ -20,6 +24,8 @@ pub(super) struct Setup {
     pub(super) faults: Vec<(Duration, Fault)>,
     pub(super) step: Duration,
     pub(super) snapshot_every: u64,
+    pub(super) has_quota: bool,
+    pub(super) upgrades: Upgrades,
     /// For people.
     pub(super) description: String,
 }
@@ -36,7 +42,11 @@ impl Setup {
         if calm {
             quality.lost_once_in = 0;
         }
-        let distance = if calm { Distance::Near } else { Distance::at_random(seed) };
+        let distance = match emphasis {
+            Emphasis::QuietCell => Distance::of_quiet_cell(seed),
+            _ if calm => Distance::Near,
+            _ => Distance::at_random(seed),
+        };
         let network = Network::new(random.fork(), quality);
         network.set_distance(distance.one_way());
         let kinds = FaultKinds::at_random(random);
@@ -50,14 +60,17 @@ impl Setup {
         let mut faults = faults::plan(random, kinds, &NODES, &ids, duration);
         faults.extend(emphasis.faults(seed, &NODES, &ids, duration));
         faults.extend(distance.faults(seed, ids.len()));
-        faults.sort_by_key(|(at, _)| *at);
         let step = Duration::from_millis(*random.one_of(&[1, 2, 5]));
-        let snapshot_every = *random.one_of(&[40, 200, 100_000]);
-        // A damaged table must not spread through a snapshot before it is detected.
-        let snapshot_every = if kinds.damage { 100_000 } else { snapshot_every };
+        let snapshot_every = *random.one_of(&[40, 200, NO_SNAPSHOTS]);
+        let quota = !calm && Random::new(seed ^ 0x0071_756f_7461).once_in(3);
+        if quota {
+            faults.extend(faults::set_quota());
+        }
+        faults.sort_by_key(|(at, _)| *at);
+        let upgrades = Upgrades::at_random(seed, kinds, calm);
         let description = format!(
-            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, TTL {ttl:?}, {} clients, a snapshot every {snapshot_every} commands, \
-             clocks {}",
+            "{kinds:?}, {emphasis:?}, {quality:?}, {distance:?}, {upgrades:?}, TTL {ttl:?}, {} clients, \
+             a snapshot every {snapshot_every} commands, a quota: {quota}, clocks {}",
             ids.len(),
             if clocks_within_drift { "within the assumed drift" } else { "beyond the assumed drift" }
         );
@@ -72,6 +85,8 @@ impl Setup {
             faults,
             step,
             snapshot_every,
+            has_quota: quota,
+            upgrades,
             description,
         }
     }
@@ -87,7 +102,7 @@ fn clients(emphasis: Emphasis, more: u32) -> Vec<(MachineId, ClientKind)> {
         Emphasis::FarHolder => {
             vec![(CLIENTS_FROM, ClientKind::Waiter), (CLIENTS_FROM + 1, ClientKind::Library)]
         }
-        Emphasis::Nothing | Emphasis::LostMajorities | Emphasis::Lag => {
+        Emphasis::Nothing | Emphasis::LostMajorities | Emphasis::Lag | Emphasis::Transfers => {
             let plain = CLIENTS_FROM + 3 + more;
             let library = (CLIENTS_FROM..plain).map(|id| (id, ClientKind::Library));
             library.chain([(plain, ClientKind::Plain)]).collect()

@@ -43,6 +43,7 @@ impl Api {
                     .to_owned(),
             ));
         }
+        self.check_table_may_be_saved()?;
         let wanted = self.consensus().status().applied;
         let began = Instant::now();
         let (through, image) = loop {
@@ -64,6 +65,7 @@ impl Api {
                     SNAPSHOT_TIMEOUT.as_secs()
                 )));
             }
+            self.check_table_may_be_saved()?;
             // No effect while a snapshot is already being written.
             self.consensus().take_snapshot().await?;
             tokio::time::sleep(POLL_EVERY).await;
@@ -93,5 +95,16 @@ impl Api {
             }
         });
         Ok(Backup { bytes: image.len(), through, chunks: ReceiverStream::new(outgoing) })
+    }
+
+    /// Fails if this node's table differs from the majority's, or if it is unknown which table the majority has (S13): a cell
+    /// that is restored from a wrong table would continue with it.
+    fn check_table_may_be_saved(&self) -> Result<(), Failure> {
+        self.consensus().may_save_table().map_err(|found| {
+            Failure::Unavailable(format!(
+                "the lock table of this node may be wrong, so it gives no backup: {found}. Save from another node, which \
+                 lockkeeper status shows as healthy"
+            ))
+        })
     }
 }

@@ -9,6 +9,13 @@ use crate::leader::leadership;
 use crate::raft::network::{hello, join};
 
 impl Api {
+    /// Transfers the leadership to this member, whether or not it answers. For tests.
+    #[cfg(feature = "simulation")]
+    pub async fn hand_over_leadership(&self, to: u64) -> Result<(), Failure> {
+        self.shared().leader_term.now()?;
+        leadership::hand_over_to(self.shared(), self.consensus(), to).await
+    }
+
     /// Adds a node that runs with an empty folder. It catches up as a learner and then becomes a voter.
     pub async fn add_member(&self, node_id: u64, address: &str) -> Result<Members, Failure> {
         self.shared().leader_term.now()?;

@@ -174,6 +174,15 @@ pub(crate) async fn hand_over(shared: &Shared, consensus: &Consensus) -> Result<
     let successor = consensus
         .successor()
         .ok_or_else(|| Failure::Unavailable("no other member can take over the leadership now".to_owned()))?;
+    hand_over_to(shared, consensus, successor).await
+}
+
+/// The same, to this member.
+pub(crate) async fn hand_over_to(
+    shared: &Shared,
+    consensus: &Consensus,
+    successor: u64,
+) -> Result<(), Failure> {
     tracing::info!(to = successor, "handing over the leadership");
     shared.leader_term.yield_for(YIELD_FOR);
     shared.leader_term.close();

@@ -5,5 +5,6 @@ pub mod expiry;
 pub(crate) mod leadership;
 pub mod orphans;
 pub mod term;
+mod time_interval;
 pub(crate) mod timers;
 pub(crate) mod upgrade;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::{Command, SessionId};
 use tokio::time::Instant;
 
+use super::time_interval;
 use crate::effects::callers::Caller;
 use crate::propose::space;
 use crate::raft::Consensus;
@@ -35,7 +36,10 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
     let mut lateness = Lateness::default();
     loop {
         let wake = match shared.leader_term.now() {
-            Ok(now) => run_pass(&shared, now, lateness.grace(shared.queue.backlog_age())),
+            Ok(now) => {
+                let time_interval_ms = time_interval::ms(consensus.longest_round_trip());
+                run_pass(&shared, now, lateness.grace(shared.queue.backlog_age()), time_interval_ms)
+            }
             Err(_) => PASS_INTERVAL_MAX,
         };
         space::check(&shared, &consensus, &log);
@@ -76,7 +80,12 @@ impl Lateness {
 }
 
 /// Runs everything that is due. Returns the time until the next pass.
-fn run_pass(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Duration {
+fn run_pass(
+    shared: &Shared,
+    now: lockkeeper_core::CellTime,
+    grace: Duration,
+    time_interval_ms: u64,
+) -> Duration {
     let more = take_over_more(shared);
     let clock = Instant::now();
     let room = QUEUED_MAX.saturating_sub(shared.queue.queued()).min(EXPIRIES_PER_PASS);
@@ -89,7 +98,7 @@ fn run_pass(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) ->
         wake = Duration::ZERO;
     }
     expire(shared, expired);
-    if let Some(due) = shared.table().next_entry_due() {
+    if let Some(due) = shared.table().next_entry_due_every(time_interval_ms) {
         if due <= now {
             shared.tick();
             // The tick's own entry wakes this task if more is left.

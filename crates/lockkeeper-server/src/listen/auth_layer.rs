@@ -108,8 +108,9 @@ impl AuthLayer {
 
 impl AuthLayer {
     /// Assigns a connection its kind by its request. When all client connections are in use, health checks, members and
-    /// administrators are still served. Administrators can only be recognized if access control is enforced. Members get
-    /// their kind once they have proven to be members ([`MemberProof`]).
+    /// administrators are still served. Administrators can only be recognized if access control is enforced; on an open node
+    /// the requests of operators are served, whoever sends them. Members get their kind once they have proven to be members
+    /// ([`MemberProof`]).
     fn assign_kind(&self, path: &str, principal: &Principal) -> Result<(), Failure> {
         self.state.note_request(*principal != Principal::Anonymous);
         let mut permit = self.state.permit();
@@ -122,12 +123,40 @@ impl AuthLayer {
         if !is_overflow || HEALTH_PATHS.contains(&path) || path.starts_with(MEMBERS_PATH) {
             return Ok(());
         }
+        // An open node cannot recognize its operators, but their requests.
+        if !self.api.is_enforced() && is_operators(path) {
+            // A new member catches up for longer than an overflow connection lives. Without a slot it is served like the others.
+            if changes_members(path) {
+                let _ = permit.move_to(Kind::Administrator);
+            }
+            return Ok(());
+        }
         let api = self.api.on_behalf_of(principal.clone());
         let moved = match api.is_enforced() && api.check_right_on_all(Right::Admin, "").is_ok() {
             true => permit.move_to(Kind::Administrator),
             false => Err("connections"),
         };
         moved.inspect_err(|&why| self.api.shared().metrics.turned_away(why)).map_err(full)
+    }
+}
+
+/// Whether an operator needs this request on a node whose client connections are all in use.
+fn is_operators(path: &str) -> bool {
+    const PATHS: [&str; 4] = ["/v1/status", "/v1/members", "/metrics", "/version"];
+    const METHODS: [&str; 2] = ["Status", "ListMembers"];
+    changes_members(path)
+        || match path.strip_prefix(SERVICE_PATH) {
+            Some(method) => METHODS.contains(&method),
+            None => PATHS.contains(&path),
+        }
+}
+
+/// Whether a request adds or removes a member.
+fn changes_members(path: &str) -> bool {
+    const METHODS: [&str; 2] = ["AddMember", "RemoveMember"];
+    match path.strip_prefix(SERVICE_PATH) {
+        Some(method) => METHODS.contains(&method),
+        None => path.starts_with("/v1/member/"),
     }
 }
 

@@ -202,6 +202,12 @@ impl Agreement {
         }
     }
 
+    /// Whether this node may save its table as a snapshot or a backup: not while it differs from the majority's, nor while it
+    /// is unknown which table the majority has. The last good snapshot must stay, because a restart rebuilds the table from it.
+    pub(crate) fn may_save_table(&self) -> bool {
+        mutation::is_on(Mutation::SaveDifferingTable) || self.verdict() == Verdict::Serve
+    }
+
     /// Stops serving permanently.
     pub(crate) fn stop(&self, found: Disagreement) {
         self.inner().stop(found);
@@ -386,6 +392,18 @@ mod tests {
         assert_eq!(follower.stopped(), None);
         follower.announce(at(5, 999));
         assert_eq!(follower.stopped(), None, "its own hash of that entry is not known any more");
+    }
+
+    #[test]
+    fn a_table_that_may_be_wrong_is_not_saved() {
+        let leader = leader();
+        assert!(leader.may_save_table());
+        leader.report(2, at(9, 99));
+        assert!(!leader.may_save_table(), "it is unknown whose table is wrong");
+        leader.report(3, at(10, 10));
+        assert!(leader.may_save_table(), "a majority has this one");
+        leader.stop(Disagreement { index: 10, own: 10, other: 99 });
+        assert!(!leader.may_save_table());
     }
 
     #[test]

@@ -124,8 +124,9 @@ impl Consensus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Node;
+    use crate::raft::Timing;
     use crate::test_cell::{LONG, leader, put, start_cell, until};
+    use crate::{Node, NodeConfig};
 
     /// A member that does not exist, so a transfer to it fails.
     const ABSENT: u64 = 9;
@@ -159,6 +160,27 @@ mod tests {
         let leader = &nodes[leads];
         until("writes to resume", async || put(leader, "k", 1).await.then_some(())).await;
         assert!(leader.api().consensus().status().term > term);
+    }
+
+    /// No member could take the transfer. The others need not wait for the end of their promises to this leader.
+    #[tokio::test]
+    async fn a_leader_that_stops_without_a_successor_is_replaced_before_the_promises_end() {
+        let timing = Timing {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_secs(8),
+            election_max: Duration::from_secs(12),
+        };
+        let mut nodes = start_cell(|_, config| NodeConfig { timing, ..config }).await;
+        let leads = leader(&nodes).await;
+        until("a write", async || put(&nodes[leads], "k", 1).await.then_some(())).await;
+        let all_follow =
+            |nodes: &[Node]| nodes.iter().all(|node| node.api().status().leader == Some(leads as u64 + 1));
+        until("all to follow it", async || all_follow(&nodes).then_some(())).await;
+        let began = Instant::now();
+        nodes.remove(leads).stop_without_transfer().await;
+        let next = leader(&nodes).await;
+        assert!(began.elapsed() < timing.promise() / 2, "node {next} leads after {:?}", began.elapsed());
+        assert!(put(&nodes[next], "k", 1).await);
     }
 
     #[cfg(feature = "simulation")]

@@ -134,6 +134,14 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
+    /// Refuses while this node may not save its table (S13). Raft asks again when the next snapshot is due.
+    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+        match self.agreement.may_save_table() {
+            true => Some(self.get_snapshot_builder().await),
+            false => None,
+        }
+    }
+
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
             // Cheap: the copies share everything until one of them changes.
@@ -141,6 +149,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             meta: SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() },
             snapshots: self.snapshots.clone(),
             host: self.host.clone(),
+            agreement: self.agreement.clone(),
         }
     }
 
@@ -190,15 +199,21 @@ pub(crate) struct Builder {
     meta: SnapshotMeta,
     snapshots: SnapshotStore,
     host: Arc<dyn TableHost>,
+    agreement: Arc<Agreement>,
 }
 
 impl Builder {
-    /// Attempts to write the snapshot on a separate thread. The outer error means that this thread has failed.
-    async fn try_write(&mut self) -> Result<io::Result<(SnapshotMeta, SnapshotImage)>, io::Error> {
+    /// Attempts to write the snapshot on a separate thread. The outer error means that this thread has failed. `None` if the
+    /// node may no longer save its table.
+    async fn try_write(&mut self) -> Result<io::Result<Option<(SnapshotMeta, SnapshotImage)>>, io::Error> {
         let (meta, store) = (self.meta.clone(), self.snapshots.clone());
+        let agreement = self.agreement.clone();
         // The last handle of the table's old nodes is dropped on that thread, not on the serving thread.
         let table = std::mem::take(&mut self.table);
-        let (written, table) = blocking::run_aside(move || match store.write(&meta, &table) {
+        let write = move |table: &LockTable| store.write(&meta, table, || agreement.may_save_table());
+        let (written, table) = blocking::run_aside(move || match write(&table) {
+            // Kept for a retry: the difference may turn out to be another member's.
+            Ok(None) => (Ok(None), table),
             Ok(written) => (Ok(written), LockTable::new()),
             Err(error) => (Err(error), table),
         })
@@ -215,7 +230,15 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let began = Instant::now();
         let (meta, snapshot) = loop {
             match self.try_write().await? {
-                Ok(written) => break written,
+                Ok(Some(written)) => break written,
+                // The difference was detected while the snapshot was being written. Raft expects a snapshot, and gets the last
+                // good one.
+                Ok(None) => {
+                    if let Some((meta, snapshot)) = self.snapshots.current() {
+                        return Ok(openraft::Snapshot { meta, snapshot });
+                    }
+                    tokio::time::sleep(RETRY).await;
+                }
                 Err(error) => {
                     // The log is complete, so the node goes on. The log grows until there is space.
                     tracing::error!(%error, "failed to write a snapshot, retrying in a second");
@@ -246,6 +269,7 @@ mod tests {
     use crate::limits::blocking::tests::dropped_aside;
     use crate::metrics::slow_acquires::SlowAcquireLog;
     use crate::metrics::{self, Metrics};
+    use crate::raft::agreement::Disagreement;
     use crate::raft::encoded_batch::EncodedBatch;
     use crate::raft::types::Entry;
     use crate::shared::Shared;
@@ -278,6 +302,23 @@ mod tests {
         target.install_snapshot(&taken.meta, taken.snapshot).await.expect("installed");
         assert_eq!(target.host.table().applied(), 3);
         assert_eq!(dropped_aside(), before + 1);
+    }
+
+    /// The difference is detected while the snapshot is being written: the last good one stays.
+    #[tokio::test]
+    async fn a_table_that_turns_out_to_differ_replaces_no_snapshot() {
+        let mut machine = machine();
+        let entries = (0..3).map(|index| Ok((entry(index, 2), None)));
+        machine.apply(futures_util::stream::iter(entries)).await.expect("applied");
+        let good = machine.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
+        let more = (3..6).map(|index| Ok((entry(index, 2), None)));
+        machine.apply(futures_util::stream::iter(more)).await.expect("applied");
+        let mut builder = machine.try_create_snapshot_builder(false).await.expect("it may be saved");
+        machine.agreement.stop(Disagreement { index: 6, own: 1, other: 2 });
+        let kept = builder.build_snapshot().await.expect("the last good one");
+        assert_eq!(kept.meta, good.meta);
+        assert_eq!(machine.snapshots.current().map(|(meta, _)| meta), Some(good.meta));
+        assert!(machine.try_create_snapshot_builder(false).await.is_none(), "none is begun either");
     }
 
     #[tokio::test]

@@ -338,6 +338,16 @@ impl Consensus {
         }
     }
 
+    /// Checks whether this node may save its table, as [`Agreement::may_save_table`].
+    pub(crate) fn may_save_table(&self) -> Result<(), Disagreement> {
+        match self.agreement.verdict() {
+            Verdict::Minority(found) | Verdict::Undecided(found) if !self.agreement.may_save_table() => {
+                Err(found)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Allows or forbids this node to lead. If forbidden, it starts no elections, and sends no heartbeats if it leads.
     pub(crate) fn set_eligible(&self, is_eligible: bool) {
         self.raft.runtime_config().elect(is_eligible);

@@ -8,11 +8,11 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::Instant;
 
-use super::Raft;
 use super::acks::Acks;
 use super::network::Links;
 use super::timing::Timing;
 use super::types::Member;
+use super::{Consensus, Raft};
 
 /// Interval at which the connections are compared with the membership.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
@@ -63,6 +63,19 @@ fn sync_connections(raft: &Raft, links: &Links, known: &mut Vec<(u64, Member)>) 
     if members != *known {
         links.set_members(own, &members);
         *known = members;
+    }
+}
+
+impl Consensus {
+    /// Returns the longest round trip to another voter. One that is not measured yet counts as the longest that the timing
+    /// supports.
+    pub(crate) fn longest_round_trip(&self) -> Duration {
+        let measured = self.links.round_trips();
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let voters = metrics.membership_config.membership().voter_ids().filter(|id| *id != self.node_id);
+        let round_trip = |id: u64| measured.get(&id).copied().unwrap_or_else(|| self.timing.round_trip_max());
+        voters.map(round_trip).max().unwrap_or_default()
     }
 }
 

@@ -15,6 +15,8 @@ mod bounds;
 mod busy;
 mod cell;
 mod direct;
+#[cfg(feature = "simulation")]
+mod disk_fails;
 mod disk_full;
 #[cfg(feature = "simulation")]
 mod disk_full_releases;

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_api::Code;
 use lockkeeper_server::{Node, NodeConfig};
 
-use crate::support::{find_leader, leader, put, start_cell, until};
+use crate::support::{PATIENT, addresses, find_leader, leader, put, start_cell, until};
 
 /// Several times as long as an election takes.
 const REFUSED_FOR: Duration = Duration::from_secs(4);
@@ -42,6 +43,9 @@ async fn follower_with_a_different_table_stops_and_the_others_serve() {
     let status = nodes[damaged].api().status();
     let found = status.disagreement.expect("it was noticed");
     assert_ne!(found.own_hash, found.other_hash);
+    assert!(found.index > 0 && found.index <= status.applied_index + 1, "{found:?}");
+    assert!(nodes[damaged].api().metrics().contains("lockkeeper_table_differs 1\n"), "its metric");
+    assert!(nodes[leads].api().metrics().contains("lockkeeper_table_differs 0\n"), "the leader's metric");
     let refused = nodes[damaged].api().ready().expect_err("it does not serve").to_string();
     assert!(refused.contains(&found.own_hash.to_string()), "{refused}");
     assert!(refused.contains(&found.other_hash.to_string()), "{refused}");
@@ -49,14 +53,16 @@ async fn follower_with_a_different_table_stops_and_the_others_serve() {
     let node = leader(&nodes).await;
     assert_ne!(node, damaged);
     until("a write", async || put(&nodes[node], "k", 1).await.then_some(())).await;
-    until("the leader to show it", async || {
+    let shown = until("the leader to show it", async || {
         let members = nodes[node].api().status().members;
-        members
-            .iter()
-            .any(|member| member.node_id == damaged as u64 + 1 && member.disagreement.is_some())
-            .then_some(())
+        let member = members.into_iter().find(|member| member.node_id == damaged as u64 + 1)?;
+        member.disagreement
     })
     .await;
+    assert!(shown.index > 0 && shown.own_hash != shown.other_hash, "{shown:?}");
+    if shown.index == found.index {
+        assert_eq!((shown.own_hash, shown.other_hash), (found.other_hash, found.own_hash));
+    }
     for node in nodes {
         node.stop().await;
     }
@@ -117,6 +123,87 @@ async fn nothing_is_granted_while_the_only_two_nodes_disagree() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("{refusals} requests were refused");
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+/// Number of commands between two snapshots. Larger than the number of commands until a difference is noticed.
+const SNAPSHOT_EVERY: u64 = 50;
+
+/// Waits until a node has written another snapshot.
+async fn next_snapshot(nodes: &[Node], writes: usize) {
+    let before = nodes[writes].api().status().snapshot_index;
+    until("a snapshot", async || {
+        if let Some(leader) = find_leader(nodes) {
+            put(&nodes[leader], "k", 1).await;
+        }
+        (nodes[writes].api().status().snapshot_index > before).then_some(())
+    })
+    .await;
+}
+
+/// The log of a stopped node is right, so a restart rebuilds its table, but only from a snapshot that it took before.
+#[tokio::test(flavor = "current_thread")]
+async fn stopped_node_gives_no_backup_and_keeps_its_last_good_snapshot_for_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let members = addresses(1..=3).await;
+    let config = |id: u64| NodeConfig {
+        node_id: Some(id),
+        listen: Some(members[&id].clone()),
+        members: members.clone(),
+        timing: PATIENT,
+        commands_between_snapshots: SNAPSHOT_EVERY,
+        entries_behind_snapshot: 5,
+        ..NodeConfig::durable(folder.path().join(id.to_string()))
+    };
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        nodes.push(Node::open(config(id)).await.unwrap());
+    }
+    let leads = leader(&nodes).await;
+    let damaged = (leads + 1) % 3;
+    next_snapshot(&nodes, damaged).await;
+    nodes[damaged].api().make_table_different();
+    until_noticed(&nodes, damaged).await;
+    let last_good = nodes[damaged].api().status().snapshot_index;
+
+    let refused = nodes[damaged].api().backup().await.err().expect("no backup of a wrong table");
+    assert_eq!(refused.code(), Code::Unavailable);
+    let found = nodes[damaged].api().status().disagreement.expect("it was noticed");
+    for part in [found.own_hash.to_string(), found.other_hash.to_string(), "another node".to_owned()] {
+        assert!(refused.to_string().contains(&part), "{refused}");
+    }
+    // Two more snapshots are due.
+    for _ in 0..2 {
+        next_snapshot(&nodes, leads).await;
+    }
+    until("the stopped node to store and apply everything", async || {
+        let (of_leader, status) = (nodes[leads].api().status(), nodes[damaged].api().status());
+        (status.applied_index >= of_leader.snapshot_index).then_some(())
+    })
+    .await;
+    assert_eq!(nodes[damaged].api().status().snapshot_index, last_good, "it took a snapshot");
+    assert!(nodes[leads].api().backup().await.is_ok(), "others give one");
+
+    nodes.remove(damaged).stop().await;
+    nodes.insert(damaged, Node::open(config(damaged as u64 + 1)).await.unwrap());
+    until("the restarted node to follow", async || {
+        let node = find_leader(&nodes)?;
+        put(&nodes[node], "k", 1).await;
+        (nodes[damaged].api().status().table_hash_index > found.index && nodes[damaged].api().role().is_ok())
+            .then_some(())
+    })
+    .await;
+    // Without further writes, because a follower learns of the last one a little later.
+    until("the restarted node to have the same table", async || {
+        let (of_leader, status) = (nodes[find_leader(&nodes)?].api().status(), nodes[damaged].api().status());
+        (status.table_hash_index == of_leader.table_hash_index && status.table_hash == of_leader.table_hash)
+            .then_some(())
+    })
+    .await;
+    assert_eq!(nodes[damaged].api().status().disagreement, None);
+    assert!(nodes[damaged].api().backup().await.is_ok(), "it gives a backup again");
     for node in nodes {
         node.stop().await;
     }

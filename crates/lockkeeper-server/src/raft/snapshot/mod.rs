@@ -236,19 +236,29 @@ impl SnapshotStore {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes a snapshot and makes it the current one, unless there is a newer one. Returns the current one.
+    /// Writes a snapshot and makes it the current one, unless there is a newer one. Returns the current one. `None`, and nothing
+    /// is replaced, if `may_save` is false before or after the snapshot is written.
     pub(crate) fn write(
         &self,
         meta: &SnapshotMeta,
         table: &LockTable,
-    ) -> io::Result<(SnapshotMeta, SnapshotImage)> {
-        let written = self.try_write(meta, table);
+        may_save: impl Fn() -> bool,
+    ) -> io::Result<Option<(SnapshotMeta, SnapshotImage)>> {
+        let written = self.try_write(meta, table, may_save);
         let trouble = written.as_ref().err().map(ToString::to_string);
         *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         written
     }
 
-    fn try_write(&self, meta: &SnapshotMeta, table: &LockTable) -> io::Result<(SnapshotMeta, SnapshotImage)> {
+    fn try_write(
+        &self,
+        meta: &SnapshotMeta,
+        table: &LockTable,
+        may_save: impl Fn() -> bool,
+    ) -> io::Result<Option<(SnapshotMeta, SnapshotImage)>> {
+        if !may_save() {
+            return Ok(None);
+        }
         self.inner.commands_since.store(0, Ordering::Relaxed);
         let header = postcard::to_stdvec(meta).map_err(io::Error::other)?;
         let mut start = MAGIC.to_vec();
@@ -256,17 +266,21 @@ impl SnapshotStore {
         start.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         start.extend_from_slice(&header);
         let chunks = std::iter::once(start).chain(table.snapshot());
-        match &self.inner.folder {
+        let image = match &self.inner.folder {
             None => {
                 let bytes: Vec<u8> = chunks.flatten().collect();
                 let len = bytes.len() as u64;
-                self.set_current(
-                    meta,
-                    SnapshotImage { storage: Storage::Memory(Arc::new(bytes)), len, content: None },
-                )
+                SnapshotImage { storage: Storage::Memory(Arc::new(bytes)), len, content: None }
             }
-            Some(folder) => self.set_current(meta, write_file(folder, chunks)?),
+            Some(folder) => write_file(folder, chunks)?,
+        };
+        if !may_save() {
+            if let Storage::File(path) = &image.storage {
+                fs::remove_file(path)?;
+            }
+            return Ok(None);
         }
+        self.set_current(meta, image).map(Some)
     }
 
     /// Makes a snapshot the current one, unless there is a newer one. If a newer one arrived from another member while
@@ -324,7 +338,7 @@ impl SnapshotStore {
             Membership::new(vec![BTreeSet::from([node_id])], BTreeMap::from([(node_id, member)]))
                 .map_err(io::Error::other)?;
         let last_membership = StoredMembership::new(meta.last_log_id, membership);
-        self.write(&SnapshotMeta { last_membership, ..meta.clone() }, table)?;
+        self.write(&SnapshotMeta { last_membership, ..meta.clone() }, table, || true)?;
         Ok(())
     }
 

@@ -30,7 +30,8 @@ fn the_size_is_known_after_writing_and_after_reading() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, _) = SnapshotStore::open(Some(folder.path()), 10).expect("an empty folder");
     let meta = SnapshotMeta { last_log_id: None, last_membership: StoredMembership::default() };
-    let (_, image) = store.write(&meta, &LockTable::new()).expect("the snapshot is written");
+    let (_, image) =
+        store.write(&meta, &LockTable::new(), || true).expect("it is written").expect("it may be");
     assert_eq!(store.inner.bytes.load(Ordering::Relaxed), image.len());
     let (again, _) = SnapshotStore::open(Some(folder.path()), 10).expect("whole");
     assert_eq!(again.inner.bytes.load(Ordering::Relaxed), image.len());
