@@ -10,14 +10,16 @@ use tokio::task::JoinSet;
 
 use crate::harness::cell::{Cell, text};
 use crate::harness::client::{Load, grant, keep_alive, open_session};
-use crate::harness::{attempts, until};
+use crate::harness::{LATE_MAX, attempts, report_retry, until, with_lateness};
 
 /// Generous, for a busy machine with two cores. The measured time is printed.
 const NEW_GRANT_WITHIN: Duration = Duration::from_secs(10);
 const WAITERS: usize = 5;
-/// The fail-over time with `lan` timing. A busy machine may exceed it, but not every time.
+/// The median fail-over time with `lan` timing.
 const FAIL_OVER_WITHIN: Duration = Duration::from_millis(500);
-const FAIL_OVERS: usize = 8;
+const FAIL_OVERS: usize = 5;
+/// A fail-over does not count if the machine was too busy meanwhile.
+const FAIL_OVERS_MAX: usize = 25;
 /// A busy machine can delay heartbeats for too long now and then.
 const NO_ELECTION_ATTEMPTS: usize = 4;
 
@@ -28,7 +30,7 @@ async fn owners_in_queue(cell: &Cell, lock: &str) -> Vec<String> {
 }
 
 /// Requires that no event reports a loss or jeopardy.
-async fn assert_no_loss(mut events: lockkeeper::Events) {
+pub(crate) async fn assert_no_loss(mut events: lockkeeper::Events) {
     while let Ok(Some(event)) = tokio::time::timeout(Duration::ZERO, events.next()).await {
         let lost = matches!(
             event,
@@ -102,25 +104,38 @@ async fn killed_leader_costs_no_grant_and_no_queue_position() {
     kept.release().await.unwrap();
 }
 
+/// Kills the leader. Returns the time until the next grant and release.
+async fn fail_over(cell: &mut Cell, keeper: &Keeper, leader: u64) -> Duration {
+    let killed = Instant::now();
+    cell.kill(leader);
+    keeper.lock("job").acquire().await.unwrap().release().await.unwrap();
+    killed.elapsed()
+}
+
 #[tokio::test]
 async fn failover_takes_less_than_half_a_second() {
     let mut cell = Cell::start(3).await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(5))).await;
-    let mut took = Vec::new();
-    while took.len() < FAIL_OVERS {
+    let mut counted = Vec::new();
+    for _ in 0..FAIL_OVERS_MAX {
         let leader = cell.until_agreed().await;
         keeper.lock("job").acquire().await.unwrap().release().await.unwrap();
-        let killed = Instant::now();
-        cell.kill(leader);
-        keeper.lock("job").acquire().await.unwrap().release().await.unwrap();
-        took.push(killed.elapsed());
-        if took.iter().any(|took| *took < FAIL_OVER_WITHIN) && took.len() >= 2 {
+        let (took, late) = with_lateness(fail_over(&mut cell, &keeper, leader)).await;
+        cell.spawn(leader);
+        if late <= LATE_MAX {
+            counted.push(took);
+        } else {
+            report_retry(&format!("a fail-over took {took:?} on a machine that was late by {late:?}"));
+        }
+        if counted.len() == FAIL_OVERS {
             break;
         }
-        cell.spawn(leader);
     }
-    println!("time to grant and release after the leader was killed: {took:?}");
-    assert!(took.iter().any(|took| *took < FAIL_OVER_WITHIN), "{took:?}");
+    println!("time to grant and release after the leader was killed: {counted:?}");
+    assert_eq!(counted.len(), FAIL_OVERS, "the machine was too busy in {FAIL_OVERS_MAX} fail-overs");
+    counted.sort();
+    let median = counted[FAIL_OVERS / 2];
+    assert!(median < FAIL_OVER_WITHIN, "the median is {median:?}: {counted:?}");
 }
 
 /// On a quiet cell, cell time of the new leader continues at most a second behind that of the old one (S2).

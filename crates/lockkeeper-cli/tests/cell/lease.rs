@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::harness::cell::Cell;
 use crate::harness::client::open_session;
 use crate::harness::http::Http;
+use crate::harness::report_retry;
 
 /// On a busy machine the lease may end before the first request arrives. Then another round is tried.
 const ROUNDS_MAX: usize = 20;
@@ -60,6 +61,7 @@ async fn leader_answers_while_its_lease_lasts_and_not_longer() {
         if answered && in_doubt {
             return;
         }
+        report_retry(&format!("round {round}: answered {answered}, a write in doubt {in_doubt}"));
     }
     panic!("in {ROUNDS_MAX} rounds: answered from the lease: {answered}, a write in doubt: {in_doubt}");
 }

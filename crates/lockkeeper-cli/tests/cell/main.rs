@@ -25,6 +25,7 @@ mod majority;
 mod mass_expiry;
 mod members;
 mod misconfigured;
+mod packet_loss;
 mod partitions;
 mod redirect;
 mod rolling;

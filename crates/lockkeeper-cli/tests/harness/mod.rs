@@ -17,6 +17,9 @@ pub const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 /// Longer than any operation takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(40);
 
+/// If this process is late by more than this, the machine is too busy for measurements of time.
+pub const LATE_MAX: Duration = Duration::from_millis(30);
+
 /// Polls until `look` returns a value.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -37,9 +40,40 @@ pub async fn attempts(max: usize, mut observe: impl AsyncFnMut() -> Result<(), S
             Ok(()) => return,
             Err(reason) => reasons.push(reason),
         }
-        println!("attempt {} of {max}: {}", reasons.len(), reasons[reasons.len() - 1]);
+        let (count, last) = (reasons.len(), &reasons[reasons.len() - 1]);
+        report_retry(&format!("attempt {count} of {max} failed: {last}"));
     }
     panic!("all {max} attempts failed: {reasons:#?}");
+}
+
+/// Reports a repeated observation. `./test` lists these lines.
+pub fn report_retry(what: &str) {
+    let thread = std::thread::current();
+    report(&format!("RETRY {}: {what}", thread.name().unwrap_or("a test")));
+}
+
+/// Writes a line to stderr even if the test passes: the test runner hides only what the print macros write.
+pub fn report(line: &str) {
+    use std::io::Write;
+    // One write, so that lines of concurrent tests do not mix.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Runs a future. Returns by how much this process was late at most meanwhile, which tells whether the machine was responsive.
+pub async fn with_lateness<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let mut late = Duration::ZERO;
+    let measuring = async {
+        loop {
+            let due = Instant::now() + Duration::from_millis(5);
+            tokio::time::sleep_until(due.into()).await;
+            late = late.max(due.elapsed());
+        }
+    };
+    let output = tokio::select! {
+        output = future => output,
+        never = measuring => never,
+    };
+    (output, late)
 }
 
 /// Writes a file that only its owner may read.

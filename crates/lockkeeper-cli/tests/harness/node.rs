@@ -26,6 +26,10 @@ pub struct Node {
     pub log: PathBuf,
     /// Additional environment variables.
     pub environment: Vec<(String, PathBuf)>,
+    /// Another binary than the other nodes have.
+    pub binary: Option<PathBuf>,
+    /// A process whose network namespace the node runs in.
+    pub namespace_of: Option<u32>,
     process: Option<Child>,
 }
 
@@ -41,9 +45,22 @@ pub fn has_other_binary() -> bool {
 
 /// The binary. It ends with the test, even if the test is killed.
 pub fn lockkeeper() -> Command {
-    let mut command = Command::new("setpriv");
-    let other = std::env::var_os(OTHER_BINARY);
-    command.args(["--pdeathsig", "KILL"]).arg(other.unwrap_or(BINARY.into())).stdin(Stdio::null());
+    program(None, None)
+}
+
+/// The same with another binary or in the network namespace of another process.
+fn program(binary: Option<&Path>, namespace_of: Option<u32>) -> Command {
+    let mut command = match namespace_of {
+        Some(process) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/proc/{process}/ns/net")).arg("setpriv");
+            command
+        }
+        None => Command::new("setpriv"),
+    };
+    let other = std::env::var_os(OTHER_BINARY).map(PathBuf::from);
+    let binary = binary.map(Path::to_owned).or(other).unwrap_or(BINARY.into());
+    command.args(["--pdeathsig", "KILL"]).arg(binary).stdin(Stdio::null());
     for name in ["LOCKKEEPER_ENGINE", "LOCKKEEPER_LOG", "LOCKKEEPER_CELL", "LOCKKEEPER_NODE_ID"] {
         command.env_remove(name);
     }
@@ -54,13 +71,23 @@ impl Node {
     pub fn new(id: u64, listen_addr: String, address: String, folder: &Path) -> Node {
         let data = folder.join(format!("node-{id}"));
         let log = folder.join(format!("node-{id}.log"));
-        Node { id, listen_addr, address, data, log, environment: Vec::new(), process: None }
+        Node {
+            id,
+            listen_addr,
+            address,
+            data,
+            log,
+            environment: Vec::new(),
+            binary: None,
+            namespace_of: None,
+            process: None,
+        }
     }
 
     /// `lockkeeper serve` for this node, with additional arguments.
     pub fn serve(&self, words: &[&str]) -> Command {
         let log = OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
-        let mut command = lockkeeper();
+        let mut command = program(self.binary.as_deref(), self.namespace_of);
         command
             .args(["serve", "--node-id", &self.id.to_string(), "--listen", &self.listen_addr, "--data-dir"])
             .arg(&self.data)

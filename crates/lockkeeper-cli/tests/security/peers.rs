@@ -8,6 +8,7 @@ use lockkeeper::Keeper;
 use lockkeeper_api::peer;
 use lockkeeper_api::peer::peer_client::PeerClient;
 use lockkeeper_net::frame::{self, MEMBERS_GREETING};
+use lockkeeper_server::raft::TimingPreset;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
@@ -188,11 +189,28 @@ impl SecureCell {
     }
 }
 
-/// Requires that a cell with TLS between distant members keeps its leader and fails no request.
-async fn assert_stable(delay: Delay, timing: &str) {
+/// Lost packets per thousand.
+const LOST_PER_MILLE: u64 = 5;
+/// Several observations, so that packets are lost also where round trips are long and messages are few.
+const LOST_MIN: u64 = 3;
+const OBSERVATIONS_MAX: usize = 20;
+
+/// Requires that a cell with TLS between distant members keeps its leader and fails no request although packets are lost.
+async fn assert_stable(round_trip_ms: u64, preset: TimingPreset) {
     let network = Network::new();
-    network.delay(Some(delay));
-    let cell = SecureCell::start_with(true, Some(&network), &["--timing", timing]).await;
+    network.delay(Some(Delay::of_round_trip(round_trip_ms, LOST_PER_MILLE)));
+    let cell = SecureCell::start_with(true, Some(&network), &["--timing", preset.name()]).await;
+    let before = network.lost();
+    for _ in 0..OBSERVATIONS_MAX {
+        observe_stable(&cell, &network).await;
+        if network.lost() - before >= LOST_MIN {
+            return;
+        }
+    }
+    panic!("only {} packets were lost", network.lost() - before);
+}
+
+async fn observe_stable(cell: &SecureCell, network: &Network) {
     // A busy machine can delay heartbeats for too long now and then.
     attempts(3, async || {
         let (leader, term) = (cell.leader().await, cell.term().await);
@@ -213,15 +231,20 @@ async fn assert_stable(delay: Delay, timing: &str) {
     .await;
 }
 
-/// TLS handshakes take four round trips.
 #[tokio::test]
-async fn global_timing_is_stable_with_tls() {
-    assert_stable(Delay::of_round_trip(400, 0), "global").await;
+async fn default_timing_is_stable_at_50_ms_with_tls_and_packet_loss() {
+    assert_stable(50, TimingPreset::Lan).await;
 }
 
 #[tokio::test]
-async fn default_timing_is_stable_at_50_ms_with_tls_and_packet_loss() {
-    assert_stable(Delay::of_round_trip(50, 5), "lan").await;
+async fn region_timing_is_stable_with_tls_and_packet_loss() {
+    assert_stable(150, TimingPreset::Region).await;
+}
+
+/// TLS handshakes take four round trips.
+#[tokio::test]
+async fn global_timing_is_stable_with_tls_and_packet_loss() {
+    assert_stable(400, TimingPreset::Global).await;
 }
 
 async fn assert_outsiders_are_refused(cell: &SecureCell) {
