@@ -142,6 +142,7 @@ impl Error {
     }
 
     /// Returns the error for an answer of a node. Without a lock in it, the answer cannot be about one.
+    #[cfg(any(feature = "cell", feature = "embedded"))]
     pub(crate) fn from_contract(error: lockkeeper_api::Error) -> Error {
         let text = SmolStr::new(&error.message);
         let lock = error.lock.map(SmolStr::from);
@@ -274,7 +275,7 @@ impl fmt::Display for Loss {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "cell", feature = "embedded")))]
 mod tests {
     use super::*;
 

@@ -165,8 +165,10 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// Puts a key unless it exists, and reads a range in the same transaction.
 fn put_if_absent(key: &[u8], lease: i64, range: wire::RangeRequest) -> wire::TxnRequest {
     let put = wire::PutRequest { key: key.to_vec(), lease, ..Default::default() };
+    // Without an end, the range is the key alone.
+    let is_absent = wire::Compare::range_is_empty(key, &[]);
     wire::TxnRequest {
-        compare: vec![wire::Compare::is_absent(key)],
+        compare: vec![is_absent],
         success: vec![wire::RequestOp::put(put), wire::RequestOp::range(range)],
         failure: Vec::new(),
     }

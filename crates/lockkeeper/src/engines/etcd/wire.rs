@@ -326,11 +326,6 @@ impl Compare {
         }
     }
 
-    /// The key does not exist.
-    pub fn is_absent(key: &[u8]) -> Compare {
-        Compare::range_is_empty(key, &[])
-    }
-
     /// The range contains no key.
     pub fn range_is_empty(key: &[u8], range_end: &[u8]) -> Compare {
         Compare {
