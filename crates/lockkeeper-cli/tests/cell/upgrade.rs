@@ -1,5 +1,7 @@
-//! A cell is upgraded node by node, from the released version to the one that test builds know (docs/upgrading.md).
+//! A cell is upgraded node by node, from a plain build to the next version, which only builds with the cargo feature `next-version`
+//! support (docs/upgrading.md).
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lockkeeper::{GuardState, Keeper};
@@ -7,19 +9,54 @@ use serde_json::Value;
 
 use crate::harness::cell::{Cell, text};
 use crate::harness::client::Load;
-use crate::harness::until;
+use crate::harness::node::Node;
+use crate::harness::{report, until};
 
-/// Makes a node of a test build support the next format and cell version.
+/// Makes a node with the feature `next-version` support the next format and cell version. A plain build ignores it.
 const NEXT: &str = "LOCKKEEPER_TEST_NEXT_VERSION";
+/// Variable that names a binary without the feature (scripts/plain-binary).
+const PLAIN: &str = "LOCKKEEPER_PLAIN_BINARY";
 /// How long the cell runs mixed versions; LOCKKEEPER_MIXED_SECONDS overrides it.
 const MIXED_FOR: Duration = Duration::from_secs(4);
+
+/// The binary of the older version. Without it, the binary of the tests plays both roles: it supports the next version only if
+/// the environment says so.
+fn plain_binary() -> Option<PathBuf> {
+    let Some(path) = std::env::var_os(PLAIN).map(PathBuf::from) else {
+        report(&format!("{PLAIN} is not set (scripts/plain-binary): one binary plays both versions"));
+        return None;
+    };
+    assert!(path.is_file(), "{PLAIN}={}: no such file: run scripts/plain-binary", path.display());
+    Some(path)
+}
+
+fn use_old_version(node: &mut Node) {
+    node.binary = plain_binary();
+    // With two binaries, only they differ.
+    let environment = node.binary.iter().map(|_| (NEXT.to_owned(), "1".into()));
+    node.environment = environment.collect();
+}
+
+fn use_new_version(node: &mut Node) {
+    node.binary = None;
+    node.environment = vec![(NEXT.to_owned(), "1".into())];
+}
+
+/// Starts three nodes of the older version.
+async fn start_old_cell() -> Cell {
+    let mut cell = Cell::plan(3);
+    cell.nodes.iter_mut().for_each(use_old_version);
+    cell.spawn_all();
+    cell.until_agreed().await;
+    cell
+}
 
 /// Upgrades a node as docs/upgrading.md says: SIGTERM, start, and wait until `/readyz` answers 200 and `member list` shows no
 /// lag.
 async fn upgrade(cell: &mut Cell, load: &mut Load, id: u64) {
     let ended = cell.node_mut(id).term().await;
     assert_eq!(ended.code(), Some(0), "node {id}");
-    cell.node_mut(id).environment.push((NEXT.to_owned(), "1".into()));
+    use_new_version(cell.node_mut(id));
     cell.spawn(id);
     until("the node to be ready", async || {
         let answer = crate::harness::http::quick_get(&cell.node(id).listen_addr, "/readyz").await?;
@@ -69,12 +106,15 @@ fn mixed_for() -> Duration {
 
 #[tokio::test]
 async fn cell_is_upgraded_under_load_and_not_downgraded() {
-    let mut cell = Cell::start(3).await;
+    let mut cell = start_old_cell().await;
     let keeper = cell.keeper(Keeper::builder().ttl(Duration::from_secs(10))).await;
     let guard = keeper.lock("kept").acquire().await.unwrap();
     let mut load = Load::start_with_values(&cell, 4).await;
 
     until_formats(&cell, |_, _| 1.0).await;
+    let status = cell.node(1).until_status().await;
+    let versions = (&status["cell_version"], &status["cell_version_max"]);
+    assert_eq!(versions, (&1.into(), &1.into()), "the older binary supports the next version");
     let saved = cell.cli(&["snapshot", "save", "before.snapshot"]).await;
     assert!(saved.status.success(), "{saved:?}");
 
@@ -137,14 +177,14 @@ async fn refuses_the_old_binary(cell: &mut Cell) {
     })
     .await;
     assert_eq!(cell.node_mut(1).term().await.code(), Some(0));
-    let next = std::mem::take(&mut cell.node_mut(1).environment);
+    use_old_version(cell.node_mut(1));
     cell.node(1).empty_log();
     cell.spawn(1);
     let ended = cell.node_mut(1).ended().await;
     assert!(!ended.success(), "{ended:?}");
     let log = cell.node(1).log_text();
     assert!(log.contains("the cell has version 2, and this node supports versions up to 1"), "{log}");
-    cell.node_mut(1).environment = next;
+    use_new_version(cell.node_mut(1));
     cell.spawn(1);
     cell.until_agreed().await;
     cell.until_in_sync(&[1, 2, 3]).await;
@@ -154,11 +194,12 @@ async fn refuses_the_old_binary(cell: &mut Cell) {
 #[tokio::test]
 async fn older_node_is_not_added() {
     let mut cell = Cell::plan(1);
-    cell.node_mut(1).environment.push((NEXT.to_owned(), "1".into()));
+    use_new_version(cell.node_mut(1));
     cell.spawn(1);
     until("the cell to have version 2", async || (cell_version(&cell, 1).await? == 2).then_some(())).await;
     let alone = cell.url();
     cell.plan_node(2);
+    use_old_version(cell.node_mut(2));
     cell.spawn(2);
     let address = cell.node(2).address.clone();
     let refused = until("an answer about node 2", async || {
