@@ -31,6 +31,11 @@ pub(crate) const RECORD: u64 = 128;
 pub(crate) trait Weigh {
     /// The size. It must not change while the value is in a map.
     fn weigh(&self) -> u64;
+
+    /// The number of locks that it names, where that matters. It must not change while the value is in a map.
+    fn locks(&self) -> u64 {
+        0
+    }
 }
 
 /// An ordered map that tracks the logical bytes of its content. Derefs to [`OrdMap`] for reads.
@@ -39,11 +44,13 @@ pub(crate) struct WeighedMap<K, V> {
     map: OrdMap<K, V>,
     // Invariant: the sum over all records.
     bytes: u64,
+    // Invariant: the sum over all values.
+    locks: u64,
 }
 
 impl<K, V> Default for WeighedMap<K, V> {
     fn default() -> WeighedMap<K, V> {
-        WeighedMap { map: OrdMap::new(), bytes: 0 }
+        WeighedMap { map: OrdMap::new(), bytes: 0, locks: 0 }
     }
 }
 
@@ -69,13 +76,17 @@ impl<K, V> Deref for WeighedMap<K, V> {
 
 impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (of_key, of_value) = (key.weigh(), value.weigh());
+        let (of_key, of_value, locks) = (key.weigh(), value.weigh(), value.locks());
         let old = self.map.insert(key, value);
         match &old {
-            Some(old) => self.bytes -= old.weigh(),
+            Some(old) => {
+                self.bytes -= old.weigh();
+                self.locks -= old.locks();
+            }
             None => self.bytes += RECORD + of_key,
         }
         self.bytes += of_value;
+        self.locks += locks;
         old
     }
 
@@ -86,6 +97,7 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
     {
         let (key, value) = self.map.remove_with_key(key)?;
         self.bytes -= RECORD + key.weigh() + value.weigh();
+        self.locks -= value.locks();
         Some(value)
     }
 
@@ -103,7 +115,12 @@ impl<K: Ord + Clone + Weigh, V: Clone + Weigh> WeighedMap<K, V> {
         self.bytes
     }
 
-    /// The same, recounted.
+    /// The number of locks that all values name: see [`Weigh::locks`].
+    pub(crate) fn locks(&self) -> u64 {
+        self.locks
+    }
+
+    /// The same as [`WeighedMap::bytes`], recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
         self.map.iter().map(|(key, value)| RECORD + key.weigh() + value.weigh()).sum()
     }
@@ -172,12 +189,20 @@ impl Weigh for Held {
     fn weigh(&self) -> u64 {
         self.locks.weigh() + self.request.weigh() + self.extra.weigh()
     }
+
+    fn locks(&self) -> u64 {
+        self.locks.as_slice().len() as u64
+    }
 }
 
 impl Weigh for Waiter {
     fn weigh(&self) -> u64 {
         // Its keys in the queue, among the waits of its session, the timers and the candidates.
         RECORD + self.locks.weigh() + self.request.weigh() + self.extra.weigh()
+    }
+
+    fn locks(&self) -> u64 {
+        self.locks.as_slice().len() as u64
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, SessionId};
+use lockkeeper_core::{CellTime, Command, SessionId};
 use tokio::time::Instant;
 
 use crate::effects::callers::Caller;
@@ -76,7 +76,7 @@ impl Lateness {
 }
 
 /// Runs everything that is due. Returns the time until the next pass.
-fn run_pass(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) -> Duration {
+fn run_pass(shared: &Shared, now: CellTime, grace: Duration) -> Duration {
     let more = take_over_more(shared);
     let clock = Instant::now();
     let room = QUEUED_MAX.saturating_sub(shared.queue.queued()).min(EXPIRIES_PER_PASS);
@@ -89,7 +89,7 @@ fn run_pass(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) ->
         wake = Duration::ZERO;
     }
     expire(shared, expired);
-    if let Some(due) = shared.table().next_entry_due() {
+    if let Some(due) = next_entry_due(shared) {
         if due <= now {
             shared.tick();
             // The tick's own entry wakes this task if more is left.
@@ -99,6 +99,13 @@ fn run_pass(shared: &Shared, now: lockkeeper_core::CellTime, grace: Duration) ->
         }
     }
     wake.min(PASS_INTERVAL_MAX)
+}
+
+/// Returns when the next entry is due. While disks are full, cell time is not logged for its own sake: the space is kept for
+/// entries that end something (S2, S11).
+fn next_entry_due(shared: &Shared) -> Option<CellTime> {
+    let table = shared.table();
+    if shared.queue.is_short() { table.next_wake() } else { table.next_entry_due() }
 }
 
 /// Proposes the end of these sessions.

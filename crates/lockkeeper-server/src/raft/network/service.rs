@@ -21,7 +21,7 @@ use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::election_trigger::ElectionTrigger;
 use crate::raft::leader_contact::LeaderContact;
-use crate::raft::log::SpaceWatch;
+use crate::raft::log::{Room, SpaceWatch};
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::timing::Timing;
@@ -298,17 +298,23 @@ impl Inner {
         Ok(request)
     }
 
-    /// Returns the refusal of this many bytes of entries, if there is no disk space for them. `unanswered` is the size of
+    /// Returns the refusal of this many bytes of entries, if there is no space for them in the log. `unanswered` is the size of
     /// accepted entries that are not acknowledged yet.
     pub(super) fn lacks_room(&self, unanswered: usize, bytes: usize) -> Option<Status> {
-        if self.log.has_room_for(unanswered, bytes) {
-            return None;
-        }
         const WHY: &str = "this node has no disk space for more entries";
-        if let Some(suppressed) = self.refused_entries.allow() {
-            tracing::error!(suppressed, "refused entries of the leader: {WHY}");
+        match self.log.room_for(unanswered, bytes) {
+            Room::Yes => None,
+            // The leader sends them again.
+            Room::Soon => {
+                Some(Status::resource_exhausted("this node is creating the next segment of its log"))
+            }
+            Room::No => {
+                if let Some(suppressed) = self.refused_entries.allow() {
+                    tracing::error!(suppressed, "refused entries of the leader: {WHY}");
+                }
+                Some(Status::resource_exhausted(WHY))
+            }
         }
-        Some(Status::resource_exhausted(WHY))
     }
 
     /// Returns the promise to the leader in each accepted message (`raft/promise.rs`), in milliseconds.
