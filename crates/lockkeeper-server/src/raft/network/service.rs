@@ -20,6 +20,7 @@ use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::election_trigger::ElectionTrigger;
+use crate::raft::eligibility::Eligibility;
 use crate::raft::leader_contact::LeaderContact;
 use crate::raft::log::{Room, SpaceWatch};
 use crate::raft::snapshot::SnapshotStore;
@@ -62,6 +63,7 @@ pub(super) struct Inner {
     incoming: tokio::sync::Mutex<Incoming>,
     pub(super) leader_contact: Arc<LeaderContact>,
     pub(super) election_trigger: Arc<ElectionTrigger>,
+    eligibility: Arc<Eligibility>,
     pub(super) counters: MemberCounters,
     timing: Timing,
     pub(super) versions: Versions,
@@ -81,6 +83,7 @@ pub(crate) struct PeerServiceParts<'a> {
     pub(crate) snapshots: &'a SnapshotStore,
     pub(crate) leader_contact: Arc<LeaderContact>,
     pub(crate) election_trigger: Arc<ElectionTrigger>,
+    pub(crate) eligibility: Arc<Eligibility>,
     pub(crate) counters: MemberCounters,
     pub(crate) timing: Timing,
     pub(crate) versions: Versions,
@@ -98,6 +101,7 @@ impl PeerService {
             snapshots,
             leader_contact,
             election_trigger,
+            eligibility,
             ..
         } = parts;
         let PeerServiceParts { counters, timing, versions, agreement, .. } = parts;
@@ -111,6 +115,7 @@ impl PeerService {
             incoming,
             leader_contact,
             election_trigger,
+            eligibility,
             counters,
             timing,
             versions,
@@ -325,7 +330,7 @@ impl Inner {
     /// Refuses a vote while this node must not take part in an election.
     pub(super) fn check_may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         // The leader itself has requested this election.
-        if request.leadership_transfer || self.election_trigger.may_vote() {
+        if request.leadership_transfer || self.eligibility.may_vote() {
             return Ok(());
         }
         Err(Status::unavailable("this node has just started and does not vote yet"))
