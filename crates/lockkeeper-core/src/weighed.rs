@@ -31,6 +31,11 @@ pub(crate) const RECORD: u64 = 128;
 pub(crate) trait LogicalBytes {
     /// The size. It must not change while the value is in a map.
     fn logical_bytes(&self) -> u64;
+
+    /// The number of locks that it names, where that matters. It must not change while the value is in a map.
+    fn locks(&self) -> u64 {
+        0
+    }
 }
 
 /// An ordered map that tracks the logical bytes of its content. Derefs to [`OrdMap`] for reads.
@@ -39,11 +44,13 @@ pub(crate) struct SizedMap<K, V> {
     map: OrdMap<K, V>,
     // Invariant: the sum over all records.
     bytes: u64,
+    // Invariant: the sum over all values.
+    locks: u64,
 }
 
 impl<K, V> Default for SizedMap<K, V> {
     fn default() -> SizedMap<K, V> {
-        SizedMap { map: OrdMap::new(), bytes: 0 }
+        SizedMap { map: OrdMap::new(), bytes: 0, locks: 0 }
     }
 }
 
@@ -69,13 +76,17 @@ impl<K, V> Deref for SizedMap<K, V> {
 
 impl<K: Ord + Clone + LogicalBytes, V: Clone + LogicalBytes> SizedMap<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (of_key, of_value) = (key.logical_bytes(), value.logical_bytes());
+        let (of_key, of_value, locks) = (key.logical_bytes(), value.logical_bytes(), value.locks());
         let old = self.map.insert(key, value);
         match &old {
-            Some(old) => self.bytes -= old.logical_bytes(),
+            Some(old) => {
+                self.bytes -= old.logical_bytes();
+                self.locks -= old.locks();
+            }
             None => self.bytes += RECORD + of_key,
         }
         self.bytes += of_value;
+        self.locks += locks;
         old
     }
 
@@ -86,6 +97,7 @@ impl<K: Ord + Clone + LogicalBytes, V: Clone + LogicalBytes> SizedMap<K, V> {
     {
         let (key, value) = self.map.remove_with_key(key)?;
         self.bytes -= RECORD + key.logical_bytes() + value.logical_bytes();
+        self.locks -= value.locks();
         Some(value)
     }
 
@@ -103,7 +115,12 @@ impl<K: Ord + Clone + LogicalBytes, V: Clone + LogicalBytes> SizedMap<K, V> {
         self.bytes
     }
 
-    /// The same, recounted.
+    /// The number of locks that all values name: see [`LogicalBytes::locks`].
+    pub(crate) fn locks(&self) -> u64 {
+        self.locks
+    }
+
+    /// The same as [`SizedMap::bytes`], recounted.
     pub(crate) fn count_bytes(&self) -> u64 {
         self.map.iter().map(|(key, value)| RECORD + key.logical_bytes() + value.logical_bytes()).sum()
     }
@@ -173,12 +190,20 @@ impl LogicalBytes for Held {
     fn logical_bytes(&self) -> u64 {
         self.locks.logical_bytes() + self.request.logical_bytes() + self.extra.logical_bytes()
     }
+
+    fn locks(&self) -> u64 {
+        self.locks.as_slice().len() as u64
+    }
 }
 
 impl LogicalBytes for Waiter {
     fn logical_bytes(&self) -> u64 {
         // Its keys in the queue, among the waits of its session, the timers and the candidates.
         RECORD + self.locks.logical_bytes() + self.request.logical_bytes() + self.extra.logical_bytes()
+    }
+
+    fn locks(&self) -> u64 {
+        self.locks.as_slice().len() as u64
     }
 }
 

@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockkeeper_core::{Command, Grant, LockTable, SessionId};
+use lockkeeper_core::{Command, LockTable};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::effects::callers::{Caller, Callers};
 use crate::effects::observers::Observers;
+use crate::effects::undelivered::GivenBack;
 use crate::leader::expiry::Expiry;
 use crate::leader::orphans::Orphans;
 use crate::leader::term::LeaderTerm;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub expiry: Expiry,
     /// Waiting requests whose caller can no longer return.
     pub orphans: Orphans,
+    /// Grants without a receiver, until they are released.
+    pub(crate) given_back: GivenBack,
     /// Observers of elections.
     pub observers: Observers,
     /// Prometheus metrics.
@@ -71,6 +74,7 @@ impl Shared {
             leader_term: LeaderTerm::default(),
             expiry: Expiry::default(),
             orphans: Orphans::default(),
+            given_back: GivenBack::default(),
             observers: Observers::default(),
             metrics,
             slow_acquire_log,
@@ -112,13 +116,5 @@ impl Shared {
     /// Notes that no tick is in flight: it was applied, or its outcome is unknown after a change of leader.
     pub fn tick_finished(&self) {
         self.ticking.store(false, Ordering::Relaxed);
-    }
-
-    /// Releases a grant that has no receiver. Otherwise it would be held until its session ends.
-    pub(crate) fn give_back(&self, session: SessionId, grant: &Grant) {
-        for lock in grant.locks.as_slice() {
-            let command = Command::Release { session, lock: lock.clone(), token: grant.token, forget: true };
-            self.submit(command, Caller::Nobody);
-        }
     }
 }

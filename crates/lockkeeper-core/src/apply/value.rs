@@ -68,7 +68,7 @@ impl LockTable {
     }
 
     /// Whether the write may happen, and the highest token that the value has seen if it does.
-    fn check_write(
+    pub(crate) fn check_write(
         &self,
         key: &SmolStr,
         fence: Option<&Fence>,

@@ -207,9 +207,11 @@ impl Api {
     }
 
     /// Returns cell time if this node may answer from its own table: it leads, and a majority confirmed that so recently
-    /// that no other node can lead (S3). Otherwise its table may be stale.
+    /// that no other node can lead (S3). Otherwise its table may be stale. Nor does it answer from a table of which it is
+    /// unknown whether a majority has the same (S13).
     pub(crate) fn now(&self) -> Result<CellTime, Failure> {
         let now = self.inner.shared.leader_term.now()?;
+        self.inner.consensus.check_agreement().map_err(|_| Failure::no_leader())?;
         match self.inner.consensus.lease().is_valid() {
             true => Ok(now),
             false => Err(Failure::no_majority()),

@@ -25,6 +25,10 @@ impl TableHost for Shared {
         self.leader_term.term().is_some()
     }
 
+    fn withhold_answers(&self) {
+        self.callers.fail_all(&Failure::unknown("the lock tables of the cell differ"));
+    }
+
     fn snapshot_written(&self, took: Duration) {
         self.metrics.snapshots.inc();
         self.metrics.snapshot_seconds.observe(took.as_secs_f64());
@@ -123,6 +127,9 @@ impl Shared {
             }
             Effect::Freed { session, lock, token, why, held_ms } => {
                 self.metrics.freed(why, held_ms);
+                if !self.given_back.is_empty() {
+                    self.given_back.freed(&self.table(), session, token);
+                }
                 let lost = matches!(why, Freed::Forced | Freed::SessionExpired | Freed::Wounded);
                 self.hourly_stats.freed(now, held_ms, lost);
                 self.observers.changed(std::slice::from_ref(&lock));

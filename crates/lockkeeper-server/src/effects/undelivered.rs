@@ -1,17 +1,98 @@
 //! Grants whose answer has not been sent yet. If the caller disconnects before any of it was sent, nobody knows the
 //! token, and the lock would stay held until its session ends. The grant is released instead.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkeeper_core::mutation::{self, Mutation};
-use lockkeeper_core::{Grant, Reply, SessionId};
+use lockkeeper_core::{Command, Grant, LockTable, Prospect, Reply, SessionId, Token};
 use tokio::sync::oneshot;
 
+use crate::effects::callers::Caller;
 use crate::failure::{Failure, Outcome};
 use crate::shared::Shared;
+
+/// Maximum number of grants that are remembered until they are released.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Grants that this node is releasing because nobody received them. A release can be lost with the leadership. It names its
+/// token and can be repeated at any time (S8), so the node proposes it again when it leads the next time. If another node leads
+/// instead, the grant stays until its session ends.
+#[derive(Debug, Default)]
+pub(crate) struct GivenBack {
+    // A fixed hash, so that simulations are repeatable. Clients do not choose the keys.
+    grants: Mutex<HashMap<(SessionId, Token), Grant, BuildHasherDefault<DefaultHasher>>>,
+}
+
+impl GivenBack {
+    fn grants(
+        &self,
+    ) -> MutexGuard<'_, HashMap<(SessionId, Token), Grant, BuildHasherDefault<DefaultHasher>>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, session: SessionId, grant: &Grant) {
+        let mut grants = self.grants();
+        if grants.len() < REMEMBERED_MAX {
+            grants.insert((session, grant.token), grant.clone());
+        }
+    }
+
+    /// Returns the grants that the table still has, and forgets the others.
+    fn still_held(&self, table: &LockTable) -> Vec<(SessionId, Grant)> {
+        let mut grants = self.grants();
+        grants.retain(|(session, _), grant| {
+            releases(*session, grant).any(|release| table.prospect(&release) == Prospect::Ends)
+        });
+        grants.iter().map(|((session, _), grant)| (*session, grant.clone())).collect()
+    }
+
+    /// Forgets a grant of which a lock was freed, if it was the last one.
+    pub(crate) fn freed(&self, table: &LockTable, session: SessionId, token: Token) {
+        let mut grants = self.grants();
+        let is_held = |grant: &Grant| {
+            releases(session, grant).any(|release| table.prospect(&release) == Prospect::Ends)
+        };
+        if grants.get(&(session, token)).is_some_and(|grant| !is_held(grant)) {
+            grants.remove(&(session, token));
+        }
+    }
+
+    /// Reports whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.grants().is_empty()
+    }
+}
+
+/// The commands that release a grant.
+fn releases(session: SessionId, grant: &Grant) -> impl Iterator<Item = Command> + '_ {
+    grant.locks.as_slice().iter().map(move |lock| Command::Release {
+        session,
+        lock: lock.clone(),
+        token: grant.token,
+        forget: true,
+    })
+}
+
+impl Shared {
+    /// Releases a grant that has no receiver. Otherwise it would be held until its session ends.
+    pub(crate) fn give_back(&self, session: SessionId, grant: &Grant) {
+        self.given_back.remember(session, grant);
+        releases(session, grant).for_each(|release| self.submit(release, Caller::Nobody));
+    }
+
+    /// Proposes again what an earlier tenure of this leader gave back, and may not have released.
+    pub(crate) fn give_back_again(&self) {
+        let grants = self.given_back.still_held(&self.table());
+        for (session, grant) in grants {
+            releases(session, &grant).for_each(|release| self.submit(release, Caller::Nobody));
+        }
+    }
+}
 
 /// A grant whose answer is being sent. Released when the last clone is dropped, unless it was delivered.
 #[derive(Clone)]
@@ -89,7 +170,7 @@ impl Drop for AwaitedGrant {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use lockkeeper_core::{LockTable, Locks, Mode, Token};
+    use lockkeeper_core::{Acquire, Batch, Locks, Mode};
 
     use super::*;
     use crate::metrics::Metrics;
@@ -115,6 +196,38 @@ pub(crate) mod tests {
         let queued = shared.queue.queued();
         assert!(queued <= 1);
         queued == 1
+    }
+
+    /// A release that was lost with the leadership is proposed again when this node leads again, until it is applied.
+    #[test]
+    fn lost_release_is_repeated_in_the_next_tenure() {
+        let shared = shared();
+        let apply = |command: Command| {
+            let mut table = shared.table();
+            let (index, now) = (table.applied() + 1, table.now());
+            let batch = Batch { now, utc_ms: 0, commands: vec![command] };
+            table.apply(index, &batch).unwrap().answers.remove(0)
+        };
+        let open =
+            Command::OpenSession { session: SESSION, ttl_ms: 1_000, owner: "o".into(), identity: None };
+        apply(open).unwrap();
+        let acquire = Acquire::new(SESSION, Locks::many(["a".into(), "b".into()]));
+        let Ok(Reply::Granted(grant)) = apply(Command::Acquire(acquire)) else { panic!("no grant") };
+        shared.give_back(SESSION, &grant);
+        assert_eq!(shared.queue.queued(), 2);
+        shared.queue.refuse_queued(&Failure::no_leader());
+        assert_eq!(shared.queue.queued(), 0, "the leadership is lost, and the releases with it");
+        shared.give_back_again();
+        assert_eq!(shared.queue.queued(), 2, "they are proposed again");
+        shared.queue.refuse_queued(&Failure::no_leader());
+        for (lock, is_forgotten) in [("a", false), ("b", true)] {
+            let lock = lock.into();
+            apply(Command::Release { session: SESSION, lock, token: grant.token, forget: true }).unwrap();
+            shared.given_back.freed(&shared.table(), SESSION, grant.token);
+            assert_eq!(shared.given_back.is_empty(), is_forgotten);
+        }
+        shared.give_back_again();
+        assert_eq!(shared.queue.queued(), 0, "it was released");
     }
 
     #[test]

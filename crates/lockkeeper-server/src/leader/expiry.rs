@@ -3,6 +3,9 @@
 //! The heap has one entry per session, with the earliest time at which it can be due. A renewal does not change the heap:
 //! when the entry comes up, the session is either due or gets a later entry.
 //!
+//! The timers are divided into shards, each with its own map and heap. A map or heap that grows, and a sweep of stale heap
+//! entries, visit one shard: with a million sessions in one map, each would stall the node.
+//!
 //! A new leader does not visit all sessions before it serves: with a million of them that would be a long stall. It
 //! records the time of the take-over, and the timer task creates the timers in slices. Until it has a timer, a session
 //! counts as renewed at the take-over, and cannot expire.
@@ -17,8 +20,11 @@ use lockkeeper_core::session::Session;
 use lockkeeper_core::{LockTable, SessionId};
 use tokio::time::Instant;
 
-/// Number of stale heap entries that do not justify a sweep.
-const SWEEP_THRESHOLD: usize = 1_024;
+/// Number of shards. With a million sessions, each has 16,000.
+const SHARDS: usize = 64;
+
+/// Number of stale heap entries of a shard that do not justify a sweep.
+const SWEEP_THRESHOLD: usize = 16;
 
 /// Maximum number of heap entries that are visited in one pass. Most belong to renewed sessions and get a later entry.
 const VISITED_MAX: usize = 10_000;
@@ -29,15 +35,33 @@ pub struct Expiry {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    sessions: HashMap<SessionId, Timer>,
-    due: BinaryHeap<Reverse<(Instant, SessionId)>>,
+    /// The session IDs are random, so the shards have about the same size.
+    shards: [Shard; SHARDS],
+    /// The shard at which the next pass begins: a pass with a limit may not reach all.
+    begins_at: usize,
     /// `Some` while sessions of the table may lack a timer.
     taking_over: Option<TakeOver>,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner { shards: std::array::from_fn(|_| Shard::default()), begins_at: 0, taking_over: None }
+    }
+}
+
+/// Timers of a part of the sessions.
+#[derive(Debug, Default)]
+struct Shard {
+    sessions: HashMap<SessionId, Timer>,
+    due: BinaryHeap<Reverse<(Instant, SessionId)>>,
     /// Heap entries visited by sweeps.
     #[cfg(test)]
     swept: usize,
+    /// Heap entries visited by the longest sweep.
+    #[cfg(test)]
+    longest_sweep: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,9 +89,11 @@ impl Expiry {
     pub fn take_over(&self, table: &LockTable) {
         let count = table.counts().sessions as usize;
         let mut inner = self.inner();
-        // Capacity for all sessions, so that no slice has to reallocate.
-        inner.sessions = HashMap::with_capacity(count);
-        inner.due = BinaryHeap::with_capacity(count);
+        // Capacity for all sessions, so that hardly any slice has to reallocate.
+        let capacity = count / SHARDS + count / SHARDS / 8;
+        for shard in &mut inner.shards {
+            *shard = Shard::with_capacity(capacity);
+        }
         inner.taking_over = Some(TakeOver { since: Instant::now(), next: SessionId(0) });
     }
 
@@ -95,21 +121,7 @@ impl Expiry {
 
     /// Removes the timer of a session that has ended.
     pub fn forget(&self, session: SessionId) {
-        let mut inner = self.inner();
-        inner.sessions.remove(&session);
-        // Heap entries of ended sessions stay until they come up; a sweep removes them if there are too many. A session
-        // has at most one entry, so a sweep removes at least half of the entries that it visits, and all sweeps together
-        // visit at most twice as many entries as were ever created.
-        if inner.due.len() > 2 * inner.sessions.len() + SWEEP_THRESHOLD {
-            let Inner { sessions, due, .. } = &mut *inner;
-            #[cfg(test)]
-            let visited = due.len();
-            due.retain(|Reverse((_, id))| sessions.contains_key(id));
-            #[cfg(test)]
-            {
-                inner.swept += visited;
-            }
-        }
+        self.inner().shard(session).forget(session);
     }
 
     /// Renews a session of this table. Returns its TTL, or `None` if the session is lost or its expiry is in flight.
@@ -124,6 +136,7 @@ impl Expiry {
             inner.adopt(session, alive, since);
         }
         let timer = inner
+            .shard(session)
             .sessions
             .get_mut(&session)
             .filter(|timer| !timer.expiring || mutation::is_on(Mutation::RenewWhileExpiring))?;
@@ -133,8 +146,8 @@ impl Expiry {
 
     /// Returns the time until a session expires if it is not renewed. Known only on the leader, once the session has a timer.
     pub fn remaining_ms(&self, session: SessionId) -> Option<u64> {
-        let inner = self.inner();
-        let timer = inner.sessions.get(&session)?;
+        let mut inner = self.inner();
+        let timer = inner.shard(session).sessions.get(&session)?;
         Some(timer.ttl.saturating_sub(timer.renewed.elapsed()).as_millis() as u64)
     }
 
@@ -142,39 +155,81 @@ impl Expiry {
     /// the taken sessions are refused from now on.
     pub fn take_due(&self, now: Instant, grace: Duration, limit: usize) -> (Vec<SessionId>, Option<Instant>) {
         let mut inner = self.inner();
-        let (mut expired, mut visited) = (Vec::new(), 0);
-        while let Some(&Reverse((due, session))) = inner.due.peek() {
-            if due + grace > now || expired.len() == limit || visited == VISITED_MAX {
+        let mut pass = Pass { now, grace, limit, expired: Vec::new(), visited: 0 };
+        let begins_at = inner.begins_at;
+        for turn in 0..SHARDS {
+            let place = (begins_at + turn) % SHARDS;
+            if !inner.shards[place].take_due(&mut pass) {
+                // The next pass goes on here.
+                inner.begins_at = place;
                 break;
             }
-            visited += 1;
-            inner.due.pop();
-            let Some(timer) = inner.sessions.get_mut(&session) else { continue };
+        }
+        let next = inner.shards.iter().filter_map(|shard| shard.due.peek()).map(|Reverse((due, _))| *due);
+        (pass.expired, next.min().map(|due| due + grace))
+    }
+}
+
+/// One pass over the sessions that are due.
+struct Pass {
+    now: Instant,
+    grace: Duration,
+    limit: usize,
+    expired: Vec<SessionId>,
+    visited: usize,
+}
+
+impl Shard {
+    fn with_capacity(capacity: usize) -> Shard {
+        Shard {
+            sessions: HashMap::with_capacity(capacity),
+            due: BinaryHeap::with_capacity(capacity),
+            ..Shard::default()
+        }
+    }
+
+    /// Takes the sessions that are due. Returns false if some may be left because of a limit.
+    fn take_due(&mut self, pass: &mut Pass) -> bool {
+        while let Some(&Reverse((due, session))) = self.due.peek() {
+            if due + pass.grace > pass.now {
+                break;
+            }
+            if pass.expired.len() >= pass.limit || pass.visited >= VISITED_MAX {
+                return false;
+            }
+            pass.visited += 1;
+            self.due.pop();
+            let Some(timer) = self.sessions.get_mut(&session) else { continue };
             let really_due = timer.renewed + timer.ttl;
             if timer.expiring {
                 continue;
             }
-            if really_due + grace > now {
-                inner.due.push(Reverse((really_due, session)));
+            if really_due + pass.grace > pass.now {
+                self.due.push(Reverse((really_due, session)));
                 continue;
             }
             timer.expiring = true;
-            expired.push(session);
+            pass.expired.push(session);
         }
-        let next = inner.due.peek().map(|Reverse((due, _))| *due + grace);
-        (expired, next)
+        true
     }
-}
 
-impl Inner {
-    /// Creates the timer of a session that existed when this leader took over, unless it has one.
-    fn adopt(&mut self, id: SessionId, session: &Session, since: Instant) {
-        if self.sessions.contains_key(&id) {
-            return;
+    /// Removes the timer of a session.
+    ///
+    /// Heap entries of ended sessions stay until they come up; a sweep removes them if there are too many. A session has at
+    /// most one entry, so a sweep removes at least half of the entries that it visits, and all sweeps together visit at most
+    /// twice as many entries as were ever created.
+    fn forget(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        if self.due.len() > 2 * self.sessions.len() + SWEEP_THRESHOLD {
+            #[cfg(test)]
+            {
+                self.swept += self.due.len();
+                self.longest_sweep = self.longest_sweep.max(self.due.len());
+            }
+            let Shard { sessions, due, .. } = self;
+            due.retain(|Reverse((_, id))| sessions.contains_key(id));
         }
-        let short = mutation::is_on(Mutation::ShortTimeAtTakeOver);
-        let ttl_ms = if short { session.ttl_ms / 4 } else { session.ttl_ms };
-        self.start(id, Duration::from_millis(ttl_ms), since);
     }
 
     fn start(&mut self, session: SessionId, ttl: Duration, now: Instant) {
@@ -186,6 +241,26 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Creates the timer of a session that existed when this leader took over, unless it has one.
+    fn adopt(&mut self, id: SessionId, session: &Session, since: Instant) {
+        if self.shard(id).sessions.contains_key(&id) {
+            return;
+        }
+        let short = mutation::is_on(Mutation::ShortTimeAtTakeOver);
+        let ttl_ms = if short { session.ttl_ms / 4 } else { session.ttl_ms };
+        self.start(id, Duration::from_millis(ttl_ms), since);
+    }
+
+    fn start(&mut self, session: SessionId, ttl: Duration, now: Instant) {
+        self.shard(session).start(session, ttl, now);
+    }
+
+    fn shard(&mut self, session: SessionId) -> &mut Shard {
+        &mut self.shards[(session.0 % SHARDS as u128) as usize]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lockkeeper_core::{Batch, CellTime, Command};
@@ -194,6 +269,16 @@ mod tests {
 
     const SESSION: SessionId = SessionId(7);
     const NONE: Duration = Duration::ZERO;
+
+    /// The number of timers.
+    fn sessions(expiry: &Expiry) -> usize {
+        expiry.inner().shards.iter().map(|shard| shard.sessions.len()).sum()
+    }
+
+    /// The number of heap entries.
+    fn due(expiry: &Expiry) -> usize {
+        expiry.inner().shards.iter().map(|shard| shard.due.len()).sum()
+    }
 
     #[test]
     fn a_session_is_due_after_its_time_and_not_before() {
@@ -267,12 +352,12 @@ mod tests {
         let expiry = Expiry::default();
         expiry.take_over(&table);
         let took_over = Instant::now();
-        assert_eq!(expiry.inner().sessions.len(), 0, "the take-over itself visits none");
+        assert_eq!(sessions(&expiry), 0, "the take-over itself visits none");
         let mut slices = Vec::new();
         loop {
-            let before = expiry.inner().sessions.len();
+            let before = sessions(&expiry);
             let more = expiry.take_over_more(&table, 10_000);
-            slices.push(expiry.inner().sessions.len() - before);
+            slices.push(sessions(&expiry) - before);
             if !more {
                 break;
             }
@@ -312,7 +397,7 @@ mod tests {
         let renewed = Instant::now();
         // Its slice keeps the later expiry, and adds no second timer.
         assert!(!expiry.take_over_more(&table, 10));
-        assert_eq!(expiry.inner().due.len(), 3);
+        assert_eq!(due(&expiry), 3);
         let (expired, _) = expiry.take_due(renewed + Duration::from_millis(1_001), NONE, 10);
         assert_eq!(expired, [SessionId(1), SessionId(2), SessionId(3)]);
         for id in 1..=3 {
@@ -344,7 +429,7 @@ mod tests {
         expiry.forget(SessionId(2));
         assert!(!expiry.take_over_more(&table, 10));
         assert_eq!(expiry.renew(&table, SessionId(2)), None);
-        assert_eq!(expiry.inner().due.len(), 1);
+        assert_eq!(due(&expiry), 1);
     }
 
     /// Sweeps visit at most twice as many entries as were created, in whatever order sessions end.
@@ -363,9 +448,32 @@ mod tests {
                 let id = if order == 0 { number } else { (number * 7_919) % COUNT };
                 expiry.forget(SessionId(id));
             }
-            let inner = expiry.inner();
-            assert!(inner.swept <= 2 * COUNT as usize, "{} entries were visited", inner.swept);
-            assert!(inner.sessions.is_empty() && inner.due.len() <= SWEEP_THRESHOLD);
+            let swept: usize = expiry.inner().shards.iter().map(|shard| shard.swept).sum();
+            assert!(swept <= 2 * COUNT as usize, "{swept} entries were visited");
+            let longest = expiry.inner().shards.iter().map(|shard| shard.longest_sweep).max();
+            let bound = 2 * COUNT as usize / SHARDS;
+            assert!(longest <= Some(bound), "{longest:?} entries were visited at once");
+            assert_eq!(sessions(&expiry), 0);
+            assert!(due(&expiry) <= SHARDS * SWEEP_THRESHOLD);
         }
+    }
+
+    /// A pass with a limit goes on where the last one has ended, so that no session waits for all others.
+    #[test]
+    fn sessions_of_all_shards_take_turns() {
+        let expiry = Expiry::default();
+        (0..SHARDS as u128 * 10).for_each(|id| expiry.start(SessionId(id), 1_000));
+        let late = Instant::now() + Duration::from_secs(2);
+        let mut expired = Vec::new();
+        for _ in 0..=SHARDS {
+            let (some, next) = expiry.take_due(late, NONE, 10);
+            assert!(next.is_none_or(|next| next <= late), "the next pass is due at once");
+            expired.extend(some);
+            // An earlier shard gets more.
+            let id = expired.len() as u128 * SHARDS as u128;
+            expiry.start(SessionId(id + 1_000_000 * SHARDS as u128), 1);
+        }
+        let of_last = |id: &&SessionId| id.0 % SHARDS as u128 == SHARDS as u128 - 1;
+        assert_eq!(expired.iter().filter(of_last).count(), 10);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
     let mut was_stopped = false;
     loop {
         if silent_until.is_some_and(|until| Instant::now() >= until || !status.leads) {
-            consensus.set_heartbeats(true);
+            consensus.pause_heartbeats(false);
             (silent_until, tries_since) = (None, None);
         }
         if let Some(why) = status.stopped {
@@ -80,7 +80,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
                     // The others may still receive this leader's heartbeats, which prevent elections. So it pauses them for
                     // long enough that another leader can be elected, and then tries again: it may be the only node that can
                     // lead.
-                    consensus.set_heartbeats(false);
+                    consensus.pause_heartbeats(true);
                     silent_until = Some(Instant::now() + consensus.timing().heartbeat_pause());
                 }
                 Err(failure) => {
@@ -111,6 +111,8 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
         status = tokio::select! {
             biased;
             changed = consensus.changed(&status) => changed,
+            // Nothing is granted after a difference is known (S13).
+            () = consensus.agreement_changed() => consensus.status(),
             () = tokio::time::sleep(CHECK_INTERVAL) => consensus.status(),
         };
     }
@@ -216,6 +218,7 @@ fn start_serving(shared: &Shared, term: u64) {
     }
     let counts = table.counts();
     drop(table);
+    shared.give_back_again();
     shared.timers_changed.notify_one();
     tracing::info!(term, sessions = counts.sessions, locks = counts.locks, "this node leads the cell");
 }

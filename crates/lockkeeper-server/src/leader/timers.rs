@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Command, SessionId};
+use lockkeeper_core::{CellTime, Command, SessionId};
 use tokio::time::Instant;
 
 use super::time_interval;
@@ -80,12 +80,7 @@ impl Lateness {
 }
 
 /// Runs everything that is due. Returns the time until the next pass.
-fn run_pass(
-    shared: &Shared,
-    now: lockkeeper_core::CellTime,
-    grace: Duration,
-    time_interval_ms: u64,
-) -> Duration {
+fn run_pass(shared: &Shared, now: CellTime, grace: Duration, time_interval_ms: u64) -> Duration {
     let more = take_over_more(shared);
     let clock = Instant::now();
     let room = QUEUED_MAX.saturating_sub(shared.queue.queued()).min(EXPIRIES_PER_PASS);
@@ -98,7 +93,7 @@ fn run_pass(
         wake = Duration::ZERO;
     }
     expire(shared, expired);
-    if let Some(due) = shared.table().next_entry_due_every(time_interval_ms) {
+    if let Some(due) = next_entry_due(shared, time_interval_ms) {
         if due <= now {
             shared.tick();
             // The tick's own entry wakes this task if more is left.
@@ -108,6 +103,13 @@ fn run_pass(
         }
     }
     wake.min(PASS_INTERVAL_MAX)
+}
+
+/// Returns when the next entry is due. While disks are full, cell time is not logged for its own sake: the space is kept for
+/// entries that end something (S2, S11).
+fn next_entry_due(shared: &Shared, time_interval_ms: u64) -> Option<CellTime> {
+    let table = shared.table();
+    if shared.queue.is_short() { table.next_wake() } else { table.next_entry_due_every(time_interval_ms) }
 }
 
 /// Proposes the end of these sessions.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lockkeeper_core::Batch;
 #[cfg(feature = "simulation")]
 use lockkeeper_core::mutation::{self, Mutation};
+use lockkeeper_core::{Batch, CellTime};
 use lockkeeper_net::utc;
 
 use self::pace::Pace;
@@ -23,7 +23,7 @@ use crate::effects::callers::Caller;
 use crate::failure::Failure;
 use crate::leader::term::Tenure;
 use crate::raft::encoded_batch::EncodedBatch;
-use crate::raft::log::LogStore;
+use crate::raft::log::{LogStore, Room};
 use crate::raft::{Consensus, types::Proposal};
 use crate::shared::Shared;
 use crate::trace;
@@ -32,7 +32,7 @@ use crate::trace;
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 /// A command of the node itself is proposed again after this time if its entry failed.
 const REPROPOSE_AFTER: Duration = Duration::from_millis(50);
-/// While the disk is full, how often its space is checked.
+/// While disks are full, how often their space is checked.
 const SPACE_CHECK: Duration = Duration::from_millis(200);
 
 /// Proposes entries until the node stops.
@@ -40,7 +40,7 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
     let mut in_flight = FuturesUnordered::new();
     let mut sequence = 0;
     let mut pace = Pace::default();
-    let mut waits_for_space = false;
+    let mut room = Room::Yes;
     loop {
         tokio::select! {
             biased;
@@ -51,24 +51,34 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
             }
             () = shared.queue.filled(), if in_flight.len() < ENTRIES_IN_FLIGHT_MAX => {}
             // New commands are refused before they are queued, so nothing else would notice that there is room again.
-            () = tokio::time::sleep(SPACE_CHECK), if waits_for_space || shared.queue.trouble().is_some() => {}
+            () = tokio::time::sleep(SPACE_CHECK), if room != Room::Yes || shared.queue.is_short() => {}
+            () = log.segment_attempted(), if room != Room::Yes => {}
         }
-        space::check(&shared, &consensus, &log);
-        while in_flight.len() < ENTRIES_IN_FLIGHT_MAX {
+        let mut is_tight = space::check(&shared, &consensus, &log);
+        while in_flight.is_empty() || (in_flight.len() < ENTRIES_IN_FLIGHT_MAX && !is_tight) {
             shared.queue.gather().await;
             let pause = pace.pause(&consensus);
             if !pause.is_zero() && shared.queue.queued() > 0 {
                 tokio::time::sleep(pause).await;
                 shared.metrics.members.proposal_pause_seconds.inc_by(pause.as_secs_f64());
             }
-            space::check(&shared, &consensus, &log);
-            // A command that waits in this queue delays nothing else; an entry that waits in the log would block a vote.
-            waits_for_space = !log.has_room_for(0, shared.queue.next_entry_bytes());
-            if waits_for_space {
+            is_tight = space::check(&shared, &consensus, &log);
+            if is_tight && !in_flight.is_empty() {
                 break;
             }
-            let Some((commands, callers)) = shared.queue.take_admissible() else { break };
-            let (now, tenure) = match shared.leader_term.stamp() {
+            // A command that waits in this queue delays nothing else; an entry that waits in the log would block a vote.
+            room = log.room_for(0, shared.queue.next_entry_bytes());
+            if room != Room::Yes {
+                break;
+            }
+            let Some((mut commands, mut callers)) = shared.queue.take_admissible() else { break };
+            if is_tight {
+                (commands, callers) = space::keep_useful(&shared, &consensus, commands, callers);
+                if commands.is_empty() {
+                    continue;
+                }
+            }
+            let (now, tenure) = match stamp(&shared, &consensus) {
                 Ok(stamp) => stamp,
                 Err(failure) => {
                     for caller in callers {
@@ -96,6 +106,14 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
             }
         }
     }
+}
+
+/// Returns the cell time of the next entry, if this node may propose it: it serves as the leader, and no difference of tables
+/// is known that would stop it (S13).
+fn stamp(shared: &Shared, consensus: &Consensus) -> Result<(CellTime, Tenure), Failure> {
+    let stamp = shared.leader_term.stamp()?;
+    consensus.check_agreement().map_err(|_| Failure::no_leader())?;
+    Ok(stamp)
 }
 
 /// The bug of `Mutation::GrantBeforeCommit`, if it is on: answers callers before the entry is committed.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockkeeper_core::Command;
 use lockkeeper_core::limits::ENTRY_COST_MAX;
+use lockkeeper_core::{Command, Endings};
 use tokio::sync::Notify;
 
 use crate::effects::callers::Caller;
@@ -37,8 +37,17 @@ pub struct CommandQueue {
     queue: Mutex<Queue>,
     /// Notified when the queue is no longer empty.
     filled: Notify,
-    /// Why only releasing commands are accepted, while the disk is full.
-    disk_full: Mutex<Option<String>>,
+    /// Set while disks are full: only releasing commands are accepted.
+    shortage: Mutex<Option<Shortage>>,
+}
+
+/// A shortage of space in the logs of the cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    /// The reason, for callers.
+    pub(crate) why: String,
+    /// Whether the space suffices only for commands that end something (see `space.rs`).
+    pub(crate) only_endings: bool,
 }
 
 #[derive(Debug, Default)]
@@ -77,20 +86,34 @@ impl Queue {
 }
 
 impl CommandQueue {
-    /// Returns why only releasing commands are accepted, while the disk is full.
+    /// Returns why only releasing commands are accepted, while disks are full.
     pub fn trouble(&self) -> Option<String> {
-        self.disk_full.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock_shortage().as_ref().map(|shortage| shortage.why.clone())
     }
 
-    /// Accepts only releasing commands from now on, for this reason; with `None`, all commands again.
-    pub(crate) fn refuse_new(&self, why: Option<String>) {
-        let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*disk_full, &why) {
-            (None, Some(why)) => tracing::error!("{why}"),
+    /// Returns the shortage of space, while disks are full.
+    pub(super) fn shortage(&self) -> Option<Shortage> {
+        self.lock_shortage().clone()
+    }
+
+    /// Reports whether disks are full, and only releasing commands are accepted.
+    pub(crate) fn is_short(&self) -> bool {
+        self.lock_shortage().is_some()
+    }
+
+    /// Accepts only releasing commands from now on; with `None`, all commands again.
+    pub(super) fn refuse_new(&self, new: Option<Shortage>) {
+        let mut shortage = self.lock_shortage();
+        match (&*shortage, &new) {
+            (None, Some(new)) => tracing::error!("{}", new.why),
             (Some(_), None) => tracing::info!("the disks have free space again: accepting all commands"),
             _ => {}
         }
-        *disk_full = why;
+        *shortage = new;
+    }
+
+    fn lock_shortage(&self) -> MutexGuard<'_, Option<Shortage>> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -189,6 +212,14 @@ impl CommandQueue {
     /// Returns the approximate size of the next entry, in bytes.
     pub(super) fn next_entry_bytes(&self) -> usize {
         self.queue().bytes.min(ENTRY_BYTES_MAX)
+    }
+
+    /// Returns the approximate size of the next entry, and what it takes to end what its commands may add.
+    pub(super) fn next_entry_needs(&self) -> (usize, Endings) {
+        let queue = self.queue();
+        let commands = queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX);
+        let endings = commands.map(|queued| queued.command.endings()).sum();
+        (queue.bytes.min(ENTRY_BYTES_MAX), endings)
     }
 
     /// Takes the commands of the next entry. While the disk is full, commands that are not releasing are refused, including
@@ -373,7 +404,7 @@ mod tests {
         let queue = CommandQueue::default();
         let mut new = enqueue(&queue, put(1));
         let _frees = enqueue(&queue, close());
-        *queue.disk_full.lock().expect("not poisoned") = Some("no space left".to_owned());
+        queue.refuse_new(Some(Shortage { why: "no space left".to_owned(), only_endings: false }));
         let (commands, _) = queue.take_admissible().expect("a releasing command");
         assert_eq!(commands, [close()]);
         assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));

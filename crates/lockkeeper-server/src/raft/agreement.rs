@@ -6,10 +6,12 @@
 //! in the minority: it stops serving and logs an error.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lockkeeper_api::peer;
 use lockkeeper_core::mutation::{self, Mutation};
+use tokio::sync::Notify;
 
 /// Number of recent hashes that a node keeps. A report about an older entry can't be compared, but a later one can.
 const HASHES_KEPT: usize = 4_096;
@@ -65,6 +67,10 @@ pub(crate) enum Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     inner: Mutex<Inner>,
+    /// Whether any difference is known. While there is none, a leader may serve.
+    differs: AtomicBool,
+    /// Notified when a difference is found, or ends.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +103,25 @@ impl Agreement {
     }
 
     pub(crate) fn new(node_id: u64) -> Agreement {
-        Agreement { inner: Mutex::new(Inner { node_id, ..Inner::default() }) }
+        Agreement { inner: Mutex::new(Inner { node_id, ..Inner::default() }), ..Agreement::default() }
+    }
+
+    /// Makes a change, and notifies of differences that it found or ended.
+    fn update<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner();
+        let before = inner.differences();
+        let result = change(&mut inner);
+        let after = inner.differences();
+        if after != before {
+            self.differs.store(after > 0, Ordering::Relaxed);
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    /// Waits until a difference is found, or ends. For one task only.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Sets the groups of voters.
@@ -107,19 +131,21 @@ impl Agreement {
 
     /// Records an entry that this node has applied.
     pub(crate) fn applied(&self, new: TableHash) {
-        let mut inner = self.inner();
-        inner.own.push_back(new);
-        if inner.own.len() > HASHES_KEPT {
-            inner.own.pop_front();
-        }
-        inner.compare_early(new.index);
+        self.update(|inner| {
+            inner.own.push_back(new);
+            if inner.own.len() > HASHES_KEPT {
+                inner.own.pop_front();
+            }
+            inner.compare_early(new.index);
+        });
     }
 
     /// Discards everything known about the old table after a snapshot has replaced it.
     pub(crate) fn reset(&self, new: TableHash) {
-        let mut inner = self.inner();
-        let (node_id, groups) = (inner.node_id, std::mem::take(&mut inner.groups));
-        *inner = Inner { node_id, groups, own: VecDeque::from([new]), ..Inner::default() };
+        self.update(|inner| {
+            let (node_id, groups) = (inner.node_id, std::mem::take(&mut inner.groups));
+            *inner = Inner { node_id, groups, own: VecDeque::from([new]), ..Inner::default() };
+        });
     }
 
     /// Returns the hash after the last entry that this node has applied.
@@ -129,26 +155,24 @@ impl Agreement {
 
     /// Discards the members' reports at the start of a term: those of earlier terms may be outdated.
     pub(crate) fn forget_reports(&self) {
-        self.inner().members.clear();
+        self.update(|inner| inner.members.clear());
     }
 
     /// Handles a member's report of its last applied entry.
     pub(crate) fn report(&self, member: u64, theirs: TableHash) {
-        let mut inner = self.inner();
-        match inner.compare(theirs) {
+        self.update(|inner| match inner.compare(theirs) {
             Compared::Early => inner.members.entry(member).or_default().early = Some(theirs),
             compared => inner.record(member, theirs.index, compared),
-        }
+        });
     }
 
     /// Handles the leader's announcement of the majority's hash.
     pub(crate) fn announce(&self, majority: TableHash) {
-        let mut inner = self.inner();
-        match inner.compare(majority) {
+        self.update(|inner| match inner.compare(majority) {
             Compared::Early => inner.announced = Some(majority),
             Compared::Differs(found) => inner.stop(found),
             Compared::Same | Compared::Unknown => {}
-        }
+        });
     }
 
     /// Returns the hash after the last entry at which a majority of every group of voters has this node's table.
@@ -173,10 +197,10 @@ impl Agreement {
 
     /// Decides whether a leader may serve. While a table differs, it may only serve if a majority is known to have its table.
     pub(crate) fn verdict(&self) -> Verdict {
-        let inner = self.inner();
-        if mutation::is_on(Mutation::IgnoreDisagreement) {
+        if !self.differs.load(Ordering::Relaxed) || mutation::is_on(Mutation::IgnoreDisagreement) {
             return Verdict::Serve;
         }
+        let inner = self.inner();
         if let Some(found) = inner.stopped {
             return Verdict::Minority(found);
         }
@@ -210,7 +234,7 @@ impl Agreement {
 
     /// Stops serving permanently.
     pub(crate) fn stop(&self, found: Disagreement) {
-        self.inner().stop(found);
+        self.update(|inner| inner.stop(found));
     }
 
     /// Returns the disagreement that has stopped this node, if there is one.
@@ -235,6 +259,12 @@ enum Compared {
 }
 
 impl Inner {
+    /// Returns the number of known differences.
+    fn differences(&self) -> usize {
+        let differing = self.members.values().filter(|report| report.differs.is_some()).count();
+        differing + usize::from(self.stopped.is_some())
+    }
+
     fn own_at(&self, index: u64) -> Option<TableHash> {
         let first = self.own.front()?.index;
         let place = usize::try_from(index.checked_sub(first)?).ok()?;

@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Consensus;
 use super::log::SpaceWatch;
 
-/// Returns the free bytes that a node reports while its next log segment can't be created. `None` otherwise.
+/// Returns the bytes that a node can still write for entries, while its next log segment or a spare can't be created. `None`
+/// otherwise.
 pub(crate) fn space_if_short(log: &SpaceWatch) -> Option<u64> {
     let space = log.space()?;
-    space.trouble.map(|_| space.current_bytes + space.next_bytes)
+    space.trouble.is_some().then(|| space.entry_bytes())
 }
 
 /// Latest reports of members that are short of disk space.

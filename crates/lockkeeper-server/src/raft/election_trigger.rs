@@ -15,6 +15,7 @@ use openraft::raft::TransferLeaderRequest;
 use tokio::time::Instant;
 
 use super::Raft;
+use super::eligibility::Eligibility;
 use super::leader_contact::LeaderContact;
 use super::network::random_below;
 use super::timing::Timing;
@@ -27,12 +28,9 @@ pub(crate) struct ElectionTrigger {
     leader_contact: Arc<LeaderContact>,
     timing: Timing,
     counters: MemberCounters,
-    /// Before this time the node neither votes nor stands for election: it may have promised that before it was restarted.
-    votes_from: Instant,
+    eligibility: Arc<Eligibility>,
     /// Number of open connections of each member to this node.
     connections: Mutex<BTreeMap<u64, usize>>,
-    /// Whether this node may lead.
-    is_eligible: AtomicBool,
     // Invariant: at most one attempt is scheduled for a closed connection or a goodbye.
     is_scheduled: AtomicBool,
     /// Last leader contact before the latest attempt: each silence has one attempt.
@@ -63,33 +61,22 @@ impl ElectionTrigger {
         leader_contact: Arc<LeaderContact>,
         timing: Timing,
         counters: MemberCounters,
-        silent_for: Duration,
+        eligibility: Arc<Eligibility>,
     ) -> ElectionTrigger {
         ElectionTrigger {
             raft,
             leader_contact,
             timing,
             counters,
-            votes_from: Instant::now() + silent_for,
+            eligibility,
             connections: Mutex::default(),
-            is_eligible: AtomicBool::new(true),
             is_scheduled: AtomicBool::new(false),
             attempted: Mutex::default(),
         }
     }
 
-    /// Allows or forbids this node to stand for election.
-    pub(crate) fn set_eligible(&self, is_eligible: bool) {
-        self.is_eligible.store(is_eligible, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_eligible(&self) -> bool {
-        self.is_eligible.load(Ordering::Relaxed)
-    }
-
-    /// Reports whether all promises of an earlier process have expired.
-    pub(crate) fn may_vote(&self) -> bool {
-        Instant::now() >= self.votes_from
+    fn votes_from(&self) -> Instant {
+        self.eligibility.votes_from()
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
@@ -112,7 +99,7 @@ impl ElectionTrigger {
         tokio::spawn(async move {
             let delay = election_trigger.timing.campaign_margin() + election_trigger.own_delay(from);
             let at =
-                (last_contact + election_trigger.timing.promise() + delay).max(election_trigger.votes_from);
+                (last_contact + election_trigger.timing.promise() + delay).max(election_trigger.votes_from());
             tokio::time::sleep_until(at).await;
             election_trigger.is_scheduled.store(false, Ordering::Relaxed);
             election_trigger.attempt(from, term, last_contact, "the leader's connection has ended").await;
@@ -132,7 +119,7 @@ impl ElectionTrigger {
             };
             // Later than nodes whose connection to the leader has ended: they have better evidence of its failure.
             let delay = self.timing.campaign_margin() + self.timing.heartbeat / 2 + self.own_delay(leader);
-            let at = (last_contact + self.timing.promise() + delay).max(self.votes_from);
+            let at = (last_contact + self.timing.promise() + delay).max(self.votes_from());
             tokio::time::sleep_until(at).await;
             self.attempt(leader, term, last_contact, "the leader is silent").await;
         }
@@ -148,7 +135,7 @@ impl ElectionTrigger {
             return;
         }
         *self.attempted.lock().unwrap_or_else(PoisonError::into_inner) = Some(last_contact);
-        if !self.is_eligible() {
+        if !self.eligibility.may_stand() {
             return;
         }
         tracing::info!(leader, term, "{why}: starting an election");
@@ -171,7 +158,7 @@ impl ElectionTrigger {
                 let metrics = metrics.borrow_watched();
                 (metrics.id, metrics.vote)
             };
-            if current == vote && election_trigger.may_vote() && election_trigger.is_eligible() {
+            if current == vote && election_trigger.eligibility.may_stand() {
                 tracing::info!(
                     leader = from,
                     term = vote.leader_id.term,

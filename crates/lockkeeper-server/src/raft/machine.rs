@@ -12,7 +12,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, RaftSnapshotBuilder};
 use tokio::time::Instant;
 
-use super::agreement::{Agreement, TableHash};
+use super::agreement::{Agreement, TableHash, Verdict};
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, Member, Membership, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::limits::blocking;
@@ -34,6 +34,9 @@ pub(crate) trait TableHost: fmt::Debug + Send + Sync {
     /// Delivers the answers and effects of an applied entry. `wake_before` is the time at which the table needed its next entry
     /// before this one was applied.
     fn dispatch(&self, proposal: &Proposal, applied: Applied, wake_before: Option<CellTime>);
+
+    /// Fails all callers instead of answering them: this node's table may be wrong (S13).
+    fn withhold_answers(&self);
 
     /// Records that a snapshot was written.
     fn snapshot_written(&self, took: Duration);
@@ -89,6 +92,9 @@ impl Machine {
                 let applied = table.apply(number, &proposal.batch).map_err(io::Error::other)?;
                 self.agreement.applied(hash_of(&table));
                 drop(table);
+                if self.agreement.verdict() != Verdict::Serve {
+                    self.host.withhold_answers();
+                }
                 self.host.dispatch(proposal, applied, wake_before);
                 self.snapshots.count_commands(proposal.batch.commands.len() as u64);
             }

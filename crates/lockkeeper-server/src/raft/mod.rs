@@ -5,6 +5,7 @@ pub(crate) mod acks;
 pub(crate) mod agreement;
 pub(crate) mod disk_space;
 pub(crate) mod election_trigger;
+pub(crate) mod eligibility;
 pub mod encoded_batch;
 mod hand_over;
 pub(crate) mod leader_contact;
@@ -25,7 +26,6 @@ pub mod types;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Batch, CellTime};
@@ -41,6 +41,7 @@ pub use self::agreement::Disagreement;
 use self::agreement::{Agreement, Verdict};
 use self::disk_space::SpaceReports;
 use self::election_trigger::ElectionTrigger;
+use self::eligibility::Eligibility;
 use self::encoded_batch::EncodedBatch;
 use self::hand_over::HandOver;
 use self::leader_contact::LeaderContact;
@@ -80,10 +81,9 @@ pub struct Consensus {
     dialer: Dialer,
     timing: Timing,
     links: Arc<Links>,
-    election_trigger: Arc<ElectionTrigger>,
+    /// Shared with the tasks that start elections and send extra heartbeats.
+    eligibility: Arc<Eligibility>,
     _tasks: Arc<[AbortOnDrop; 2]>,
-    /// Shared with the task that sends extra heartbeats.
-    sends_heartbeats: Arc<AtomicBool>,
     handing_over: HandOver,
     space_reports: Arc<SpaceReports>,
 }
@@ -177,19 +177,19 @@ impl Consensus {
             .map_err(|f| stopped(&f))?;
         let lease = Arc::new(Lease::new(raft.metrics(), acks.clone(), timing.promise()));
         let leader_contact = Arc::new(LeaderContact::new(timing.forget_leader_after()));
-        let sends_heartbeats = Arc::new(AtomicBool::new(true));
-        let peer_maintenance =
-            peer_maintenance::run(raft.clone(), links.clone(), acks, timing, sends_heartbeats.clone());
         // A promise not to vote outlives the process that gave it, and its start is not recorded. So this node neither votes nor stands
         // for election while such a promise could still hold.
         let may_have_promised = home.cell().is_some() && !is_only_voter(&raft, node_id);
         let silent_for = if may_have_promised { longest_promise } else { Duration::ZERO };
+        let eligibility = Arc::new(Eligibility::new(silent_for));
+        let peer_maintenance =
+            peer_maintenance::run(raft.clone(), links.clone(), acks, timing, eligibility.clone());
         let election_trigger = Arc::new(ElectionTrigger::new(
             raft.clone(),
             leader_contact.clone(),
             timing,
             counters.clone(),
-            silent_for,
+            eligibility.clone(),
         ));
         let tasks =
             [tokio::spawn(peer_maintenance), tokio::spawn(election_trigger.clone().watch())].map(AbortOnDrop);
@@ -202,13 +202,12 @@ impl Consensus {
             dialer,
             timing,
             links,
-            election_trigger: election_trigger.clone(),
+            eligibility: eligibility.clone(),
             _tasks: Arc::new(tasks),
-            sends_heartbeats,
             handing_over: HandOver::default(),
             space_reports,
         };
-        consensus.suppress_elections(silent_for, home.clone());
+        consensus.suppress_elections(home.clone());
         let service = PeerService::new(PeerServiceParts {
             raft,
             log: log.space_watch(),
@@ -218,6 +217,7 @@ impl Consensus {
             snapshots: &snapshots,
             leader_contact,
             election_trigger,
+            eligibility,
             counters,
             timing,
             versions,
@@ -226,14 +226,14 @@ impl Consensus {
         Ok((consensus, service))
     }
 
-    /// Suppresses elections for this time. Afterwards only the current promise counts.
-    fn suppress_elections(&self, silent_for: Duration, home: Arc<DataDir>) {
-        let (raft, election_trigger) = (self.raft.clone(), self.election_trigger.clone());
+    /// Suppresses elections while a promise of an earlier process may hold. Afterwards only the current promise counts.
+    fn suppress_elections(&self, home: Arc<DataDir>) {
+        let (raft, eligibility) = (self.raft.clone(), self.eligibility.clone());
         let promise = self.timing.promise();
-        raft.runtime_config().elect(silent_for.is_zero());
+        raft.runtime_config().elect(eligibility.may_stand());
         tokio::spawn(async move {
-            tokio::time::sleep(silent_for).await;
-            raft.runtime_config().elect(election_trigger.is_eligible());
+            tokio::time::sleep_until(eligibility.votes_from()).await;
+            raft.runtime_config().elect(eligibility.may_stand());
             if let Err(error) = promise::settle(&home, promise) {
                 tracing::warn!(%error, "failed to write the identity: the next start suppresses elections for longer than necessary");
             }
@@ -314,10 +314,10 @@ impl Consensus {
         }
     }
 
-    /// Enables or disables this node's heartbeats as a leader.
-    pub(crate) fn set_heartbeats(&self, enabled: bool) {
-        self.sends_heartbeats.store(enabled, Ordering::Relaxed);
-        self.raft.runtime_config().heartbeat(enabled);
+    /// Pauses or resumes this node's heartbeats as a leader. A node that may not lead sends none in any case.
+    pub(crate) fn pause_heartbeats(&self, pauses: bool) {
+        self.eligibility.pause_heartbeats(pauses);
+        self.raft.runtime_config().heartbeat(self.eligibility.may_send_heartbeats());
     }
 
     /// Returns the leader's lease.
@@ -349,10 +349,16 @@ impl Consensus {
     }
 
     /// Allows or forbids this node to lead. If forbidden, it starts no elections, and sends no heartbeats if it leads.
+    /// While a promise of an earlier process may hold, it starts none in any case.
     pub(crate) fn set_eligible(&self, is_eligible: bool) {
-        self.raft.runtime_config().elect(is_eligible);
-        self.election_trigger.set_eligible(is_eligible);
-        self.set_heartbeats(is_eligible);
+        self.eligibility.set_stopped(!is_eligible);
+        self.raft.runtime_config().elect(self.eligibility.may_stand());
+        self.raft.runtime_config().heartbeat(self.eligibility.may_send_heartbeats());
+    }
+
+    /// Waits until a difference between the tables of two members is found, or the last one ends. For one task only.
+    pub(crate) async fn agreement_changed(&self) {
+        self.agreement.changed().await;
     }
 
     /// Discards the members' reports after this node was elected: they may be outdated.

@@ -1,7 +1,6 @@
 //! Keeps a connection to each member open, and sends extra heartbeats to followers whose promise is shorter than the leader's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use openraft::ServerState;
@@ -9,6 +8,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::Instant;
 
 use super::acks::Acks;
+use super::eligibility::Eligibility;
 use super::network::Links;
 use super::timing::Timing;
 use super::types::Member;
@@ -27,7 +27,7 @@ pub(super) async fn run(
     links: Arc<Links>,
     acks: Arc<Acks>,
     timing: Timing,
-    sends_heartbeats: Arc<AtomicBool>,
+    eligibility: Arc<Eligibility>,
 ) {
     let mut known: Vec<(u64, Member)> = Vec::new();
     let mut checked = None::<Instant>;
@@ -42,7 +42,7 @@ pub(super) async fn run(
         }
         let pause = match extra_heartbeat_interval(&raft, &acks, &timing) {
             // A leader that must be replaced sends no heartbeats: followers that hear one would not stand for election.
-            Some(pause) if sends_heartbeats.load(Ordering::Relaxed) => {
+            Some(pause) if eligibility.may_send_heartbeats() => {
                 let _ = raft.trigger().heartbeat().await;
                 pause
             }

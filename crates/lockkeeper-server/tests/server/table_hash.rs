@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::Code;
+use lockkeeper_core::{Acquire, Locks};
 use lockkeeper_server::{Node, NodeConfig};
 
-use crate::support::{PATIENT, addresses, find_leader, leader, put, start_cell, until};
+use crate::support::{LONG, PATIENT, addresses, find_leader, leader, put, start_cell, until};
 
 /// Several times as long as an election takes.
 const REFUSED_FOR: Duration = Duration::from_secs(4);
@@ -204,6 +205,48 @@ async fn stopped_node_gives_no_backup_and_keeps_its_last_good_snapshot_for_a_res
     .await;
     assert_eq!(nodes[damaged].api().status().disagreement, None);
     assert!(nodes[damaged].api().backup().await.is_ok(), "it gives a backup again");
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+/// From the moment at which a leader knows of a difference, it grants nothing until a majority is known to agree.
+#[tokio::test(flavor = "current_thread")]
+async fn nothing_is_granted_after_a_difference_is_known() {
+    /// Attempts after the difference is known.
+    const ATTEMPTS: usize = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let mut nodes = cell(folder.path()).await;
+    let leads = leader(&nodes).await;
+    let (session, _) = nodes[leads].api().open_session(600_000, "test".into()).await.unwrap();
+    nodes[(leads + 1) % 3].api().make_table_different();
+    let removed = (leads + 2) % 3;
+    nodes.remove(removed).stop().await;
+    let node = &nodes[if removed < leads { leads - 1 } else { leads }];
+    let is_known = || {
+        let status = node.api().status();
+        status.disagreement.is_some() || status.members.iter().any(|member| member.disagreement.is_some())
+    };
+    let (mut before, mut after) = (0, 0);
+    let began = Instant::now();
+    while after < ATTEMPTS {
+        assert!(began.elapsed() < LONG, "the difference was not noticed");
+        let was_known = is_known();
+        let lock = Locks::One(format!("lock-{before}-{after}").into());
+        let acquired = node.api().acquire(Acquire::new(session, lock));
+        let granted = matches!(tokio::time::timeout(Duration::from_secs(1), acquired).await, Ok(Ok(_)));
+        let renewed = matches!(node.api().keep_alive(session), Ok(Some(_)));
+        match was_known {
+            false => before += 1,
+            true => {
+                assert!(!granted, "granted although a difference was known, attempt {after}");
+                assert!(!renewed, "renewed although a difference was known, attempt {after}");
+                after += 1;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    println!("{before} attempts before the difference was known");
     for node in nodes {
         node.stop().await;
     }

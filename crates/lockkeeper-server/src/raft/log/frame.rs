@@ -17,6 +17,19 @@ pub(crate) fn sectors_for(record_bytes: usize) -> u64 {
     (record_bytes + LENGTH_BYTES).div_ceil(PAYLOAD_BYTES) as u64
 }
 
+/// Upper bound of what the frame of an entry with one command contains beside the command's names: the headers of the
+/// records, the IDs, the times and numbers, and the hint of the commit index.
+const LONE_COMMAND_BYTES: usize = 160;
+/// Longest names of a command that fits into one sector. With the longest names it takes two.
+const ONE_SECTOR_NAME_BYTES: u64 = (PAYLOAD_BYTES - LENGTH_BYTES - LONE_COMMAND_BYTES) as u64;
+
+/// Returns the log bytes of so many entries with one command each, whose names have `name_bytes` together: one or two
+/// sectors each.
+pub(crate) fn bytes_for_lone_commands(commands: u64, name_bytes: u64) -> u64 {
+    let two_sectors = (name_bytes / ONE_SECTOR_NAME_BYTES).min(commands);
+    (commands + two_sectors) * SECTOR_BYTES as u64
+}
+
 /// Encodes a frame into `out`. `payload` starts with [`LENGTH_BYTES`] that are filled in here.
 pub(crate) fn seal(out: &mut Vec<u8>, first: Place, frame: u64, payload: &mut [u8]) {
     let record_bytes = (payload.len() - LENGTH_BYTES) as u32;

@@ -10,7 +10,7 @@
 //! | `record` | one change: entry, vote, truncation, purge, committed |
 //! | `segment` | one file, zero-filled before its first use |
 //! | `entries` | locations of entries: recent ones in memory, older ones on disk |
-//! | `housekeeper` | creates the next segment ahead of time, deletes purged ones |
+//! | `housekeeper` | creates the next segment ahead of time, keeps spares for a full disk, deletes purged segments |
 //! | `writer` | appends frames at the end of the log |
 //! | `recover` | opening: tells complete, torn and damaged frames apart |
 //! | `shared` | the log as callers see it, and the queue to the writer |
@@ -55,12 +55,13 @@ pub use disk::{Faults, FaultyDisk};
 pub use error::LogError;
 pub(crate) use error::REPAIR;
 pub use housekeeper::Space;
+pub use shared::Room;
 pub(crate) use store::SpaceWatch;
 pub use store::{LogReader, LogStore};
 
 use housekeeper::Housekeeper;
 use recover::Recovered;
-use segment::{FIRST_SECTOR, Segment};
+use segment::{FIRST_SECTOR, Segment, Spare};
 use shared::{Shared, View};
 use writer::Writer;
 
@@ -178,7 +179,10 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
     let Some(segment) = segments.pop() else {
         return Err(LogError::Settings("a log has at least one segment"));
     };
-    let housekeeper = Arc::new(Housekeeper::new(Arc::clone(&disk), sectors, found.next, segment.number + 1));
+    let spares =
+        Spare::open_all(&*disk, sectors).map_err(|e| LogError::disk("read", &disk.folder(), "", e))?;
+    let housekeeper =
+        Arc::new(Housekeeper::new(Arc::clone(&disk), sectors, found.next, segment.number + 1, spares));
     let mut writer = Writer {
         disk,
         housekeeper: Arc::clone(&housekeeper),
@@ -200,7 +204,7 @@ pub fn open(disk: Arc<dyn Disk>, config: LogConfig) -> Result<(LogStore, OpenRep
     housekeeper.remove(freed);
     let frame_bytes_max = FRAME_BYTES_MAX.min(config.segment_bytes as usize / 2);
     let view = View::new(meta, entries, files);
-    let shared = Shared::new(view, writer, frame_bytes_max, config.sync);
+    let shared = Shared::new(view, writer, config.segment_bytes, frame_bytes_max, config.sync);
     Ok((LogStore::start(shared, config.prepare_ahead, sync_seconds)?, report))
 }
 

@@ -38,9 +38,58 @@ fn temporary_name(number: u64) -> String {
     format!("segment-{number:016}.new")
 }
 
-/// Reports whether a file is a segment whose creation was interrupted.
+/// Returns the file name of a spare.
+fn spare_name(number: u64) -> String {
+    format!("spare-{number:016}.log")
+}
+
+/// Reports whether a file is a segment or a spare whose creation was interrupted.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    name.starts_with("segment-") && name.ends_with(".new")
+    (name.starts_with("segment-") || name.starts_with("spare-")) && name.ends_with(".new")
+}
+
+/// A file that reserves the disk space of a segment: zero-filled and durable, without a number in the log. A segment is
+/// made of it without further space.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    /// Distinguishes the names of spares. It has no order and no meaning in the log.
+    pub(crate) number: u64,
+    file: Arc<dyn DiskFile>,
+}
+
+impl Spare {
+    /// Creates a spare. It has its final name only when it is complete.
+    pub(crate) fn create(disk: &dyn Disk, number: u64, sectors: u32) -> Result<Spare, LogError> {
+        let name = spare_name(number);
+        let temporary = format!("spare-{number:016}.new");
+        let create = || -> io::Result<Arc<dyn DiskFile>> {
+            if disk.list()?.contains(&temporary) {
+                disk.remove(&temporary)?;
+            }
+            let file = disk.create(&temporary, u64::from(sectors) * SECTOR_BYTES as u64)?;
+            file.sync()?;
+            disk.rename(&temporary, &name)?;
+            disk.sync_folder()?;
+            Ok(file)
+        };
+        let file = create().map_err(|e| LogError::disk("create", &disk.folder(), &name, e))?;
+        Ok(Spare { number, file })
+    }
+
+    /// Opens the spares that an earlier process has left. Those of another size are removed.
+    pub(crate) fn open_all(disk: &dyn Disk, sectors: u32) -> io::Result<Vec<Spare>> {
+        let mut spares = Vec::new();
+        for name in disk.list()? {
+            let number = name.strip_prefix("spare-").and_then(|name| name.strip_suffix(".log"));
+            let Some(number) = number.and_then(|number| number.parse().ok()) else { continue };
+            let file = disk.open(&name)?;
+            match file.size()? == u64::from(sectors) * SECTOR_BYTES as u64 {
+                true => spares.push(Spare { number, file }),
+                false => disk.remove(&name)?,
+            }
+        }
+        Ok(spares)
+    }
 }
 
 /// An open segment.
@@ -71,6 +120,24 @@ impl Segment {
         };
         let file = create().map_err(|e| LogError::disk("create", &disk.folder(), &name(number), e))?;
         Ok(Segment { number, sectors, file })
+    }
+
+    /// Makes a segment of a spare. A crash leaves the spare, at most with a header that the next attempt replaces, or the
+    /// segment.
+    pub(crate) fn from_spare(
+        disk: &dyn Disk,
+        number: u64,
+        sectors: u32,
+        spare: &Spare,
+    ) -> Result<Segment, LogError> {
+        let make = || -> io::Result<()> {
+            spare.file.write_at(&header(number, u64::from(sectors) * SECTOR_BYTES as u64), 0)?;
+            spare.file.sync()?;
+            disk.rename(&spare_name(spare.number), &name(number))?;
+            disk.sync_folder()
+        };
+        make().map_err(|e| LogError::disk("create", &disk.folder(), &name(number), e))?;
+        Ok(Segment { number, sectors, file: Arc::clone(&spare.file) })
     }
 
     /// Opens a segment and verifies its header and size.

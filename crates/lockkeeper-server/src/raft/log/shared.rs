@@ -17,7 +17,7 @@ use super::disk::{Disk, DiskFile, SECTOR_BYTES};
 use super::entries::Entries;
 use super::error::LogError;
 use super::frame;
-use super::housekeeper::{Housekeeper, Space};
+use super::housekeeper::{Housekeeper, Readiness, Space};
 use super::record::LogMeta;
 use super::writer::{Change, CommitError, Committed, Completion, Operation, Writer};
 use crate::raft::types::Vote;
@@ -30,6 +30,9 @@ const FAST_AGAIN: Duration = Duration::from_micros(500);
 const RESERVED_PART: u64 = 16;
 /// Minimum of that reserve. A vote takes a sector.
 const RESERVED_BYTES_MIN: u64 = 2 * SECTOR_BYTES as u64;
+/// Fraction of a segment that is kept in addition to what is asked for: what is asked for may grow while a segment is
+/// created.
+const HEADROOM_PART: u64 = 2;
 /// Retry interval of a log that is full.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -37,6 +40,17 @@ const RETRY: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MayWait {
     Yes,
+    No,
+}
+
+/// Whether there is space for further entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// There is.
+    Yes,
+    /// There will be when the next segment is created: see [`LogStore::segment_attempted`](super::LogStore).
+    Soon,
+    /// The next segment could not be created: most likely the disk is full.
     No,
 }
 
@@ -67,6 +81,9 @@ pub(crate) struct Shared {
     pub(crate) frame_bytes_max: usize,
     /// Reserved for votes and purges while there is no next segment.
     reserved_bytes: u64,
+    segment_bytes: u64,
+    /// As it was last passed to the housekeeper.
+    spares_wanted: AtomicU64,
     /// Whether the log has a thread that can write.
     pub(crate) threaded: bool,
     /// Whether the thread writes; otherwise the caller does.
@@ -165,8 +182,13 @@ impl View {
 }
 
 impl Shared {
-    pub(crate) fn new(view: View, writer: Writer, frame_bytes_max: usize, sync: SyncMode) -> Shared {
-        let segment_bytes = u64::from(writer.segment.sectors) * SECTOR_BYTES as u64;
+    pub(crate) fn new(
+        view: View,
+        writer: Writer,
+        segment_bytes: u64,
+        frame_bytes_max: usize,
+        sync: SyncMode,
+    ) -> Shared {
         let reserved_bytes = (segment_bytes / RESERVED_PART).max(RESERVED_BYTES_MIN);
         Shared {
             folder: writer.disk.folder(),
@@ -179,6 +201,8 @@ impl Shared {
             drained: Notify::new(),
             frame_bytes_max,
             reserved_bytes,
+            segment_bytes,
+            spares_wanted: AtomicU64::new(0),
             threaded: sync != SyncMode::Inline,
             by_thread: AtomicBool::new(sync == SyncMode::Thread),
             is_slow: AtomicBool::new(false),
@@ -198,7 +222,23 @@ impl Shared {
     }
 
     pub(crate) fn space(&self) -> Space {
-        self.housekeeper.space(self.current_bytes.load(Ordering::Relaxed))
+        self.housekeeper.space(self.current_bytes.load(Ordering::Relaxed), self.reserved_bytes)
+    }
+
+    /// Keeps space for this many bytes of entries even if the disk is full, as far as there is a thread that prepares it.
+    pub(crate) fn keep_for_entries(&self, bytes: u64) {
+        let segment_bytes = self.segment_bytes;
+        let wanted = (bytes + segment_bytes / HEADROOM_PART + self.reserved_bytes).div_ceil(segment_bytes);
+        // The next segment is not a spare.
+        let spares = wanted.saturating_sub(1);
+        if self.spares_wanted.swap(spares, Ordering::Relaxed) != spares {
+            self.housekeeper.keep_spares(spares as usize);
+        }
+        // Without a thread there is at least a next segment.
+        let is_low = self.current_bytes.load(Ordering::Relaxed) < bytes + self.reserved_bytes;
+        if is_low && !self.housekeeper.works_ahead() {
+            self.housekeeper.ensure_next();
+        }
     }
 
     /// Reports whether this many bytes of entries, and votes behind them, can be written without waiting for disk space.
@@ -206,14 +246,21 @@ impl Shared {
     ///
     /// The queue is written in order, because openraft takes a saved vote as proof that the entries before it are durable.
     /// So a vote behind entries that wait for space would wait too, and block elections for as long as the disk is full.
-    pub(crate) fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
+    pub(crate) fn room_for(&self, unqueued: usize, bytes: usize) -> Room {
         let (queued, operations) = {
             let view = self.view();
             (view.queued_bytes, view.queue.len())
         };
         let sectors = frame::sectors_for(unqueued.max(queued) + bytes) + operations as u64;
         let needed = sectors * SECTOR_BYTES as u64 + self.reserved_bytes;
-        needed <= self.current_bytes.load(Ordering::Relaxed) || self.housekeeper.ensure_next()
+        if needed <= self.current_bytes.load(Ordering::Relaxed) {
+            return Room::Yes;
+        }
+        match self.housekeeper.ensure_next() {
+            Readiness::Ready => Room::Yes,
+            Readiness::Pending => Room::Soon,
+            Readiness::Failed => Room::No,
+        }
     }
 
     /// Writes the queue, or has the thread write it. Operations that arrive during a sync are queued, and the next sync covers

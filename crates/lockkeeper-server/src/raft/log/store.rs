@@ -15,10 +15,11 @@ use tokio::sync::oneshot;
 
 use super::entries::EntrySource;
 use super::error::LogError;
+use super::frame;
 use super::housekeeper::Space;
 use super::record::{Record, decode_entry, encode_entry};
 use super::segment;
-use super::shared::Shared;
+use super::shared::{Room, Shared};
 use super::writer::{Change, Completion, Operation};
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
 
@@ -48,9 +49,9 @@ impl SpaceWatch {
         self.shared.upgrade().map(|shared| shared.space())
     }
 
-    /// See [`LogStore::has_room_for`].
-    pub(crate) fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
-        self.shared.upgrade().is_none_or(|shared| shared.has_room_for(unqueued, bytes))
+    /// See [`LogStore::room_for`].
+    pub(crate) fn room_for(&self, unqueued: usize, bytes: usize) -> Room {
+        self.shared.upgrade().map_or(Room::Yes, |shared| shared.room_for(unqueued, bytes))
     }
 }
 
@@ -125,8 +126,24 @@ impl LogStore {
 
     /// Reports whether this many bytes of entries can be written without waiting for disk space, behind `unqueued` bytes
     /// that were accepted before. An append without this check can block this node's votes behind entries that wait.
-    pub fn has_room_for(&self, unqueued: usize, bytes: usize) -> bool {
-        self.shared.has_room_for(unqueued, bytes)
+    pub fn room_for(&self, unqueued: usize, bytes: usize) -> Room {
+        self.shared.room_for(unqueued, bytes)
+    }
+
+    /// Waits until another attempt to create the next segment has ended. For one task only.
+    pub(crate) async fn segment_attempted(&self) {
+        self.shared.housekeeper.attempted.notified().await;
+    }
+
+    /// Keeps space for this many bytes of entries, so that they can be written although the disk is full. The space is
+    /// prepared in the background, if the log has a thread for that.
+    pub fn keep_for_entries(&self, bytes: u64) {
+        self.shared.keep_for_entries(bytes);
+    }
+
+    /// Returns the log bytes of so many entries with one releasing command each, whose names have `name_bytes` together.
+    pub(crate) fn bytes_for_lone_commands(commands: u64, name_bytes: u64) -> u64 {
+        frame::bytes_for_lone_commands(commands, name_bytes)
     }
 
     /// Returns a weak handle for tasks that may outlive the node.

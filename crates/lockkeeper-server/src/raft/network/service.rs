@@ -20,8 +20,9 @@ use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
 use crate::raft::election_trigger::ElectionTrigger;
+use crate::raft::eligibility::Eligibility;
 use crate::raft::leader_contact::LeaderContact;
-use crate::raft::log::SpaceWatch;
+use crate::raft::log::{Room, SpaceWatch};
 use crate::raft::snapshot::SnapshotStore;
 use crate::raft::snapshot::incoming::Incoming;
 use crate::raft::timing::Timing;
@@ -62,6 +63,7 @@ pub(super) struct Inner {
     incoming: tokio::sync::Mutex<Incoming>,
     pub(super) leader_contact: Arc<LeaderContact>,
     pub(super) election_trigger: Arc<ElectionTrigger>,
+    eligibility: Arc<Eligibility>,
     pub(super) counters: MemberCounters,
     timing: Timing,
     pub(super) versions: Versions,
@@ -81,6 +83,7 @@ pub(crate) struct PeerServiceParts<'a> {
     pub(crate) snapshots: &'a SnapshotStore,
     pub(crate) leader_contact: Arc<LeaderContact>,
     pub(crate) election_trigger: Arc<ElectionTrigger>,
+    pub(crate) eligibility: Arc<Eligibility>,
     pub(crate) counters: MemberCounters,
     pub(crate) timing: Timing,
     pub(crate) versions: Versions,
@@ -98,6 +101,7 @@ impl PeerService {
             snapshots,
             leader_contact,
             election_trigger,
+            eligibility,
             ..
         } = parts;
         let PeerServiceParts { counters, timing, versions, agreement, .. } = parts;
@@ -111,6 +115,7 @@ impl PeerService {
             incoming,
             leader_contact,
             election_trigger,
+            eligibility,
             counters,
             timing,
             versions,
@@ -298,17 +303,23 @@ impl Inner {
         Ok(request)
     }
 
-    /// Returns the refusal of this many bytes of entries, if there is no disk space for them. `unanswered` is the size of
+    /// Returns the refusal of this many bytes of entries, if there is no space for them in the log. `unanswered` is the size of
     /// accepted entries that are not acknowledged yet.
     pub(super) fn lacks_room(&self, unanswered: usize, bytes: usize) -> Option<Status> {
-        if self.log.has_room_for(unanswered, bytes) {
-            return None;
-        }
         const WHY: &str = "this node has no disk space for more entries";
-        if let Some(suppressed) = self.refused_entries.allow() {
-            tracing::error!(suppressed, "refused entries of the leader: {WHY}");
+        match self.log.room_for(unanswered, bytes) {
+            Room::Yes => None,
+            // The leader sends them again.
+            Room::Soon => {
+                Some(Status::resource_exhausted("this node is creating the next segment of its log"))
+            }
+            Room::No => {
+                if let Some(suppressed) = self.refused_entries.allow() {
+                    tracing::error!(suppressed, "refused entries of the leader: {WHY}");
+                }
+                Some(Status::resource_exhausted(WHY))
+            }
         }
-        Some(Status::resource_exhausted(WHY))
     }
 
     /// Returns the promise to the leader in each accepted message (`raft/promise.rs`), in milliseconds.
@@ -319,7 +330,7 @@ impl Inner {
     /// Refuses a vote while this node must not take part in an election.
     pub(super) fn check_may_vote(&self, request: &VoteRequest) -> Result<(), Status> {
         // The leader itself has requested this election.
-        if request.leadership_transfer || self.election_trigger.may_vote() {
+        if request.leadership_transfer || self.eligibility.may_vote() {
             return Ok(());
         }
         Err(Status::unavailable("this node has just started and does not vote yet"))

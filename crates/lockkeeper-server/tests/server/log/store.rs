@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::{Stream, StreamExt};
 use lockkeeper_core::mutation::{self, Mutation};
 use lockkeeper_server::raft::log::{
-    self, Disk, Faults, FaultyDisk, LogConfig, LogError, LogStore, MemoryDisk, RealDisk, SyncMode,
+    self, Disk, Faults, FaultyDisk, LogConfig, LogError, LogStore, MemoryDisk, RealDisk, Room, SECTOR_BYTES,
+    SyncMode,
 };
 use lockkeeper_server::raft::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig, Vote};
 use openraft::storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine};
@@ -36,7 +37,7 @@ async fn fill(store: &mut LogStore, disk: &FaultyDisk, checks_space: bool) {
     disk.set_faults(Faults { capacity_bytes: Some(0), ..Faults::default() });
     const BYTES: usize = 300;
     for index in 0..200 {
-        if checks_space && !store.has_room_for(0, 2 * BYTES) {
+        if checks_space && store.room_for(0, 2 * BYTES) != Room::Yes {
             return;
         }
         // Not awaited, like openraft does: entries that wait for space stay queued.
@@ -296,6 +297,43 @@ fn full_disk_is_reported_acknowledges_nothing_and_resumes_when_there_is_space() 
             });
         }
     }
+}
+
+/// The space that the node asked for can be used up on a full disk, by entries of one sector each.
+#[test]
+fn kept_space_is_left_on_a_full_disk() {
+    const KEPT_BYTES: u64 = 100 << 10;
+    const ENTRY_BYTES: usize = 300;
+    block_on(async {
+        let disk = FaultyDisk::new();
+        let (mut store, _) = open(&disk, threaded()).unwrap();
+        store.keep_for_entries(KEPT_BYTES);
+        eventually("spares", || store.space().entry_bytes() >= KEPT_BYTES);
+        disk.set_faults(Faults { capacity_bytes: Some(0), ..Faults::default() });
+        let left = store.space().entry_bytes();
+        let mut index = 0;
+        loop {
+            // A segment that is made of a spare is ready soon.
+            let room = loop {
+                match store.room_for(0, ENTRY_BYTES) {
+                    Room::Soon => tokio::task::yield_now().await,
+                    room => break room,
+                }
+            };
+            if room == Room::No {
+                break;
+            }
+            append(&mut store, vec![entry(1, index, ENTRY_BYTES)]).await.unwrap();
+            index += 1;
+        }
+        let written = index * SECTOR_BYTES as u64;
+        println!("{index} entries, {written} of {left} bytes");
+        assert!(written >= KEPT_BYTES, "{written} bytes");
+        assert!(store.space().entry_bytes() <= 4 * SECTOR_BYTES as u64, "{:?}", store.space());
+        drop(store);
+        let (_, report) = open(&disk.copy(), threaded()).unwrap();
+        assert_eq!(report.entries, index);
+    });
 }
 
 /// Appends to a disk that fills up, until an append waits for space. Returns the number of acknowledged entries, and the
