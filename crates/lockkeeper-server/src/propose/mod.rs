@@ -19,6 +19,7 @@ use lockkeeper_net::utc;
 
 use self::pace::Pace;
 pub use self::queue::CommandQueue;
+use self::queue::ENTRY_BYTES_MAX;
 use crate::effects::callers::Caller;
 use crate::failure::Failure;
 use crate::leader::term::Tenure;
@@ -32,6 +33,8 @@ use crate::trace;
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 /// A command of the node itself is proposed again after this time if its entry failed.
 const REPROPOSE_AFTER: Duration = Duration::from_millis(50);
+/// Size of an entry that fits into the last of the space.
+const SMALL_ENTRY_BYTES: usize = 4 << 10;
 /// While disks are full, how often their space is checked.
 const SPACE_CHECK: Duration = Duration::from_millis(200);
 
@@ -67,17 +70,12 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
                 break;
             }
             // A command that waits in this queue delays nothing else; an entry that waits in the log would block a vote.
-            room = log.room_for(0, shared.queue.next_entry_bytes());
+            let (fits, bytes_max) = room_for_next(&shared, &log);
+            room = fits;
             if room != Room::Yes {
                 break;
             }
-            let Some((mut commands, mut callers)) = shared.queue.take_admissible() else { break };
-            if is_tight {
-                (commands, callers) = space::keep_useful(&shared, &consensus, commands, callers);
-                if commands.is_empty() {
-                    continue;
-                }
-            }
+            let Some((mut commands, mut callers)) = shared.queue.take_admissible(bytes_max) else { break };
             let (now, tenure) = match stamp(&shared, &consensus) {
                 Ok(stamp) => stamp,
                 Err(failure) => {
@@ -87,6 +85,12 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
                     continue;
                 }
             };
+            if is_tight {
+                (commands, callers) = space::keep_useful(&shared, &consensus, commands, callers);
+                if commands.is_empty() {
+                    continue;
+                }
+            }
             sequence += 1;
             shared.metrics.batch_commands.observe(commands.len() as f64);
             let batch = Arc::new(EncodedBatch::new(Batch { now, utc_ms: utc::now_ms(), commands }));
@@ -105,6 +109,19 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
                 Err(failure) => entry.fail(&shared, &failure),
             }
         }
+    }
+}
+
+/// Returns whether there is room for the next entry, and its maximum size. On a full disk it may have to be small: many useless
+/// commands in the queue must not keep a release behind them from the log.
+fn room_for_next(shared: &Shared, log: &LogStore) -> (Room, usize) {
+    let queued = shared.queue.next_entry_bytes();
+    match log.room_for(0, queued) {
+        Room::No if queued > SMALL_ENTRY_BYTES => {
+            // An entry is closed by the command that reaches the maximum.
+            (log.room_for(0, 2 * SMALL_ENTRY_BYTES), SMALL_ENTRY_BYTES)
+        }
+        room => (room, ENTRY_BYTES_MAX),
     }
 }
 

@@ -23,7 +23,7 @@ const QUEUED_NEW_AGE_MAX: Duration = Duration::from_secs(2);
 /// Bounds of the retry time that a refused caller is told.
 const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 /// Approximate size at which an entry is closed.
-const ENTRY_BYTES_MAX: usize = 1 << 20;
+pub(super) const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// Above this many queued bytes only releasing commands are accepted.
 const QUEUED_NEW_BYTES_MAX: usize = 128 << 20;
 /// Longest time an entry gathers commands, while every turn of the runtime adds some.
@@ -194,11 +194,12 @@ impl CommandQueue {
         self.queue().retry_after_ms()
     }
 
-    fn take(&self) -> (Vec<Command>, Vec<Caller>) {
+    /// Takes the commands of an entry of about this size.
+    fn take(&self, bytes_max: usize) -> (Vec<Command>, Vec<Caller>) {
         let mut queue = self.queue();
         let (mut count, mut bytes, mut cost) = (0, 0, 0);
         for Queued { command, .. } in queue.commands.iter().take(COMMANDS_PER_ENTRY_MAX) {
-            if count > 0 && (bytes >= ENTRY_BYTES_MAX || cost >= ENTRY_COST_MAX) {
+            if count > 0 && (bytes >= bytes_max || cost >= ENTRY_COST_MAX) {
                 break;
             }
             bytes += command.size();
@@ -222,11 +223,11 @@ impl CommandQueue {
         (queue.bytes.min(ENTRY_BYTES_MAX), endings)
     }
 
-    /// Takes the commands of the next entry. While the disk is full, commands that are not releasing are refused, including
-    /// those that were queued before.
-    pub(super) fn take_admissible(&self) -> Option<(Vec<Command>, Vec<Caller>)> {
+    /// Takes the commands of the next entry, of about this size at most. While the disk is full, commands that are not
+    /// releasing are refused, including those that were queued before.
+    pub(super) fn take_admissible(&self, bytes_max: usize) -> Option<(Vec<Command>, Vec<Caller>)> {
         loop {
-            let (commands, callers) = self.take();
+            let (commands, callers) = self.take(bytes_max);
             if commands.is_empty() {
                 return None;
             }
@@ -364,12 +365,13 @@ mod tests {
         for _ in 0..100 {
             drop(enqueue(&queue, put(64 * 1024)));
         }
-        let (commands, _) = queue.take();
+        let (commands, _) = queue.take(ENTRY_BYTES_MAX);
         assert!(commands.len() < 20, "{} values of 64 KiB in one entry", commands.len());
+        assert_eq!(queue.take(1).0.len(), 1, "an entry has at least one command");
         while enqueue(&queue, put(64 * 1024)).try_recv().is_err() {
             assert!(queue.queue().bytes <= QUEUED_NEW_BYTES_MAX + (1 << 17));
         }
-        while !queue.take().0.is_empty() {}
+        while !queue.take(ENTRY_BYTES_MAX).0.is_empty() {}
         assert_eq!(queue.queue().bytes, 0);
     }
 
@@ -381,14 +383,18 @@ mod tests {
         for _ in 0..COMMANDS_PER_ENTRY_MAX {
             queue.push(expensive.clone(), Caller::Nobody);
         }
-        let (commands, _) = queue.take();
+        let (commands, _) = queue.take(ENTRY_BYTES_MAX);
         let cost: u64 = commands.iter().map(Command::cost).sum();
         assert!(commands.len() > 1 && cost <= ENTRY_COST_MAX + expensive.cost(), "{cost} in one entry");
         let queue = CommandQueue::default();
         for _ in 0..COMMANDS_PER_ENTRY_MAX {
             queue.push(Command::Tick, Caller::Nobody);
         }
-        assert_eq!(queue.take().0.len(), COMMANDS_PER_ENTRY_MAX, "cheap commands are bounded by number");
+        assert_eq!(
+            queue.take(ENTRY_BYTES_MAX).0.len(),
+            COMMANDS_PER_ENTRY_MAX,
+            "ordinary commands are bounded by number"
+        );
     }
 
     #[test]
@@ -405,11 +411,11 @@ mod tests {
         let mut new = enqueue(&queue, put(1));
         let _frees = enqueue(&queue, close());
         queue.refuse_new(Some(Shortage { why: "no space left".to_owned(), only_endings: false }));
-        let (commands, _) = queue.take_admissible().expect("a releasing command");
+        let (commands, _) = queue.take_admissible(ENTRY_BYTES_MAX).expect("a releasing command");
         assert_eq!(commands, [close()]);
         assert!(matches!(new.try_recv(), Ok(Err(Failure::Unavailable(_)))));
         let mut late = enqueue(&queue, put(1));
         assert!(matches!(late.try_recv(), Ok(Err(Failure::Unavailable(_)))));
-        assert!(queue.take_admissible().is_none());
+        assert!(queue.take_admissible(ENTRY_BYTES_MAX).is_none());
     }
 }

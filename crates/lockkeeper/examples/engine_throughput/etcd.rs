@@ -10,12 +10,10 @@ use tonic_prost::ProstCodec;
 
 use crate::{Recipe, random_hex};
 
-/// The message types of the engine; the rest of this recipe is independent of it.
-#[path = "../../src/engines/etcd/wire.rs"]
-#[allow(dead_code, reason = "the engine uses more messages")]
-mod wire;
-
-use wire::{Compare, PutRequest, RangeRequest, RequestOp, SortOrder, SortTarget};
+// The message types of the engine; the rest of this recipe is independent of it.
+use lockkeeper::protocols::etcd::{
+    self as wire, Compare, PutRequest, RangeRequest, RequestOp, SortOrder, SortTarget,
+};
 
 const SESSION: &[u8] = b"direct/session";
 
