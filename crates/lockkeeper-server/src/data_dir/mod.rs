@@ -20,7 +20,7 @@ use std::time::Duration;
 use lockkeeper_core::CellVersion;
 use serde::{Deserialize, Serialize};
 
-use self::private_files::Insecure;
+use self::private_files::{Insecure, Inventory};
 use crate::formation::cell_secret::{CellSecret, Parties};
 use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
@@ -198,7 +198,9 @@ impl DataDir {
         let io_error = |error| DataDirError::Io { path: path.to_owned(), error };
         private_files::create_folder(path).map_err(io_error)?;
         // Before anything in it is trusted. The folder may have been created by something else, or by an older version.
-        insecure_files.check(make_private(path).map_err(io_error)?)?;
+        let mut inventory = take_inventory(path).map_err(io_error)?;
+        insecure_files.check(inventory.take_foreign())?;
+        insecure_files.check(inventory.restrict().map_err(io_error)?)?;
         let lock = lock(path)?;
         let identity = match private_files::read(&path.join(IDENTITY)) {
             Ok(bytes) => read_identity(path, &bytes)?,
@@ -316,17 +318,18 @@ impl DataDir {
     }
 }
 
-/// Makes everything in the folder that belongs to a node private. Returns what is not.
-fn make_private(folder: &Path) -> io::Result<Vec<Insecure>> {
-    let mut insecure = Vec::new();
-    private_files::make_folder_private(folder, &mut insecure)?;
-    for file in [IDENTITY, NEW_IDENTITY, LOCK] {
-        private_files::make_file_private(&folder.join(file), &mut insecure)?;
+/// Finds everything in the folder that belongs to a node.
+fn take_inventory(folder: &Path) -> io::Result<Inventory> {
+    let mut inventory = Inventory::default();
+    inventory.add_data_folder(folder)?;
+    inventory.add_file(&folder.join(IDENTITY))?;
+    for file in [NEW_IDENTITY, LOCK] {
+        inventory.add_overwritten_file(&folder.join(file))?;
     }
     for sub_folder in [LOG, SNAPSHOT] {
-        private_files::make_all_private(&folder.join(sub_folder), &mut insecure)?;
+        inventory.add_folder(&folder.join(sub_folder))?;
     }
-    Ok(insecure)
+    Ok(inventory)
 }
 
 fn lock(folder: &Path) -> Result<File, DataDirError> {
@@ -349,7 +352,9 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
         Err(TryLockError::Error(error)) => return Err(io_error(error)),
     }
     // The process ID is only informational: the lock itself decides.
-    file.set_len(0)
+    file.metadata()
+        .and_then(|metadata| private_files::check_only_name(&metadata, &path))
+        .and_then(|()| file.set_len(0))
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(io_error)?;
