@@ -9,7 +9,7 @@
 
 pub(crate) mod private_files;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -61,6 +61,9 @@ pub struct Identity {
     /// Longest promise to a leader that may still hold (`raft/promise.rs`).
     #[serde(default)]
     pub promise_ms: u64,
+    /// Nodes that this node has seen leave the cell (`raft/departed.rs`).
+    #[serde(default)]
+    pub departed: BTreeSet<u64>,
 }
 
 impl Identity {
@@ -296,6 +299,11 @@ impl DataDir {
         self.change(|identity| identity.promise_ms = promise_ms)
     }
 
+    /// Records the nodes that have left the cell. Durable on return.
+    pub(crate) fn remember_departed(&self, departed: BTreeSet<u64>) -> io::Result<()> {
+        self.change(|identity| identity.departed = departed)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
         let mut current = self.lock_identity();
         let mut identity = current.clone();
@@ -406,13 +414,14 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
         founding: BTreeMap::new(),
         configured: BTreeMap::new(),
         promise_ms: 0,
+        departed: BTreeSet::new(),
     })
 }
 
 fn write_identity(folder: &Path, identity: &Identity) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(identity).map_err(io::Error::other)?;
     let new = folder.join(NEW_IDENTITY);
-    let mut file = private_files::options().write(true).create(true).truncate(true).open(&new)?;
+    let mut file = private_files::create_empty(&new)?;
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&new, folder.join(IDENTITY))?;
