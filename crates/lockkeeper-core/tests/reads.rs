@@ -1,4 +1,6 @@
-//! A read visits a bounded number of records, whatever the table holds (S11), because it runs on the serving thread.
+//! A read visits a bounded number of records, whatever the table holds (S11), because it runs on the serving thread. These
+//! are the reads of the table, on the tables on which they would be most expensive. `lockkeeper-server/src/observe/tests.rs`
+//! names every read of the contract, and does not compile while one is missing.
 
 #![cfg(feature = "mutations")]
 #![allow(clippy::unwrap_used, reason = "a test fails with a panic")]

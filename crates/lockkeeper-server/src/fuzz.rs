@@ -2,6 +2,9 @@
 //! it decodes survives an encoding and decoding round trip. The test `fuzz` runs them on mutations of a corpus on stable
 //! Rust; `fuzz/` has the same functions for cargo-fuzz.
 
+mod origin;
+pub(crate) mod texts;
+
 use bytes::BytesMut;
 use lockkeeper_api::peer::peer_request::Kind;
 use lockkeeper_api::{peer, v1};
@@ -130,6 +133,7 @@ pub fn sequencer(data: &[u8]) {
 /// Heads of requests for the request filter: a line with the method and the target, then one for each header.
 pub fn request_filter(data: &[u8]) {
     crate::listen::fuzz_request_filter(data);
+    origin::check(data);
 }
 
 /// Bodies, queries and headers of the HTTP API.
@@ -324,7 +328,7 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
         "answer",
         peer::PeerAnswer { id: 1, kind: Some(body), ..Default::default() }.encode_to_vec(),
     );
-    for (number, head) in HEADS.iter().enumerate() {
+    for (number, head) in texts::HEADS.iter().enumerate() {
         add("request_filter", &format!("head-{number}"), head.as_bytes().to_vec());
     }
     access_examples().into_iter().for_each(|(name, bytes)| add("access", name, bytes));
@@ -341,7 +345,7 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     for (number, text) in texts.iter().enumerate() {
         add("sequencer", &format!("text-{number}"), text.as_bytes().to_vec());
     }
-    for (number, text) in HTTP.iter().enumerate() {
+    for (number, text) in texts::HTTP.iter().enumerate() {
         add("http", &format!("text-{number}"), text.as_bytes().to_vec());
     }
     all
@@ -369,31 +373,6 @@ fn access_examples() -> Vec<(&'static str, Vec<u8>)> {
         ("state-bytes", quota(v1::Quota { state_bytes: Some(1 << 30), ..Default::default() })),
     ]
 }
-
-const HEADS: [&str; 5] = [
-    "GET /v1/locks\nhost:localhost:7420",
-    "POST /lockkeeper.v1.Lockkeeper/ForceRelease\nhost:127.0.0.1:7420\ncontent-type:application/grpc\norigin:http://evil.example",
-    "GET http://[::1]:7420/\nhost:[::1]:7420\nsec-fetch-site:cross-site\nsec-fetch-mode:navigate\nsec-fetch-dest:document",
-    "GET /\nhost:EVIL.example.\nhost:evil.example",
-    "POST /v1/lock/acquire\nhost:user@node1:7420\nsec-fetch-site:same-origin",
-];
-
-const HTTP: [&str; 14] = [
-    r#"{"session": "000102030405060708090a0b0c0d0e0f", "lock": "a", "mode": "shared", "permits": 2, "capacity": 3, "wait_ms": 10, "wait_forever": false, "request": 7, "lock_delay_ms": 5, "scope": "s", "policy": "wound_wait"}"#,
-    r#"{"session": "s", "locks": ["a", "b"], "request": "r"}"#,
-    r#"{"session": "s", "lock": "a", "token": 9007199254740991}"#,
-    r#"{"ttl_ms": 10000, "owner": "caf\u00e9"}"#,
-    r#"{"key": "k", "value": "v", "fence": {"lock": "a", "token": 1}, "if_version": 0}"#,
-    r#"{"key": "k", "value_base64": "AAEC/w=="}"#,
-    r#"{"session": "s", "election": "e", "value": "v", "epoch": 1, "to": "w"}"#,
-    r#"{"limiter": "l", "permits": 1, "rate_per_s": 0.5, "burst": 10}"#,
-    r#"{"sequencer": "lk1:42:x:orders/4472"}"#,
-    r#"{"identity": "ci", "prefix": "builds/", "rights": ["acquire", "admin"]}"#,
-    r#"{"namespace": "builds", "locks": 1, "requests_per_s": 2}"#,
-    "prefix=a%2Fb&limit=10&after=%C3%A9",
-    "Bearer lk_0123456789ab_00",
-    "AAEC/w==",
-];
 
 fn operations() -> Vec<v1::operation::Kind> {
     use v1::operation::Kind;

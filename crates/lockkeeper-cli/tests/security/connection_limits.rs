@@ -15,6 +15,13 @@ use crate::harness::{LONG, attempts, http, until};
 use crate::http2;
 
 const CONNECTIONS: usize = 60;
+/// More HTTP connections than a full node serves beside its clients.
+const IDLE_HTTP: usize = 360;
+/// Requests while these connections are renewed: for longer than the lifetime of each.
+const ATTEMPTS: u32 = 14;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
+/// How long an idle HTTP connection waits before it is opened again, if it was refused.
+const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
 /// Opens idle clients, which send one frame, until no connection is free.
 async fn idle_clients(address: &str) -> Vec<TcpStream> {
@@ -29,6 +36,38 @@ async fn idle_clients(address: &str) -> Vec<TcpStream> {
         idle.push(stream);
         assert!(idle.len() <= CONNECTIONS, "the number of connections is not bounded");
     }
+}
+
+/// Keeps an HTTP connection open: idle after an answer, in the middle of a head, or idle with HTTP/2. Opens it again when it
+/// is closed.
+async fn keep_idle_http(caller: Caller, number: usize, opened: Arc<AtomicUsize>) {
+    const WHOLE: &[u8] = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    const STALLED: &[u8] = b"GET /livez HTTP/1.1\r\nhost: ";
+    let bytes = [WHOLE, STALLED, PREFACE][number % 3];
+    loop {
+        let began = Instant::now();
+        if let Ok(mut stream) = caller.credentials().connect(&caller.address, None, |_| Ok(())).await {
+            drop(stream.write_all(bytes).await);
+            drop(stream.flush().await);
+            opened.fetch_add(1, Ordering::Relaxed);
+            drop(stream.read_to_end(&mut Vec::new()).await);
+        }
+        if began.elapsed() < REFUSED_PAUSE {
+            tokio::time::sleep(REFUSED_PAUSE).await;
+        }
+    }
+}
+
+/// Opens idle HTTP connections, which are renewed until the set is dropped.
+async fn idle_http(caller: &Caller) -> tokio::task::JoinSet<()> {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let mut idle = tokio::task::JoinSet::new();
+    for number in 0..IDLE_HTTP {
+        idle.spawn(keep_idle_http(caller.clone(), number, opened.clone()));
+    }
+    until("all idle HTTP connections", async || (opened.load(Ordering::Relaxed) >= IDLE_HTTP).then_some(()))
+        .await;
+    idle
 }
 
 #[tokio::test]
@@ -61,7 +100,16 @@ async fn full_node_answers_health_checks_and_explains_refusals() {
     let refused = http::get(address, "/v1/locks").await.unwrap();
     assert_eq!((refused.status, refused.code()), (429, "limit"));
     assert!(refused.body["error"]["message"].as_str().unwrap().contains("--connections-max"), "{refused:?}");
-    drop(idle);
+    let caller = Caller { address: address.clone(), ca: None, own: None, token: None };
+    let idle_http = idle_http(&caller).await;
+    for attempt in 0..ATTEMPTS {
+        for path in ["/livez", "/readyz"] {
+            let answer = http::get(address, path).await;
+            assert_eq!(answer.map(|answer| answer.status).ok(), Some(200), "{path}, attempt {attempt}");
+        }
+        tokio::time::sleep(ATTEMPT_PAUSE).await;
+    }
+    drop((idle, idle_http));
     until("a free connection", async || {
         http::get(address, "/v1/locks").await.ok().filter(|answer| answer.status == 200)
     })
@@ -90,6 +138,13 @@ async fn full_node_serves_its_administrator() {
     }
     ci.read("/v1/locks").await.assert_refused(429, "limit");
     secure.root().read("/v1/locks").await.ok();
+    let _idle_http = idle_http(&secure.anonymous()).await;
+    for _ in 0..ATTEMPTS {
+        secure.root().read("/livez").await.ok();
+        secure.root().read("/v1/locks").await.ok();
+        tokio::time::sleep(ATTEMPT_PAUSE).await;
+    }
+    ci.read("/v1/locks").await.assert_refused(429, "limit");
 }
 
 /// Both followers are full: their leader still reaches them and keeps its leadership.

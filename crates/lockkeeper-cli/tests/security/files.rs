@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use crate::connections::TestNode;
@@ -68,33 +68,73 @@ async fn existing_folder_becomes_private() {
     check_modes(&data);
 }
 
-/// A planted symbolic link must not make the node overwrite another file of its user.
+/// A folder in which a node has run.
+async fn used_folder(folder: &Path) -> PathBuf {
+    let mut node = crate::harness::node::Node::new(1, free_address(7420), String::new(), folder);
+    node.data = folder.join("data");
+    node.spawn(&["--snapshot-every", "10"]);
+    until("the node to serve", async || node.leading_term().await).await;
+    node.kill();
+    folder.join("data")
+}
+
+/// A planted link must not make the node overwrite another file of its user.
 #[tokio::test]
-async fn symbolic_links_are_not_followed() {
+async fn symbolic_links_and_hard_links_are_not_followed() {
+    type Plant = fn(&Path, &Path) -> std::io::Result<()>;
+    let (symbolic, hard): (Plant, Plant) =
+        (|victim, link| symlink(victim, link), |victim, link| fs::hard_link(victim, link));
+    let cases = [
+        ("lock", symbolic, "symbolic link"),
+        ("identity.json.new", symbolic, "symbolic link"),
+        ("log/lock", symbolic, "symbolic link"),
+        ("lock", hard, "hard link"),
+        ("identity.json.new", hard, "hard link"),
+    ];
     let folder = tempfile::tempdir().unwrap();
     let victim = folder.path().join("victim");
-    for link in ["lock", "identity.json.new", "log/lock"] {
+    for (link, plant, expected) in cases {
         let data = folder.path().join("data");
-        fs::create_dir_all(data.join("log")).unwrap();
         if link == "log/lock" {
             // A log without an identity would be refused for that.
-            fs::remove_dir(data.join("log")).unwrap();
-            let mut node =
-                crate::harness::node::Node::new(1, free_address(7420), String::new(), folder.path());
-            node.data = data.clone();
-            node.spawn(&[]);
-            until("the node to serve", async || node.leading_term().await).await;
-            node.kill();
+            used_folder(folder.path()).await;
             fs::remove_file(data.join(link)).unwrap();
         } else {
-            fs::remove_dir(data.join("log")).unwrap();
+            fs::create_dir_all(&data).unwrap();
         }
         fs::write(&victim, "precious").unwrap();
-        symlink(&victim, data.join(link)).unwrap();
-        let said = assert_refused(&["--data-dir", data.to_str().unwrap()]).await;
-        assert!(said.contains("symbolic link"), "{link}: {said}");
-        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{link}");
+        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
+        plant(&victim, &data.join(link)).unwrap();
+        for flags in [&[][..], &["--allow-insecure-files"]] {
+            let said = assert_refused(&[&["--data-dir", data.to_str().unwrap()], flags].concat()).await;
+            assert!(said.contains(expected), "{link}: {said}");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{link}");
+            assert_eq!(mode(&victim), 0o644, "{link}");
+        }
         fs::remove_dir_all(&data).unwrap();
+    }
+}
+
+/// A planted link to a folder must not make the node change the modes of another folder of its user.
+#[tokio::test]
+async fn linked_folders_are_not_changed() {
+    for link in ["log", "snapshot"] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = used_folder(folder.path()).await;
+        let victim = folder.path().join("victim");
+        fs::create_dir(&victim).unwrap();
+        fs::write(victim.join("page"), "public").unwrap();
+        let set_mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        set_mode(&victim, 0o755);
+        set_mode(&victim.join("page"), 0o644);
+        fs::remove_dir_all(data.join(link)).unwrap();
+        symlink(&victim, data.join(link)).unwrap();
+        for flags in [&[][..], &["--allow-insecure-files"]] {
+            let said = assert_refused(&[&["--data-dir", data.to_str().unwrap()], flags].concat()).await;
+            assert!(said.contains("symbolic link"), "{link}: {said}");
+            assert_eq!((mode(&victim), mode(&victim.join("page"))), (0o755, 0o644), "{link}");
+            assert_eq!(fs::read_dir(&victim).unwrap().count(), 1, "{link}");
+        }
     }
 }
 
@@ -116,6 +156,10 @@ async fn world_readable_root_token_is_refused() {
     start(&["--root-token-readable"]).await;
     fs::set_permissions(&token, Permissions::from_mode(0o440)).unwrap();
     start(&[]).await;
+    // Every user could replace it, even if they cannot read it.
+    fs::set_permissions(&token, Permissions::from_mode(0o602)).unwrap();
+    let said = assert_refused(&words).await;
+    assert!(said.contains("another user of this machine can change the root token"), "{said}");
 }
 
 /// Open files accept writes after deletion, but nothing of them would survive the process.

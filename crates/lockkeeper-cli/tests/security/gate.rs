@@ -14,19 +14,33 @@ use tower_service::Service;
 
 use crate::certificates::Authority;
 use crate::connections::TestNode;
-use crate::fixture::{CallResult, Caller, SecureNode};
+use crate::fixture::{CallResult, Caller, SecureNode, SecureNodeOptions};
 use crate::harness::node::{Node, free_address};
 use crate::harness::{LONG, http, until};
+use crate::http2;
 
 /// Sends a raw head and body.
 async fn send(address: &str, head: &str, body: &[u8]) -> io::Result<CallResult> {
-    let mut stream = TcpStream::connect(address).await?;
+    send_over(TcpStream::connect(address).await?, head, body).await
+}
+
+/// Sends a raw head and body over an open connection.
+async fn send_over(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    head: &str,
+    body: &[u8],
+) -> io::Result<CallResult> {
     stream
         .write_all(format!("{head}connection: close\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes())
         .await?;
     stream.write_all(body).await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
-    tokio::time::timeout(LONG, stream.read_to_end(&mut answer)).await??;
+    match tokio::time::timeout(LONG, stream.read_to_end(&mut answer)).await? {
+        // A connection closed without TLS close_notify is fine if there is an answer.
+        Err(error) if answer.is_empty() => return Err(error),
+        _ => {}
+    }
     let text = String::from_utf8_lossy(&answer).into_owned();
     let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -360,4 +374,72 @@ async fn host_check_cannot_be_bypassed() {
     let path = "/lockkeeper.v1.Lockkeeper/ListLocks";
     let (status, code) = call(&mut channel, path, &headers, &message(b"")).await;
     assert!(status == 400 || code.is_some_and(|code| code != "0"), "{status}");
+}
+
+/// A browser presents root's certificate by itself, for a page of any site.
+#[tokio::test]
+async fn web_page_cannot_use_the_certificate_of_root() {
+    let words = ["--root-name".to_owned(), "boss".to_owned()];
+    let options = SecureNodeOptions { client_ca: true, root_token: true, words: words.to_vec() };
+    let secure = SecureNode::with(options).await;
+    let boss = secure.certified("boss");
+    let rule = json!({"identity": "eve", "prefix": "", "rights": ["admin"]}).to_string();
+    let grant = async |more: &str| {
+        let stream = boss.credentials().connect(&boss.address, None, |_| Ok(())).await.unwrap();
+        let head = format!(
+            "POST /v1/access/grant HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{more}",
+            boss.address
+        );
+        send_over(stream, &head, rule.as_bytes()).await.unwrap()
+    };
+    // GrantAccessRequest { identity: "eve", rights: ["admin"] }
+    let message = message(b"\x0a\x03eve\x1a\x05admin");
+    let path = "/lockkeeper.v1.Lockkeeper/GrantAccess";
+    let mut channel = boss.channel().await.unwrap();
+    let grpc = ("content-type", "application/grpc");
+    for (name, value) in
+        [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")]
+    {
+        grant(&format!("{name}: {value}\r\n")).await.assert_refused(403, "forbidden");
+        let (_, code) = call(&mut channel, path, &[grpc, (name, value)], &message).await;
+        assert_eq!(code.as_deref(), Some("7"), "{name}: {value}: permission denied");
+    }
+    let access = boss.read("/v1/access").await.ok().to_string();
+    assert!(!access.contains("eve"), "a page has made a rule: {access}");
+    // The same requests without a page.
+    let (_, code) = call(&mut channel, path, &[grpc], &message).await;
+    assert_eq!(code, None, "the status is in the trailers: the call succeeded");
+    grant("").await.ok();
+}
+
+/// Sends a GET over HTTP/2 with these pseudo-headers and headers. Returns the first byte of the answer's headers, which is the
+/// index of its status in the static table of HPACK.
+async fn http2_status(address: &str, headers: &[(&str, &str)]) -> u8 {
+    const END: u8 = 0x5;
+    let block: Vec<u8> = headers.iter().flat_map(|(name, value)| http2::header(name, value)).collect();
+    let mut stream = http2::connect(address, 1 << 16).await;
+    stream.write_all(&http2::frame(http2::HEADERS, END, 1, &block)).await.unwrap();
+    loop {
+        let mut head = [0; 9];
+        tokio::time::timeout(LONG, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[3] == http2::HEADERS {
+            return payload[0];
+        }
+    }
+}
+
+/// Without a name the host check would have nothing to check.
+#[tokio::test]
+async fn http2_request_without_an_authority_is_refused() {
+    const OK: u8 = 0x88;
+    const BAD_REQUEST: u8 = 0x8c;
+    let plain = TestNode::start(&[]).await;
+    let address = &plain.node.address;
+    let head = [(":method", "GET"), (":scheme", "http"), (":path", "/v1/locks")];
+    let with = |more: &[(&'static str, &'static str)]| [&head[..], more].concat();
+    assert_eq!(http2_status(address, &with(&[])).await, BAD_REQUEST);
+    assert_eq!(http2_status(address, &with(&[(":authority", "localhost")])).await, OK);
+    assert_eq!(http2_status(address, &with(&[("host", "localhost")])).await, OK);
 }

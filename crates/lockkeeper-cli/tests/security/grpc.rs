@@ -17,8 +17,8 @@ use crate::fixture::{Caller, ROOT_TOKEN, SecureNode};
 use crate::harness::LONG;
 
 /// A caller's gRPC client.
-struct Grpc {
-    client: LockkeeperClient<Channel>,
+pub struct Grpc {
+    pub client: LockkeeperClient<Channel>,
     token: Option<String>,
 }
 
@@ -30,12 +30,12 @@ macro_rules! each {
 }
 
 impl Grpc {
-    async fn of(caller: &Caller) -> Grpc {
+    pub async fn of(caller: &Caller) -> Grpc {
         let channel = caller.channel().await.unwrap();
         Grpc { client: LockkeeperClient::new(channel), token: caller.token.clone() }
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
@@ -107,7 +107,7 @@ impl Grpc {
 }
 
 /// The same over frames, after authentication.
-async fn frames(caller: &Caller, kinds: Vec<Kind>) -> io::Result<Vec<answer::Kind>> {
+pub async fn frames(caller: &Caller, kinds: Vec<Kind>) -> io::Result<Vec<answer::Kind>> {
     let mut stream = caller.credentials().connect(&caller.address, None, |_| Ok(())).await?;
     let mut bytes = BytesMut::from(&GREETING[..]);
     let token = caller.token.clone().map(|token| Kind::Authenticate(v1::AuthenticateRequest { token }));
@@ -137,7 +137,7 @@ async fn frames(caller: &Caller, kinds: Vec<Kind>) -> io::Result<Vec<answer::Kin
     Ok(answers)
 }
 
-fn frame_of(kinds: Vec<Kind>) -> v1::ClientFrame {
+pub fn frame_of(kinds: Vec<Kind>) -> v1::ClientFrame {
     let numbered = kinds.into_iter().enumerate();
     let operations = numbered.map(|(at, kind)| v1::Operation { id: at as u64 + 1, kind: Some(kind) });
     v1::ClientFrame { operations: operations.collect() }

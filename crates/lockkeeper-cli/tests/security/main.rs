@@ -9,6 +9,7 @@ mod certificates;
 mod connection_limits;
 mod connections;
 mod disclosure;
+mod disclosure_streams;
 mod enable;
 mod files;
 mod fixture;

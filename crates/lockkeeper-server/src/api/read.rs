@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 
+use lockkeeper_api::access::AccessState;
 use lockkeeper_api::election::{Election, Leader};
 use lockkeeper_api::lock::{LockPage, LockState};
 use lockkeeper_api::session::KeptAlive;
@@ -15,6 +16,8 @@ use lockkeeper_core::{CellTime, LockName, LockTable, Refusal};
 use super::Api;
 use super::page_room::{PageRoom, page};
 use crate::failure::Failure;
+use crate::leader::expiry::Expiry;
+use crate::metrics::hourly_stats::HourlyStats;
 
 /// Locks in a page if the request has no limit.
 const PAGE_DEFAULT: usize = 100;
@@ -46,30 +49,8 @@ impl Api {
             Request::Value(key) => return Ok(Answer::Value(self.stored_value(key)?)),
             _ => {}
         }
-        let view = self.view()?;
-        Ok(match request {
-            Request::Lock(name) => Answer::Lock(view.lock(&name)),
-            Request::Locks { prefix, after, limit } => Answer::Locks(view.locks(&prefix, &after, limit)),
-            Request::Token { lock, token } => Answer::Token(TokenCheck {
-                valid: view.table.holds(&lock, token),
-                last_token: view.table.last_token_of(&lock).0,
-            }),
-            Request::Election(lock) => Answer::Election(view.election(&lock)),
-            Request::History { lock, limit } => Answer::History(view.history(&lock, limit)),
-            Request::Audit { limit } => Answer::Audit(view.audit(limit)),
-            Request::Top { limit } => Answer::Top(view.top(&self.shared().hourly_stats, limit)),
-            Request::Graph(lock) => Answer::Graph(view.graph(lock.as_ref())),
-            Request::Sessions(filter) => Answer::Sessions(view.sessions(&self.shared().expiry, &filter)),
-            Request::Access => {
-                let (bytes, bytes_max) = (view.table.state_bytes(), view.table.state_bytes_max());
-                let access = view.table.access();
-                let strict = self.authenticator().has_root();
-                Answer::Access(lockkeeper_api::access::AccessState::new(
-                    access, view.now, bytes, bytes_max, strict,
-                ))
-            }
-            other => return Err(Failure::Unsupported(format!("{other:?} is not answered from the table"))),
-        })
+        let shared = self.shared();
+        self.view()?.read(request, &shared.expiry, &shared.hourly_stats, self.authenticator().has_root())
     }
 
     /// Returns the table if it is current for the whole cell, which only the leader can know.
@@ -114,6 +95,36 @@ impl Api {
 }
 
 impl View<'_> {
+    /// Answers a read from the table. `has_root` reports whether access control is on in any case.
+    pub(crate) fn read(
+        &self,
+        request: Request,
+        expiry: &Expiry,
+        hourly_stats: &HourlyStats,
+        has_root: bool,
+    ) -> Result<Answer, Failure> {
+        Ok(match request {
+            Request::Lock(name) => Answer::Lock(self.lock(&name)),
+            Request::Locks { prefix, after, limit } => Answer::Locks(self.locks(&prefix, &after, limit)),
+            Request::Token { lock, token } => Answer::Token(TokenCheck {
+                valid: self.table.holds(&lock, token),
+                last_token: self.table.last_token_of(&lock).0,
+            }),
+            Request::Election(lock) => Answer::Election(self.election(&lock)),
+            Request::History { lock, limit } => Answer::History(self.history(&lock, limit)),
+            Request::Audit { limit } => Answer::Audit(self.audit(limit)),
+            Request::Top { limit } => Answer::Top(self.top(hourly_stats, limit)),
+            Request::Graph(lock) => Answer::Graph(self.graph(lock.as_ref())),
+            Request::Sessions(filter) => Answer::Sessions(self.sessions(expiry, &filter)),
+            Request::Access => {
+                let (bytes, bytes_max) = (self.table.state_bytes(), self.table.state_bytes_max());
+                let access = self.table.access();
+                Answer::Access(AccessState::new(access, self.now, bytes, bytes_max, has_root))
+            }
+            other => return Err(Failure::Unsupported(format!("{other:?} is not answered from the table"))),
+        })
+    }
+
     fn lock(&self, name: &LockName) -> LockState {
         let mut view = self.table.lock_view(name, self.now, SHOWN_OF_ONE_MAX);
         PageRoom::default().shorten(&mut view);

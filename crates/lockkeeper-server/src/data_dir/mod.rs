@@ -9,7 +9,7 @@
 
 pub(crate) mod private_files;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use lockkeeper_core::CellVersion;
 use serde::{Deserialize, Serialize};
 
-use self::private_files::Insecure;
+use self::private_files::{Insecure, Inventory};
 use crate::formation::cell_secret::{CellSecret, Parties};
 use crate::raft::log::REPAIR;
 use crate::raft::types::Member;
@@ -61,6 +61,9 @@ pub struct Identity {
     /// Longest promise to a leader that may still hold (`raft/promise.rs`).
     #[serde(default)]
     pub promise_ms: u64,
+    /// Nodes that this node has seen leave the cell (`raft/departed.rs`).
+    #[serde(default)]
+    pub departed: BTreeSet<u64>,
 }
 
 impl Identity {
@@ -198,7 +201,9 @@ impl DataDir {
         let io_error = |error| DataDirError::Io { path: path.to_owned(), error };
         private_files::create_folder(path).map_err(io_error)?;
         // Before anything in it is trusted. The folder may have been created by something else, or by an older version.
-        insecure_files.check(make_private(path).map_err(io_error)?)?;
+        let mut inventory = take_inventory(path).map_err(io_error)?;
+        insecure_files.check(inventory.take_foreign())?;
+        insecure_files.check(inventory.restrict().map_err(io_error)?)?;
         let lock = lock(path)?;
         let identity = match private_files::read(&path.join(IDENTITY)) {
             Ok(bytes) => read_identity(path, &bytes)?,
@@ -294,6 +299,11 @@ impl DataDir {
         self.change(|identity| identity.promise_ms = promise_ms)
     }
 
+    /// Records the nodes that have left the cell. Durable on return.
+    pub(crate) fn remember_departed(&self, departed: BTreeSet<u64>) -> io::Result<()> {
+        self.change(|identity| identity.departed = departed)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
         let mut current = self.lock_identity();
         let mut identity = current.clone();
@@ -316,17 +326,18 @@ impl DataDir {
     }
 }
 
-/// Makes everything in the folder that belongs to a node private. Returns what is not.
-fn make_private(folder: &Path) -> io::Result<Vec<Insecure>> {
-    let mut insecure = Vec::new();
-    private_files::make_folder_private(folder, &mut insecure)?;
-    for file in [IDENTITY, NEW_IDENTITY, LOCK] {
-        private_files::make_file_private(&folder.join(file), &mut insecure)?;
+/// Finds everything in the folder that belongs to a node.
+fn take_inventory(folder: &Path) -> io::Result<Inventory> {
+    let mut inventory = Inventory::default();
+    inventory.add_data_folder(folder)?;
+    inventory.add_file(&folder.join(IDENTITY))?;
+    for file in [NEW_IDENTITY, LOCK] {
+        inventory.add_overwritten_file(&folder.join(file))?;
     }
     for sub_folder in [LOG, SNAPSHOT] {
-        private_files::make_all_private(&folder.join(sub_folder), &mut insecure)?;
+        inventory.add_folder(&folder.join(sub_folder))?;
     }
-    Ok(insecure)
+    Ok(inventory)
 }
 
 fn lock(folder: &Path) -> Result<File, DataDirError> {
@@ -349,7 +360,9 @@ fn lock(folder: &Path) -> Result<File, DataDirError> {
         Err(TryLockError::Error(error)) => return Err(io_error(error)),
     }
     // The process ID is only informational: the lock itself decides.
-    file.set_len(0)
+    file.metadata()
+        .and_then(|metadata| private_files::check_only_name(&metadata, &path))
+        .and_then(|()| file.set_len(0))
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(io_error)?;
@@ -401,13 +414,14 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
         founding: BTreeMap::new(),
         configured: BTreeMap::new(),
         promise_ms: 0,
+        departed: BTreeSet::new(),
     })
 }
 
 fn write_identity(folder: &Path, identity: &Identity) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(identity).map_err(io::Error::other)?;
     let new = folder.join(NEW_IDENTITY);
-    let mut file = private_files::options().write(true).create(true).truncate(true).open(&new)?;
+    let mut file = private_files::create_empty(&new)?;
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&new, folder.join(IDENTITY))?;

@@ -85,6 +85,7 @@ impl Caller {
 impl Caller {
     /// Whether the caller can still receive an answer.
     fn is_connected(&self) -> bool {
+        steps::count(1);
         match self {
             Caller::Call(sender) => !sender.is_closed(),
             Caller::Stream { connection, .. } => !connection.is_closed(),
@@ -92,6 +93,28 @@ impl Caller {
             Caller::Nobody => false,
         }
     }
+}
+
+/// Counts the callers and streams that an operation visits, for the tests of its cost.
+mod steps {
+    #[cfg(test)]
+    thread_local! {
+        static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(steps: usize) {
+        STEPS.set(STEPS.get() + steps);
+    }
+
+    /// The number of steps on this thread since the last call.
+    #[cfg(test)]
+    pub(super) fn take() -> usize {
+        STEPS.take()
+    }
+
+    #[cfg(not(test))]
+    pub(super) const fn count(_: usize) {}
 }
 
 /// Most callers that wait for the same request.
@@ -163,6 +186,7 @@ impl Callers {
                 let mut surplus = None;
                 if waiting.len() >= CALLERS_PER_TICKET_MAX {
                     waiting.retain(Caller::is_connected);
+                    steps::count(waiting.len());
                     surplus = (waiting.len() >= CALLERS_PER_TICKET_MAX).then(|| waiting.remove(0));
                 }
                 waiting.push(caller);
@@ -182,6 +206,7 @@ impl Callers {
     /// Delivers the outcome of the wait with this ticket.
     pub fn end_wait(&self, ticket: Ticket, outcome: Outcome) -> DeliveryOutcome {
         let Some(callers) = self.inner().queued.remove(&ticket) else { return DeliveryOutcome::Delivered };
+        steps::count(callers.len());
         let outcomes = callers.into_iter().map(|caller| caller.deliver_after_wait(outcome.clone()));
         outcomes.max().unwrap_or(DeliveryOutcome::Gone)
     }
@@ -211,6 +236,7 @@ impl Callers {
     pub fn forget(&self, connection: &Arc<Connection>, sessions: &[SessionId]) {
         let mut inner = self.inner();
         for session in sessions {
+            steps::count(1);
             if inner.attached.get(session).is_some_and(|attached| Arc::ptr_eq(attached, connection)) {
                 inner.attached.remove(session);
             }
@@ -221,6 +247,7 @@ impl Callers {
     pub fn end_streams(&self) {
         let attached = std::mem::take(&mut self.inner().attached);
         for connection in attached.into_values() {
+            steps::count(1);
             connection.end();
         }
     }
@@ -232,6 +259,7 @@ impl Callers {
             (std::mem::take(&mut inner.proposed), std::mem::take(&mut inner.queued))
         };
         for caller in proposed.into_values().chain(queued.into_values()).flatten() {
+            steps::count(1);
             caller.deliver(Err(failure.clone()));
         }
     }
@@ -260,5 +288,66 @@ mod tests {
         for mut answer in newest {
             assert!(matches!(answer.try_recv(), Ok(Ok(Reply::Done))));
         }
+    }
+
+    const FEW: u64 = 1_000;
+
+    fn call() -> (Caller, oneshot::Receiver<Outcome>) {
+        let (sender, answer) = oneshot::channel();
+        (Caller::Call(sender), answer)
+    }
+
+    /// Ten times as many cost at most twelve times as many steps.
+    #[track_caller]
+    fn assert_linear(what: &str, run: impl Fn(u64, &Callers)) {
+        let [few, many] = [FEW, 10 * FEW].map(|count| {
+            let callers = Callers::default();
+            steps::take();
+            run(count, &callers);
+            steps::take()
+        });
+        assert!(few as u64 >= FEW / 2, "{what}: only {few} steps: some are not counted");
+        assert!(many <= 12 * few, "{what}: {few} steps for {FEW}, {many} for ten times as many");
+    }
+
+    #[test]
+    fn callers_cost_what_they_contain() {
+        assert_linear("one request, repeated", |count, callers| {
+            let calls: Vec<_> = (0..count).map(|_| call()).collect();
+            let mut answers = Vec::new();
+            for (caller, answer) in calls {
+                callers.answer(caller, Ok(Reply::Queued { ticket: Ticket(1) }));
+                answers.push(answer);
+            }
+            callers.end_wait(Ticket(1), Ok(Reply::Done));
+        });
+        assert_linear("many requests that wait", |count, callers| {
+            for ticket in 0..count {
+                callers.answer(call().0, Ok(Reply::Queued { ticket: Ticket(ticket) }));
+            }
+            for ticket in 0..count {
+                callers.end_wait(Ticket(ticket), Ok(Reply::Done));
+            }
+        });
+        assert_linear("callers of lost entries", |count, callers| {
+            for sequence in 0..count / 2 {
+                callers.expect(sequence, vec![call().0]);
+                callers.answer(call().0, Ok(Reply::Queued { ticket: Ticket(sequence) }));
+            }
+            callers.fail_all(&Failure::unknown("the leader has changed"));
+        });
+        assert_linear("sessions of one stream", |count, callers| {
+            let connection = Arc::new(Connection::default());
+            let sessions: Vec<SessionId> = (0..count).map(|id| SessionId(id.into())).collect();
+            sessions.iter().for_each(|session| callers.attach(*session, &connection));
+            callers.forget(&connection, &sessions);
+            assert!(!callers.has_streams());
+        });
+        assert_linear("streams that end", |count, callers| {
+            for id in 0..count {
+                callers.attach(SessionId(id.into()), &Arc::new(Connection::default()));
+            }
+            callers.end_streams();
+        });
     }
 }

@@ -268,4 +268,36 @@ pub(crate) mod tests {
         drop(awaited);
         assert!(!given_back(&shared));
     }
+
+    /// Ten times as many grants, or locks of one grant, cost at most twelve times as much to release.
+    #[test]
+    fn releases_of_undelivered_grants_cost_what_they_contain() {
+        // A queue doubles: both counts are just below a power of two.
+        const FEW: u64 = 1_600;
+        let many_grants = |count: u64| {
+            let shared = shared();
+            let grants: Vec<_> = (0..count).map(|_| undelivered(&shared)).collect();
+            (shared, grants)
+        };
+        let one_grant = |count: u64| {
+            let shared = shared();
+            let locks = Locks::many((0..count).map(|lock| format!("lock-{lock}").into()));
+            let grant = UndeliveredGrant::new(shared.clone(), SESSION, Grant { locks, ..grant() });
+            (shared, vec![grant])
+        };
+        let cost = |(shared, grants): (Arc<Shared>, Vec<UndeliveredGrant>), count: u64| {
+            let counted = allocation_counter::measure(|| drop(grants));
+            assert_eq!(shared.queue.queued() as u64, count, "one release for each lock");
+            counted.bytes_total
+        };
+        for (what, few, many) in [
+            ("grants", cost(many_grants(FEW), FEW), cost(many_grants(10 * FEW), 10 * FEW)),
+            ("locks", cost(one_grant(FEW), FEW), cost(one_grant(10 * FEW), 10 * FEW)),
+        ] {
+            assert!(
+                few > 0 && many <= 12 * few,
+                "{what}: {few} bytes allocated for {FEW}, {many} for ten times as many"
+            );
+        }
+    }
 }

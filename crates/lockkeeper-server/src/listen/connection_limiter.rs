@@ -6,10 +6,13 @@
 //! | new | `silent_max`; above it the oldest is closed | 10 s |
 //! | client | `connections_max` in total, `per_address_max` from one address | unlimited |
 //! | member | `MEMBERS_MAX` | unlimited |
-//! | overflow: HTTP while all client connections are in use | `OVERFLOW_MAX` | 5 s, for health checks and administrators |
-//! | administrator, promoted from overflow | `ADMINISTRATORS_MAX` | unlimited |
+//! | overflow: HTTP while all client connections are in use | `OVERFLOW_MAX` in total, `OVERFLOW_PER_ADDRESS_MAX` from one address; above it one is closed | 5 s, for health checks and administrators |
+//! | administrator, promoted from overflow | `ADMINISTRATORS_MAX`; above it they stay in overflow | unlimited |
+//!
+//! A new overflow connection is never refused, because it can be an administrator's: it closes an older one, first one
+//! that has sent no request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +23,7 @@ use crate::security::ConnectionLimits;
 /// At most six other members have a few connections each.
 const MEMBERS_MAX: usize = 128;
 const OVERFLOW_MAX: usize = 256;
+const OVERFLOW_PER_ADDRESS_MAX: usize = 64;
 const ADMINISTRATORS_MAX: usize = 16;
 
 /// The purpose of a connection.
@@ -46,7 +50,49 @@ struct Inner {
     by_address: HashMap<IpAddr, usize>,
     /// Connections that have sent nothing yet, oldest first. Dropping the sender closes the connection.
     new: BTreeMap<u64, oneshot::Sender<()>>,
+    overflow: Overflow,
     next: u64,
+}
+
+/// Order in which overflow connections are closed: without a request before those with one, and the oldest first.
+type OverflowKey = (bool, u64);
+
+/// The overflow connections.
+#[derive(Debug, Default)]
+struct Overflow {
+    /// Dropping the sender closes the connection.
+    all: BTreeMap<OverflowKey, (Option<IpAddr>, oneshot::Sender<()>)>,
+    by_address: HashMap<Option<IpAddr>, BTreeSet<OverflowKey>>,
+}
+
+impl Overflow {
+    fn insert(&mut self, key: OverflowKey, address: Option<IpAddr>, stays: oneshot::Sender<()>) {
+        self.all.insert(key, (address, stays));
+        self.by_address.entry(address).or_default().insert(key);
+    }
+
+    fn remove(&mut self, key: OverflowKey) -> Option<(Option<IpAddr>, oneshot::Sender<()>)> {
+        let removed = self.all.remove(&key)?;
+        if let Some(keys) = self.by_address.get_mut(&removed.0) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_address.remove(&removed.0);
+            }
+        }
+        Some(removed)
+    }
+
+    /// Closes a connection if one more from this address would be too many. A caller with many connections closes its own.
+    fn make_room(&mut self, address: Option<IpAddr>) {
+        let victim = match self.by_address.get(&address) {
+            Some(keys) if keys.len() >= OVERFLOW_PER_ADDRESS_MAX => keys.first().copied(),
+            _ if self.all.len() >= OVERFLOW_MAX => self.all.keys().next().copied(),
+            _ => None,
+        };
+        if let Some(victim) = victim {
+            drop(self.remove(victim));
+        }
+    }
 }
 
 /// A connection's slot in the limiter.
@@ -56,7 +102,9 @@ pub(super) struct ConnectionPermit {
     address: Option<IpAddr>,
     number: u64,
     kind: Kind,
-    /// Resolves when a newer connection evicts this one, which has sent nothing yet.
+    has_request: bool,
+    /// Resolves when a newer connection evicts this one, which has sent nothing yet or is an overflow connection. It also
+    /// resolves when the connection moves from one of these kinds to another.
     pub(super) evicted: oneshot::Receiver<()>,
 }
 
@@ -79,7 +127,8 @@ impl ConnectionLimiter {
         if inner.new.len() > self.limits.silent_max {
             inner.new.pop_first();
         }
-        ConnectionPermit { limiter: self.clone(), address, number, kind: Kind::New, evicted }
+        let kind = Kind::New;
+        ConnectionPermit { limiter: self.clone(), address, number, kind, has_request: false, evicted }
     }
 }
 
@@ -91,10 +140,9 @@ impl Inner {
         address: Option<IpAddr>,
     ) -> Result<(), &'static str> {
         let most = match kind {
-            Kind::New => return Ok(()),
+            Kind::New | Kind::Overflow => return Ok(()),
             Kind::Client => limits.connections_max,
             Kind::Member => MEMBERS_MAX,
-            Kind::Overflow => OVERFLOW_MAX,
             Kind::Administrator => ADMINISTRATORS_MAX,
         };
         let count = self.counts.entry(kind).or_default();
@@ -110,6 +158,15 @@ impl Inner {
         }
         *count += 1;
         Ok(())
+    }
+
+    /// Removes a connection from its kind.
+    fn leave(&mut self, kind: Kind, address: Option<IpAddr>, key: OverflowKey) {
+        match kind {
+            Kind::New => drop(self.new.remove(&key.1)),
+            Kind::Overflow => drop(self.overflow.remove(key)),
+            Kind::Client | Kind::Member | Kind::Administrator => self.give_back(kind, address),
+        }
     }
 
     fn give_back(&mut self, kind: Kind, address: Option<IpAddr>) {
@@ -132,26 +189,45 @@ impl ConnectionPermit {
         self.kind
     }
 
-    /// Moves to another kind. If that is full, keeps its kind and returns the reason.
+    /// Moves to another kind. If that is full, keeps its kind and returns the reason. Overflow is never full, and an
+    /// administrator without a free slot stays there.
     pub(super) fn move_to(&mut self, kind: Kind) -> Result<(), &'static str> {
         if self.kind == kind {
             return Ok(());
         }
         let mut inner = self.limiter.inner();
-        inner.take(&self.limiter.limits, kind, self.address)?;
-        inner.give_back(self.kind, self.address);
+        match inner.take(&self.limiter.limits, kind, self.address) {
+            Err(_) if kind == Kind::Administrator && self.kind == Kind::Overflow => return Ok(()),
+            taken => taken?,
+        }
         // Dropping the sender resolves `evicted`, so it must not be polled from now on.
-        inner.new.remove(&self.number);
+        inner.leave(self.kind, self.address, (self.has_request, self.number));
         self.kind = kind;
+        if kind == Kind::Overflow {
+            let (stays, evicted) = oneshot::channel();
+            inner.overflow.make_room(self.address);
+            inner.overflow.insert((self.has_request, self.number), self.address, stays);
+            self.evicted = evicted;
+        }
         Ok(())
+    }
+
+    /// Notes that the connection has sent a request: other overflow connections are closed before it.
+    pub(super) fn note_request(&mut self) {
+        if self.has_request {
+            return;
+        }
+        self.has_request = true;
+        let overflow = &mut self.limiter.inner().overflow;
+        if let Some((address, stays)) = overflow.remove((false, self.number)) {
+            overflow.insert((true, self.number), address, stays);
+        }
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut inner = self.limiter.inner();
-        inner.new.remove(&self.number);
-        inner.give_back(self.kind, self.address);
+        self.limiter.inner().leave(self.kind, self.address, (self.has_request, self.number));
     }
 }
 
@@ -197,7 +273,56 @@ mod tests {
         assert_eq!(probe.kind(), Kind::New);
         probe.move_to(Kind::Overflow).unwrap();
         probe.move_to(Kind::Administrator).unwrap();
-        assert_eq!(limiter.inner().counts[&Kind::Overflow], 0);
+        assert!(limiter.inner().overflow.all.is_empty() && limiter.inner().overflow.by_address.is_empty());
+    }
+
+    fn overflow(limiter: &ConnectionLimiter, last: u8) -> ConnectionPermit {
+        let mut permit = limiter.enter(address(last));
+        permit.move_to(Kind::Overflow).unwrap();
+        permit
+    }
+
+    fn is_evicted(permit: &mut ConnectionPermit) -> bool {
+        permit.evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed)
+    }
+
+    #[test]
+    fn new_overflow_connection_evicts_the_oldest_one_without_a_request() {
+        let limiter = limiter();
+        let mut permits: Vec<ConnectionPermit> =
+            (0..OVERFLOW_MAX).map(|at| overflow(&limiter, (at % 8) as u8)).collect();
+        assert!(!permits.iter_mut().any(is_evicted));
+        permits[0].note_request();
+        permits.push(overflow(&limiter, 9));
+        assert!(!is_evicted(&mut permits[0]) && is_evicted(&mut permits[1]) && !is_evicted(&mut permits[2]));
+        // All of them have sent requests.
+        permits.iter_mut().for_each(ConnectionPermit::note_request);
+        permits.push(overflow(&limiter, 10));
+        assert!(is_evicted(&mut permits[0]) && !is_evicted(&mut permits[2]));
+        permits.clear();
+        assert!(limiter.inner().overflow.all.is_empty() && limiter.inner().overflow.by_address.is_empty());
+    }
+
+    #[test]
+    fn one_address_evicts_its_own_overflow_connections() {
+        let limiter = limiter();
+        let mut other = overflow(&limiter, 1);
+        let mut permits: Vec<ConnectionPermit> =
+            (0..=OVERFLOW_PER_ADDRESS_MAX).map(|_| overflow(&limiter, 2)).collect();
+        assert!(is_evicted(&mut permits[0]) && !is_evicted(&mut permits[1]) && !is_evicted(&mut other));
+        assert_eq!(limiter.inner().overflow.all.len(), 1 + OVERFLOW_PER_ADDRESS_MAX);
+    }
+
+    #[test]
+    fn administrators_above_their_slots_stay_in_overflow() {
+        let limiter = limiter();
+        let mut permits: Vec<ConnectionPermit> =
+            (0..=ADMINISTRATORS_MAX).map(|_| overflow(&limiter, 1)).collect();
+        for permit in &mut permits {
+            permit.move_to(Kind::Administrator).unwrap();
+        }
+        assert_eq!(permits[ADMINISTRATORS_MAX - 1].kind(), Kind::Administrator);
+        assert_eq!(permits[ADMINISTRATORS_MAX].kind(), Kind::Overflow);
     }
 
     #[test]
@@ -206,7 +331,7 @@ mod tests {
         let _client = client(&limiter, 1).unwrap();
         let mut silent: Vec<ConnectionPermit> = (0..3).map(|_| limiter.enter(address(1))).collect();
         let _newcomer = limiter.enter(address(1));
-        assert!(silent[0].evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Closed));
+        assert!(is_evicted(&mut silent[0]));
         assert!(silent[1].evicted.try_recv().is_err_and(|why| why == oneshot::error::TryRecvError::Empty));
     }
 }

@@ -9,6 +9,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use lockkeeper_net::net::Stream;
 use lockkeeper_net::tls::Visitor;
+use tokio::sync::oneshot;
 
 use super::Port;
 use super::auth_layer::AuthLayer;
@@ -57,7 +58,7 @@ pub(super) struct ConnectionState {
 /// Why a connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CloseReason {
-    /// It has sent no request in time, or is an overflow connection whose lifetime is over.
+    /// It has sent no request in time, or is an overflow connection whose lifetime is over or that was evicted.
     Expired,
     /// No request was authenticated although callers must be. Pending requests are still answered.
     Unauthenticated,
@@ -78,7 +79,9 @@ impl ConnectionState {
 
     /// Notes a request.
     pub(super) fn note_request(&self, is_authenticated: bool) {
-        self.has_request.store(true, Ordering::Relaxed);
+        if !self.has_request.swap(true, Ordering::Relaxed) {
+            self.permit().note_request();
+        }
         if is_authenticated {
             self.authenticated.store(true, Ordering::Relaxed);
         }
@@ -97,12 +100,23 @@ impl ConnectionState {
         self.permit().kind() == Kind::Member
     }
 
+    /// The receiver of the eviction of an overflow connection.
+    fn eviction(&self) -> Option<oneshot::Receiver<()>> {
+        let mut permit = self.permit();
+        let (_, unused) = oneshot::channel();
+        (permit.kind() == Kind::Overflow).then(|| std::mem::replace(&mut permit.evicted, unused))
+    }
+
     /// Resolves when the connection must be closed: it has no request, no slot of its own, or no authentication although
     /// callers must authenticate.
     async fn close_due(&self, api: &Api) -> CloseReason {
-        if self.permit().kind() == Kind::Overflow {
-            tokio::time::sleep(OVERFLOW_FOR).await;
+        if let Some(evicted) = self.eviction() {
+            // Resolves early if the connection was evicted or promoted.
+            let is_early = tokio::time::timeout(OVERFLOW_FOR, evicted).await.is_ok();
             if self.permit().kind() == Kind::Overflow {
+                if is_early {
+                    api.shared().metrics.turned_away("connections");
+                }
                 return CloseReason::Expired;
             }
         }
@@ -128,8 +142,8 @@ pub(super) async fn serve(
     mut permit: ConnectionPermit,
     protocol: WireProtocol,
 ) {
-    if let Err(why) = permit.move_to(Kind::Client)
-        && permit.move_to(Kind::Overflow).is_err()
+    if permit.move_to(Kind::Client).is_err()
+        && let Err(why) = permit.move_to(Kind::Overflow)
     {
         return port.api.shared().metrics.turned_away(why);
     }

@@ -66,6 +66,12 @@ pub(crate) fn fuzz_request_filter(data: &[u8]) {
     request_filter::fuzz(data);
 }
 
+/// Whether the request filter lets a head pass on a node that serves every host name, for `crate::fuzz`.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_passes_filter(head: &axum::http::request::Parts, api: &Api) -> bool {
+    request_filter::check(head, &AllowedHosts::new(&["*".to_owned()], false), api).is_ok()
+}
+
 /// The messages of a streamed gRPC request, for `crate::fuzz`.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_reassembly(data: &[u8]) {

@@ -1,10 +1,12 @@
 //! Every view is bounded, and reading a list page by page has linear cost: ten times as much in the table costs at most
-//! twelve times as much. Cost is counted in elements of the answers; the tests of `lockkeeper-core` count the steps that the
-//! lock table takes for a view.
+//! twelve times as much. Cost is counted in elements of the answers and in records that reads visit. The tests of
+//! `lockkeeper-core` have tables on which single reads would be expensive.
 
 use std::sync::Mutex;
 
-use lockkeeper_core::{Acquire, Batch, CellTime, Command, LockTable, Locks, SessionId, Wait, limits};
+use lockkeeper_core::{
+    AccessChange, Acquire, Batch, CellTime, Command, LockTable, Locks, Right, Rights, SessionId, Wait, limits,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -43,6 +45,11 @@ fn table(count: u64) -> Mutex<LockTable> {
         // One lock with a long history.
         run(Command::ForceRelease { lock: "busy".into(), reason: "test".into(), by: "ada".into() });
         run(take(number, "busy", Wait::No));
+        let key = format!("value/{number:05}");
+        run(Command::PutValue { key: key.into(), value: vec![1].into(), fence: None, if_version: None });
+        let (identity, prefix) = (format!("identity-{number}").into(), format!("team-{number}/").into());
+        let grant = AccessChange::Grant { identity, prefix, rights: Rights::of([Right::Acquire]) };
+        run(Command::ChangeAccess { by: "ada".into(), change: grant });
     }
     Mutex::new(table)
 }
@@ -137,6 +144,133 @@ fn views_are_bounded_and_lists_have_linear_cost() {
             other >= 5 * one && other <= 12 * one,
             "{name}: {one} elements, {other} for ten times as much"
         );
+    }
+}
+
+/// Counts the records that reads visit. Needs a feature of `lockkeeper-core` for tests.
+#[cfg(feature = "simulation")]
+mod records {
+    use lockkeeper_api::Request;
+    use lockkeeper_core::{Token, reads};
+
+    use super::*;
+
+    /// Most records that a read visits.
+    const RECORDS_MAX: u64 = 12_000;
+
+    /// Names the requests of each variant that is answered from the table, and the other variants. Does not compile while
+    /// one is missing.
+    macro_rules! reads {
+        (table { $($read:ident => $requests:expr,)* } others { $($other:ident,)* }) => {
+            fn of_reads() -> Vec<(&'static str, Vec<Request>)> {
+                vec![$((stringify!($read), $requests),)*]
+            }
+
+            #[expect(dead_code, reason = "it only has to compile")]
+            fn every_read_has_requests(it: &Request) {
+                match it {
+                    $(Request::$read { .. } => {})*
+                    $(Request::$other { .. } => {})*
+                }
+            }
+        };
+    }
+
+    reads! {
+        table {
+            Lock => vec![Request::Lock("crowded".into()), Request::Lock("lock/00001".into())],
+            Locks => vec![
+                locks("", "", 0),
+                locks("", "", usize::MAX),
+                locks("lock/", "lock/00100", 10),
+                locks("election/", "", 10),
+            ],
+            Token => vec![Request::Token { lock: "crowded".into(), token: Token(1) }],
+            Value => vec![Request::Value("value/00001".to_owned())],
+            Election => vec![Request::Election("election/00001".into()), Request::Election("crowded".into())],
+            History => vec![Request::History { lock: "busy".into(), limit: 0 }],
+            Audit => vec![Request::Audit { limit: 0 }, Request::Audit { limit: usize::MAX }],
+            Top => vec![Request::Top { limit: 0 }, Request::Top { limit: usize::MAX }],
+            Graph => vec![Request::Graph(None), Request::Graph(Some("crowded".into()))],
+            Sessions => vec![sessions("", 0), sessions("absent", 5), sessions("", usize::MAX)],
+            Access => vec![Request::Access],
+        }
+        others {
+            // Commands and steps of several commands: `lockkeeper-core/tests/complexity`.
+            Command,
+            OpenSession,
+            ChangeAccess,
+            EnableAccess,
+            CreateToken,
+            AddMember,
+            RemoveMember,
+            // They read nothing that grows with the table.
+            KeepAlive,
+            Status,
+            Members,
+            Metrics,
+            // Built from `Top`, with fewer locks.
+            Health,
+            // A copy of the table, whose records are visited on another thread.
+            Snapshot,
+        }
+    }
+
+    fn locks(prefix: &str, after: &str, limit: usize) -> Request {
+        Request::Locks { prefix: prefix.to_owned(), after: after.to_owned(), limit }
+    }
+
+    fn sessions(owner: &str, limit: usize) -> Request {
+        Request::Sessions(SessionFilter::new("", owner.to_owned(), limit).unwrap())
+    }
+
+    fn records(table: &Mutex<LockTable>, request: Request) -> u64 {
+        let view = view(table);
+        reads::take();
+        match request {
+            Request::Value(key) => assert!(view.table.value(&key).is_some()),
+            read => drop(view.read(read, &Expiry::default(), &HourlyStats::default(), false).unwrap()),
+        }
+        reads::take()
+    }
+
+    fn assert_bounded(name: &str, one: u64, other: u64) {
+        println!("{name}: {one} and {other} records");
+        assert!(one > 0, "{name}: nothing was counted");
+        assert!(
+            other <= RECORDS_MAX && other <= 12 * one,
+            "{name}: {one} records, {other} for ten times as much"
+        );
+    }
+
+    #[test]
+    fn reads_visit_a_bounded_number_of_records() {
+        let (few, many) = (table(FEW), table(10 * FEW));
+        for (name, requests) in of_reads() {
+            for request in requests {
+                let (one, other) = (records(&few, request.clone()), records(&many, request.clone()));
+                assert_bounded(&format!("{name} {request:?}"), one, other);
+            }
+        }
+    }
+
+    /// The views of the console, and whole lists.
+    #[test]
+    fn views_visit_a_bounded_number_of_records() {
+        let (few, many) = (table(FEW), table(10 * FEW));
+        let count = |table: &Mutex<LockTable>, measure: Measure| {
+            reads::take();
+            measure(&view(table));
+            reads::take()
+        };
+        for (name, measure, _) in VIEWS {
+            assert_bounded(name, count(&few, measure), count(&many, measure));
+        }
+        for (name, measure) in LISTS {
+            let (one, other) = (count(&few, measure), count(&many, measure));
+            println!("all {name}: {one} and {other} records");
+            assert!(one > 0 && other <= 12 * one, "{name}: {one} records, {other} for ten times as much");
+        }
     }
 }
 

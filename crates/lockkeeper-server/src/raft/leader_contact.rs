@@ -10,13 +10,14 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct LeaderContact {
     last: Mutex<Option<Instant>>,
+    created: Instant,
     /// The leader counts as unknown after this silence.
     forget_after: Duration,
 }
 
 impl LeaderContact {
     pub(crate) fn new(forget_after: Duration) -> LeaderContact {
-        LeaderContact { last: Mutex::default(), forget_after }
+        LeaderContact { last: Mutex::default(), created: Instant::now(), forget_after }
     }
 
     /// Records a message of a leader.
@@ -27,6 +28,11 @@ impl LeaderContact {
     /// Returns when a leader was last heard.
     pub(crate) fn last(&self) -> Option<Instant> {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns for how long no leader was heard, at most since the start.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.last().unwrap_or(self.created).elapsed()
     }
 
     /// Returns whether a leader was heard within `forget_after`.

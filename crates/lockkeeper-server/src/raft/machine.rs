@@ -13,6 +13,7 @@ use openraft::{EntryPayload, RaftSnapshotBuilder};
 use tokio::time::Instant;
 
 use super::agreement::{Agreement, TableHash, Verdict};
+use super::departed::Departed;
 use super::snapshot::{SnapshotImage, SnapshotStore};
 use super::types::{LogId, Member, Membership, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::limits::blocking;
@@ -47,6 +48,7 @@ pub(crate) trait TableHost: fmt::Debug + Send + Sync {
 pub(crate) struct Machine {
     host: Arc<dyn TableHost>,
     agreement: Arc<Agreement>,
+    departed: Arc<Departed>,
     snapshots: SnapshotStore,
     applied: Option<LogId>,
     membership: StoredMembership,
@@ -57,6 +59,7 @@ impl Machine {
     pub(crate) fn new(
         host: Arc<dyn TableHost>,
         agreement: Arc<Agreement>,
+        departed: Arc<Departed>,
         snapshots: SnapshotStore,
         meta: Option<SnapshotMeta>,
     ) -> Machine {
@@ -66,7 +69,7 @@ impl Machine {
         };
         agreement.reset(hash_of(&host.table()));
         agreement.set_voters(membership.membership().get_joint_config());
-        Machine { host, agreement, snapshots, applied, membership }
+        Machine { host, agreement, departed, snapshots, applied, membership }
     }
 
     fn apply_entry(&mut self, entry: &super::types::Entry) -> Result<(), io::Error> {
@@ -83,9 +86,10 @@ impl Machine {
             EntryPayload::Membership(membership) => {
                 table.skip(number).map_err(io::Error::other)?;
                 table.note_members(describe_members(membership));
-                self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
                 self.agreement.set_voters(membership.get_joint_config());
                 self.agreement.applied(hash_of(&table));
+                drop(table);
+                self.set_membership(StoredMembership::new(Some(entry.log_id), membership.clone()));
             }
             EntryPayload::Normal(proposal) => {
                 let wake_before = table.next_entry_due();
@@ -101,6 +105,11 @@ impl Machine {
         }
         self.applied = Some(entry.log_id);
         Ok(())
+    }
+
+    fn set_membership(&mut self, membership: StoredMembership) {
+        self.departed.record(&self.membership, &membership);
+        self.membership = membership;
     }
 }
 
@@ -173,7 +182,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let old = std::mem::replace(&mut *self.host.table(), table);
         blocking::drop_aside(old);
         self.applied = meta.last_log_id;
-        self.membership = meta.last_membership.clone();
+        self.set_membership(meta.last_membership.clone());
         Ok(())
     }
 
@@ -272,6 +281,7 @@ mod tests {
     use openraft::testing::log_id;
 
     use super::*;
+    use crate::data_dir::DataDir;
     use crate::limits::blocking::tests::dropped_aside;
     use crate::metrics::slow_acquires::SlowAcquireLog;
     use crate::metrics::{self, Metrics};
@@ -293,7 +303,8 @@ mod tests {
         let metrics = Metrics::new(metrics::seconds());
         let shared = Arc::new(Shared::new(1, LockTable::new(), metrics, SlowAcquireLog::new(Duration::ZERO)));
         let (snapshots, _) = SnapshotStore::open(None, u64::MAX).expect("in memory");
-        Machine::new(shared, Arc::new(Agreement::new(1)), snapshots, None)
+        let departed = Departed::new(Arc::new(DataDir::in_memory(1).expect("an identity")));
+        Machine::new(shared, Arc::new(Agreement::new(1)), Arc::new(departed), snapshots, None)
     }
 
     /// Dropping a table of a million locks takes too long for the serving thread.

@@ -3,6 +3,7 @@
 
 pub(crate) mod acks;
 pub(crate) mod agreement;
+mod departed;
 pub(crate) mod disk_space;
 pub(crate) mod election_trigger;
 pub(crate) mod eligibility;
@@ -39,6 +40,7 @@ use tokio::task::JoinHandle;
 use self::acks::Acks;
 pub use self::agreement::Disagreement;
 use self::agreement::{Agreement, Verdict};
+use self::departed::Departed;
 use self::disk_space::SpaceReports;
 use self::election_trigger::ElectionTrigger;
 use self::eligibility::Eligibility;
@@ -156,7 +158,9 @@ impl Consensus {
         };
         let config = config.validate().map_err(|error| Failure::Invalid(error.to_string()))?;
         let agreement = Arc::new(Agreement::new(node_id));
-        let machine = Machine::new(host, agreement.clone(), snapshots.clone(), snapshot_meta);
+        let departed = Arc::new(Departed::new(home.clone()));
+        let machine =
+            Machine::new(host, agreement.clone(), departed.clone(), snapshots.clone(), snapshot_meta);
         let acks = Arc::new(Acks::default());
         let space_reports = Arc::new(SpaceReports::default());
         let links = Arc::new(Links::new(network::Shared {
@@ -222,6 +226,7 @@ impl Consensus {
             timing,
             versions,
             agreement,
+            departed,
         });
         Ok((consensus, service))
     }

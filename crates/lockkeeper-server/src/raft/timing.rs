@@ -172,6 +172,12 @@ impl Timing {
         self.election_max * 10 / 3
     }
 
+    /// A follower that has not heard from any leader for this time accepts nodes that have left the cell: one of them may have
+    /// been added again, and lead.
+    pub(crate) fn departed_return_after(&self) -> Duration {
+        self.forget_leader_after() * 10
+    }
+
     /// A leader without a quorum stops its heartbeats for this time, which is enough for another one to be elected.
     pub(crate) fn heartbeat_pause(&self) -> Duration {
         self.election_max * 8 / 3

@@ -39,6 +39,14 @@ impl Authenticator {
                         path.display()
                     )));
                 }
+                let changeable = private_files::is_changeable_by_others(path).unwrap_or(false);
+                if changeable && !security.allow_insecure_files {
+                    return Err(SecurityError::RootToken(format!(
+                        "another user of this machine can change the root token in {0}: give it to the node's user with chown and \
+                         restrict it with chmod 600 {0}, or pass --allow-insecure-files if its file system has no owners or modes",
+                        path.display()
+                    )));
+                }
                 let secret =
                     read_secret(path).map_err(|error| SecurityError::RootToken(error.to_string()))?;
                 if secret.len() < ROOT_TOKEN_MIN {

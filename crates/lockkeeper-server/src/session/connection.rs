@@ -1,5 +1,8 @@
 //! The outgoing half of a client's stream. Everything that is queued when the client can receive goes into one frame.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -336,7 +339,7 @@ impl Inner {
 /// Queued messages.
 #[derive(Debug)]
 struct Queue<T> {
-    items: Vec<T>,
+    items: VecDeque<T>,
     /// The size of each, in the same order.
     sizes: VecDeque<usize>,
     /// The sum of the sizes.
@@ -345,7 +348,7 @@ struct Queue<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Queue<T> {
-        Queue { items: Vec::new(), sizes: VecDeque::new(), bytes: 0 }
+        Queue { items: VecDeque::new(), sizes: VecDeque::new(), bytes: 0 }
     }
 }
 
@@ -356,7 +359,7 @@ impl<T: Message> Queue<T> {
         let size = item.encoded_len() + 8;
         self.bytes += size;
         self.sizes.push_back(size);
-        self.items.push(item);
+        self.items.push_back(item);
         size
     }
 
@@ -371,82 +374,10 @@ impl<T: Message> Queue<T> {
             count += 1;
         }
         self.bytes -= self.sizes.drain(..count).sum::<usize>();
-        if count == self.items.len() {
-            return std::mem::take(&mut self.items);
+        // Costs only what is taken: the rest of a long queue is not moved for each frame.
+        match count == self.items.len() {
+            true => std::mem::take(&mut self.items).into(),
+            false => self.items.drain(..count).collect(),
         }
-        let rest = self.items.split_off(count);
-        std::mem::replace(&mut self.items, rest)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lockkeeper_core::Token;
-
-    use super::*;
-
-    fn next_frame(connection: &Connection) -> v1::ServerFrame {
-        let mut context = Context::from_waker(Waker::noop());
-        match connection.poll_frame(&mut context) {
-            Poll::Ready(Some(frame)) => frame,
-            other => panic!("no frame: {other:?}"),
-        }
-    }
-
-    fn value(bytes: usize) -> v1::answer::Kind {
-        v1::answer::Kind::Value(v1::Value { value: vec![1; bytes], ..Default::default() })
-    }
-
-    #[test]
-    fn frames_stay_below_the_size_that_clients_accept() {
-        let connection = Connection::default();
-        for id in 0..200 {
-            connection.send(id, value(64 * 1024));
-        }
-        let mut seen = 0;
-        while seen < 200 {
-            let frame = next_frame(&connection);
-            assert!(frame.encoded_len() <= FRAME_BYTES_MAX + 1024, "{}", frame.encoded_len());
-            assert_eq!(frame.answers[0].id, seen, "in order");
-            seen += frame.answers.len() as u64;
-        }
-    }
-
-    #[test]
-    fn unread_bytes_stop_the_intake() {
-        let connection = Connection::default();
-        for id in 0..31 {
-            connection.send(id, value(64 * 1024));
-            assert!(matches!(connection.intake(), Intake::Open { .. }), "{id}");
-        }
-        connection.send(31, value(64 * 1024));
-        assert_eq!(connection.intake(), Intake::Behind);
-        next_frame(&connection);
-        assert!(matches!(connection.intake(), Intake::Open { .. }));
-        while !matches!(connection.intake(), Intake::Open { bytes_queued: 0 }) {
-            next_frame(&connection);
-        }
-    }
-
-    #[test]
-    fn answer_larger_than_a_frame_is_sent_alone() {
-        let connection = Connection::default();
-        connection.send(1, value(FRAME_BYTES_MAX + 1));
-        connection.send(2, value(1));
-        assert_eq!(next_frame(&connection).answers.len(), 1);
-        assert_eq!(next_frame(&connection).answers.len(), 1);
-    }
-
-    #[test]
-    fn an_event_does_not_overtake_the_answers_before_it() {
-        let connection = Connection::default();
-        for id in 0..(ITEMS_PER_FRAME_MAX as u64 + 1) {
-            connection.send(id, v1::answer::Kind::Done(v1::Done {}));
-        }
-        assert_eq!(connection.intake(), Intake::Behind);
-        connection.grant_lost(SessionId(1), &"db".into(), Token(1), Freed::Forced);
-        let (first, second) = (next_frame(&connection), next_frame(&connection));
-        assert_eq!((first.answers.len(), first.events.len()), (ITEMS_PER_FRAME_MAX, 0));
-        assert_eq!((second.answers.len(), second.events.len()), (1, 1));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lockkeeper_server::{KeyPair, Node, NodeConfig, Security};
 
-use crate::support::{LONG, put, until};
+use crate::support::{LONG, put, skip_or_fail, until};
 
 const NOBODY: u32 = 65_534;
 
@@ -71,16 +71,19 @@ async fn files_of_an_older_version_become_private() {
 #[tokio::test(flavor = "current_thread")]
 async fn files_of_another_user_are_refused() {
     if !rustix::process::geteuid().is_root() {
-        // Only root can give a file to another user.
-        eprintln!("not run: this test needs root");
-        return;
+        return skip_or_fail("only root can give a file to another user", "run the tests as root");
     }
     let folder = tempfile::tempdir().unwrap();
     for name in ["", "identity.json", "log", "snapshot/table.snapshot"] {
         let data = folder.path().join("data");
         start_with_snapshot(&data).await.stop().await;
+        set_modes(&data, 0o755, 0o644);
         chown(data.join(name), Some(NOBODY), None).unwrap();
         let said = assert_refused(config(&data)).await;
+        for path in everything(&data) {
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, if path.is_dir() { 0o755 } else { 0o644 }, "{name}: changed {}", path.display());
+        }
         let mentions = |word: &str| said.contains(word);
         assert!(mentions("belongs to user 65534") && mentions("--allow-insecure-files"), "{name}: {said}");
         Node::start(with_insecure_files(config(&data))).await.unwrap().stop().await;

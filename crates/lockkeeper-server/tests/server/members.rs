@@ -1,6 +1,7 @@
 //! Messages of a caller that knows the secret of the cell: implausible terms and nodes that are not members are refused even
 //! then, before anything is persisted.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
-use crate::support::{LONG, leader, start_cell};
+use crate::support::{LONG, PATIENT, addresses, leader, start_cell, until};
 
 /// More than a million above the term of the cell, and below the highest possible one.
 const IMPLAUSIBLE: u64 = 1 << 40;
@@ -58,14 +59,33 @@ struct Member {
 impl Member {
     /// Sends a request on a new connection. Returns the code of the refusal, or `Ok`.
     async fn call(&self, kind: Kind) -> Code {
+        self.call_on(&mut self.connect().await, kind).await
+    }
+
+    async fn connect(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
-        let mut bytes = BytesMut::from(&MEMBERS_GREETING[..]);
+        stream.write_all(MEMBERS_GREETING).await.unwrap();
+        stream
+    }
+
+    /// Opens a connection and proves the membership on it.
+    async fn connect_admitted(&self) -> TcpStream {
+        let mut stream = self.connect().await;
+        assert_eq!(self.call_on(&mut stream, Kind::Ping(peer::Ping {})).await, Code::Ok);
+        stream
+    }
+
+    async fn call_on(&self, stream: &mut TcpStream, kind: Kind) -> Code {
+        let mut bytes = BytesMut::new();
         let header = Some(self.header.clone());
         frame::encode(&peer::PeerRequest { header, format: 1, id: 1, kind: Some(kind) }, &mut bytes);
         stream.write_all(&bytes).await.unwrap();
-        stream.read_exact(&mut [0; MEMBERS_GREETING.len()]).await.unwrap();
         bytes.clear();
         loop {
+            // On a new connection the greeting comes first.
+            if bytes.starts_with(MEMBERS_GREETING) {
+                drop(bytes.split_to(MEMBERS_GREETING.len()));
+            }
             if let Some(answer) = frame::decode::<peer::PeerAnswer>(&mut bytes, 1 << 20).unwrap() {
                 return if answer.refused.is_empty() { Code::Ok } else { Code::from_i32(answer.code) };
             }
@@ -207,4 +227,109 @@ async fn cell_of_one_refuses_a_node_that_is_not_a_member_even_with_its_secret() 
     assert_eq!(node.api().status().term, term);
     node.stop().await;
     assert_eq!(term_on_disk(folder.path()), term);
+}
+
+/// A node of a cell of four, on disk.
+async fn open_node(id: u64, data: &Path, members: &BTreeMap<u64, String>) -> Node {
+    let config = NodeConfig {
+        node_id: Some(id),
+        listen: Some(members[&id].clone()),
+        members: members.clone(),
+        timing: PATIENT,
+        data_dir: Some(data.to_owned()),
+        log: LogConfig::default(),
+        ..NodeConfig::in_memory()
+    };
+    Node::open(config).await.unwrap()
+}
+
+/// Every request of a member that openraft understands, from node 4 in this term.
+fn requests_of_node_4(term: u64, to: u64) -> Vec<(&'static str, Kind)> {
+    let (candidate, leads) = (Vote::new(term, 4), Vote::new_committed(term, 4));
+    let vote = encoded(&VoteRequest::<TypeConfig>::new(candidate, None));
+    let append = AppendEntriesRequest::<TypeConfig> {
+        vote: leads,
+        prev_log_id: None,
+        entries: Vec::new(),
+        leader_commit: None,
+    };
+    let append = |stream| peer::AppendRequest { body: encoded(&append), stream, majority: None };
+    vec![
+        ("ping", Kind::Ping(peer::Ping {})),
+        ("vote", Kind::Vote(vote.clone())),
+        ("pre-vote", Kind::PreVote(vote)),
+        ("append", Kind::Append(append(1))),
+        ("heartbeat", Kind::Heartbeat(append(0))),
+        ("goodbye", Kind::Goodbye(encoded(&leads))),
+        (
+            "transfer",
+            Kind::TransferLeader(encoded(&TransferLeaderRequest::<TypeConfig>::new(leads, to, None))),
+        ),
+    ]
+}
+
+/// Waits until the other members refuse node 4, which then sends every request on connections that it had opened before, and
+/// on new ones.
+async fn assert_all_refused(before: Vec<(Member, Vec<TcpStream>)>, term: u64) {
+    for (member, streams) in before {
+        until("the removal to be applied", async || {
+            (member.call(Kind::Ping(peer::Ping {})).await == Code::FailedPrecondition).then_some(())
+        })
+        .await;
+        let to = member.header.to;
+        for ((what, kind), mut stream) in requests_of_node_4(term, to).into_iter().zip(streams) {
+            let code = member.call_on(&mut stream, kind.clone()).await;
+            assert_eq!(code, Code::FailedPrecondition, "node {to}: {what} on an open connection");
+            assert_eq!(member.call(kind).await, Code::FailedPrecondition, "node {to}: {what}");
+        }
+        let snapshot = member.send_snapshot(Vote::new_committed(term, 4), SnapshotMeta::default()).await;
+        assert_eq!(snapshot, Code::FailedPrecondition, "node {to}: snapshot");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn removed_member_is_refused_until_it_is_added_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = |id: u64| folder.path().join(id.to_string());
+    let members = addresses(1..=4).await;
+    let mut nodes = Vec::new();
+    for id in 1..=4 {
+        nodes.push(open_node(id, &data(id), &members).await);
+    }
+    leader(&nodes).await;
+    let mut before = Vec::new();
+    for id in 1..=3 {
+        let member = Member { address: members[&id].clone(), header: signed_header(&data(id), 4) };
+        let mut streams = Vec::new();
+        for _ in requests_of_node_4(1, id) {
+            streams.push(member.connect_admitted().await);
+        }
+        before.push((member, streams));
+    }
+    nodes.pop().unwrap().stop().await;
+    let leads = leader(&nodes).await;
+    nodes[leads].api().remove_member(4).await.unwrap();
+    let term = nodes[leads].api().status().term;
+    assert_all_refused(before, term + 1).await;
+
+    // Also after a restart of a member.
+    let id = 1 + (leads as u64 + 1) % 3;
+    let restarted = usize::try_from(id - 1).unwrap();
+    nodes.remove(restarted).stop().await;
+    nodes.insert(restarted, open_node(id, &data(id), &members).await);
+    let member = Member { address: members[&id].clone(), header: signed_header(&data(id), 4) };
+    assert_eq!(member.call(Kind::Ping(peer::Ping {})).await, Code::FailedPrecondition, "after a restart");
+
+    // Added again with an empty folder.
+    std::fs::remove_dir_all(data(4)).unwrap();
+    nodes.push(open_node(4, &data(4), &members).await);
+    let leads = leader(&nodes).await;
+    nodes[leads].api().add_member(4, &members[&4]).await.unwrap();
+    until("the return to be applied", async || {
+        (member.call(Kind::Ping(peer::Ping {})).await == Code::Ok).then_some(())
+    })
+    .await;
+    for node in nodes {
+        node.stop().await;
+    }
 }

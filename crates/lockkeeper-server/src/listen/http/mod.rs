@@ -9,6 +9,8 @@ mod call;
 mod caller_api;
 mod console;
 mod error;
+#[cfg(feature = "fuzz")]
+mod fuzz;
 mod metrics;
 mod observe;
 mod openapi;
@@ -27,6 +29,8 @@ use axum::routing::any;
 use tracing::{Instrument, Span};
 
 use self::error::Error;
+#[cfg(feature = "fuzz")]
+pub(crate) use self::fuzz::fuzz;
 pub use self::openapi::document as openapi_document;
 use self::routes::{Route, routes};
 use crate::api::Api;
@@ -49,30 +53,6 @@ pub fn router(api: Api) -> Router {
         .layer(from_fn(trace_call))
         .layer(map_response(add_headers))
         .with_state(api)
-}
-
-/// Bodies and queries, for `crate::fuzz`.
-#[cfg(feature = "fuzz")]
-pub(crate) fn fuzz(data: &[u8]) {
-    fn one<C: lockkeeper_api::Call + serde::de::DeserializeOwned>(data: &[u8]) {
-        if let Ok(call) = body::parse::<C>(data, data.len().is_multiple_of(2)) {
-            drop(call.into_request());
-        }
-    }
-    one::<lockkeeper_api::acquire::Acquire>(data);
-    one::<lockkeeper_api::acquire::AcquireAll>(data);
-    one::<lockkeeper_api::acquire::Release>(data);
-    one::<lockkeeper_api::session::OpenSession>(data);
-    one::<lockkeeper_api::value::PutValue>(data);
-    one::<lockkeeper_api::election::Campaign>(data);
-    one::<lockkeeper_api::rate::TakeRate>(data);
-    one::<lockkeeper_api::token::CheckToken>(data);
-    one::<lockkeeper_api::access::EnableAccess>(data);
-    one::<lockkeeper_api::access::AccessRule>(data);
-    one::<lockkeeper_api::access::SetQuota>(data);
-    if let Ok(text) = std::str::from_utf8(data) {
-        query::fuzz(text);
-    }
 }
 
 /// Returns the response to a request that is refused before it reaches a handler.

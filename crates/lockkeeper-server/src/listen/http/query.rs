@@ -1,6 +1,7 @@
 //! Reads the query of a GET: known parameters only, each at most once.
 
 use axum::extract::FromRequestParts;
+use axum::http::Uri;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -17,29 +18,23 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Query<T>, Error> {
-        if !is_utf8(parts.uri.query().unwrap_or_default()) {
-            // Lossy decoding would produce another name, which may be an existing lock.
-            return Err(Error::invalid("invalid query: it is not UTF-8 after decoding its %-escapes"));
-        }
-        match axum::extract::Query::try_from_uri(&parts.uri) {
-            Ok(axum::extract::Query(value)) => Ok(Query(value)),
-            Err(rejection) => {
-                let what = std::error::Error::source(&rejection).map(ToString::to_string);
-                let what = what.unwrap_or_else(|| rejection.body_text());
-                Err(Error::invalid(format!("invalid query: {what}")))
-            }
-        }
+        parse(&parts.uri).map(Query)
     }
 }
 
-/// Queries, for `crate::fuzz`.
-#[cfg(feature = "fuzz")]
-pub(super) fn fuzz(text: &str) {
-    use std::collections::BTreeMap;
-    if is_utf8(text)
-        && let Ok(uri) = format!("/?{text}").parse()
-    {
-        drop(axum::extract::Query::<BTreeMap<String, String>>::try_from_uri(&uri));
+/// Parses a query.
+pub(super) fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Error> {
+    if !is_utf8(uri.query().unwrap_or_default()) {
+        // Lossy decoding would produce another name, which may be an existing lock.
+        return Err(Error::invalid("invalid query: it is not UTF-8 after decoding its %-escapes"));
+    }
+    match axum::extract::Query::try_from_uri(uri) {
+        Ok(axum::extract::Query(value)) => Ok(value),
+        Err(rejection) => {
+            let what = std::error::Error::source(&rejection).map(ToString::to_string);
+            let what = what.unwrap_or_else(|| rejection.body_text());
+            Err(Error::invalid(format!("invalid query: {what}")))
+        }
     }
 }
 

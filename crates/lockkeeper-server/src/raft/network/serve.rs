@@ -123,6 +123,8 @@ impl Connection {
     fn take(&mut self, request: peer::PeerRequest, outgoing: &mut Outgoing) -> Result<(), Status> {
         let peer::PeerRequest { id, mut kind, format, .. } = request;
         let inner = self.inner.clone();
+        // The sender may have been removed since it connected.
+        inner.check_member(self.from)?;
         inner.check_format(format)?;
         let tag = Tag { id, format };
         if let Some(kind) = &mut kind {
@@ -140,9 +142,9 @@ impl Connection {
                 inner.election_trigger.leader_resigned(self.from, vote);
                 return Ok(());
             }
-            Some(Kind::Heartbeat(append)) => heartbeat(inner, append).boxed(),
-            Some(Kind::Vote(body)) => vote(inner, self.from, body, false).boxed(),
-            Some(Kind::PreVote(body)) => vote(inner, self.from, body, true).boxed(),
+            Some(Kind::Heartbeat(append)) => heartbeat(inner, self.from, append).boxed(),
+            Some(Kind::Vote(body)) => vote(inner, body, false).boxed(),
+            Some(Kind::PreVote(body)) => vote(inner, body, true).boxed(),
             Some(Kind::TransferLeader(body)) => transfer_leader(inner, body).boxed(),
             None => return Err(Status::invalid_argument("the request is empty")),
         };
@@ -171,7 +173,7 @@ impl Connection {
         }
         let bytes = append.body.len();
         let request = self.inner.parse_append(&append)?;
-        self.inner.leader_contact.record();
+        self.inner.note_leader(self.from);
         if !request.entries.is_empty()
             && let Some(full) = self.inner.lacks_room(self.unanswered_bytes(), bytes)
         {
@@ -262,9 +264,9 @@ impl InboundStream {
     }
 }
 
-async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<AnswerKind, Status> {
+async fn heartbeat(inner: Arc<Inner>, from: u64, append: peer::AppendRequest) -> Result<AnswerKind, Status> {
     let request = inner.parse_append(&append)?;
-    inner.leader_contact.record();
+    inner.note_leader(from);
     let previous = request.prev_log_id;
     let last = request.entries.last().map(|entry| entry.log_id).or(previous);
     let result: AppendResult = match inner.raft.append_entries(request).await.map_err(unavailable)? {
@@ -279,10 +281,8 @@ async fn heartbeat(inner: Arc<Inner>, append: peer::AppendRequest) -> Result<Ans
     append_answer(&result, inner.promise_ms(), &inner.agreement, &inner.log)
 }
 
-async fn vote(inner: Arc<Inner>, from: u64, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
+async fn vote(inner: Arc<Inner>, body: Bytes, is_pre_vote: bool) -> Result<AnswerKind, Status> {
     let request: VoteRequest = inner.decode(&body)?;
-    // The sender may have been removed since it connected.
-    inner.check_member(from)?;
     inner.check_may_vote(&request)?;
     let answered = match is_pre_vote {
         true => inner.raft.pre_vote(request).await,

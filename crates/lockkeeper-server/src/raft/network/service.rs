@@ -19,6 +19,7 @@ use crate::limits::log_throttle::LogThrottle;
 use crate::metrics::MemberCounters;
 use crate::raft::Raft;
 use crate::raft::agreement::{Agreement, TableHash};
+use crate::raft::departed::Departed;
 use crate::raft::election_trigger::ElectionTrigger;
 use crate::raft::eligibility::Eligibility;
 use crate::raft::leader_contact::LeaderContact;
@@ -68,6 +69,7 @@ pub(super) struct Inner {
     timing: Timing,
     pub(super) versions: Versions,
     pub(super) agreement: Arc<Agreement>,
+    departed: Arc<Departed>,
     pub(super) implausible_terms: LogThrottle,
     unproven_senders: LogThrottle,
     refused_entries: LogThrottle,
@@ -88,6 +90,7 @@ pub(crate) struct PeerServiceParts<'a> {
     pub(crate) timing: Timing,
     pub(crate) versions: Versions,
     pub(crate) agreement: Arc<Agreement>,
+    pub(crate) departed: Arc<Departed>,
 }
 
 impl PeerService {
@@ -104,7 +107,7 @@ impl PeerService {
             eligibility,
             ..
         } = parts;
-        let PeerServiceParts { counters, timing, versions, agreement, .. } = parts;
+        let PeerServiceParts { counters, timing, versions, agreement, departed, .. } = parts;
         let incoming = tokio::sync::Mutex::new(snapshots.incoming());
         let inner = Inner {
             raft,
@@ -120,6 +123,7 @@ impl PeerService {
             timing,
             versions,
             agreement,
+            departed,
             implausible_terms: LogThrottle::new(),
             unproven_senders: LogThrottle::new(),
             refused_entries: LogThrottle::new(),
@@ -281,8 +285,9 @@ impl Inner {
     }
 
     /// Reports whether a node with this ID can be a member. A node that lags behind may not know all members yet, and needs
-    /// their messages to catch up. But if every majority includes this node (it is one of at most two voters), there can
-    /// be no member that it does not know. In particular, a cell of one node has no other members.
+    /// their messages to catch up, except for nodes that it has seen leave. But if every majority includes this node (it is
+    /// one of at most two voters), there can be no member that it does not know. In particular, a cell of one node has no
+    /// other members.
     fn can_be_member(&self, id: u64) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -290,8 +295,22 @@ impl Inner {
             return false;
         }
         let membership = &metrics.membership_config;
-        let voters: Vec<u64> = membership.membership().voter_ids().collect();
-        membership.nodes().any(|(known, _)| *known == id) || voters.len() > 2 || !voters.contains(&metrics.id)
+        if membership.nodes().any(|(known, _)| *known == id) {
+            return true;
+        }
+        let leads = metrics.current_leader == Some(metrics.id);
+        let is_leaderless =
+            || !leads && self.leader_contact.silent_for() > self.timing.departed_return_after();
+        let voters = membership.membership().voter_ids();
+        let (count, is_voter) =
+            voters.fold((0, false), |(count, is_voter), voter| (count + 1, is_voter || voter == metrics.id));
+        (count > 2 || !is_voter) && !self.departed.refuses(id, is_leaderless)
+    }
+
+    /// Records a message of a leader.
+    pub(super) fn note_leader(&self, leader: u64) {
+        self.leader_contact.record();
+        self.departed.note_leader(leader);
     }
 
     /// Decodes and checks a leader's request.
@@ -423,6 +442,7 @@ impl Peer for PeerService {
         let vote: Vote = self.inner.decode(&first.vote)?;
         let meta: SnapshotMeta = self.inner.decode(&first.meta)?;
         let (id, bytes) = (first.id, first.bytes);
+        let from = first.header.as_ref().map_or(0, |header| header.from);
         // One transfer at a time: a second one waits here, and then resumes where the first one ended.
         let mut incoming = self.inner.incoming.lock().await;
         incoming.begin(id, bytes).map_err(disk)?;
@@ -435,6 +455,8 @@ impl Peer for PeerService {
             next = parts.message().await?;
         }
         let image = incoming.finish().await.map_err(disk)?;
+        // The sender may have been removed since it began.
+        self.inner.check_member(from)?;
         let snapshot = openraft::Snapshot { meta, snapshot: image };
         let installed = self.inner.raft.install_full_snapshot(vote, snapshot).await.map_err(unavailable)?;
         tracing::info!(bytes, "installed a snapshot from another member");

@@ -372,7 +372,7 @@ impl SnapshotStore {
 
 fn write_file(folder: &Path, chunks: impl Iterator<Item = Vec<u8>>) -> io::Result<SnapshotImage> {
     let path = folder.join(NEW_FILE_NAME);
-    let mut file = private_files::options().write(true).create(true).truncate(true).open(&path)?;
+    let mut file = private_files::create_empty(&path)?;
     let (mut len, mut unsynced) = (0, 0);
     let mut began = Instant::now();
     for chunk in chunks {
