@@ -24,6 +24,7 @@ mod log_and_terminal;
 mod memory_cap;
 mod peers;
 mod quota;
+mod reflection;
 mod slow;
 mod state_bound;
 mod tls;
