@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
 use futures_util::future::join_all;
+use lockkeeper_api::v1;
+use lockkeeper_api::v1::lockkeeper_client::LockkeeperClient;
 use lockkeeper_net::frame::{GREETING, MEMBERS_GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tonic::Code;
 
-use crate::connections::TestNode;
+use crate::connections::{TestNode, raise_open_file_limit};
 use crate::fixture::{Caller, ROOT_TOKEN};
 use crate::harness::{LONG, http, write_secret};
 use crate::http2;
@@ -64,7 +67,12 @@ fn openings(caller: &Caller) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 async fn send_all(plain: &TestNode, bytes: &[u8]) -> Vec<TcpStream> {
-    join_all((0..CONNECTIONS).map(|_| async move {
+    send_from_each(plain, bytes, CONNECTIONS).await
+}
+
+/// Sends the same bytes on each of many connections.
+async fn send_from_each(plain: &TestNode, bytes: &[u8], connections: usize) -> Vec<TcpStream> {
+    join_all((0..connections).map(|_| async move {
         let mut stream = TcpStream::connect(&plain.node.address).await.unwrap();
         // Sends as much as the node reads.
         drop(tokio::time::timeout(Duration::from_millis(500), stream.write_all(bytes)).await);
@@ -141,6 +149,77 @@ async fn frame_that_expands_when_decoded_is_refused() {
     plain.assert_works().await;
 }
 
+/// An empty name has two bytes on the wire, and many more in memory.
+#[tokio::test]
+async fn unary_message_that_expands_when_decoded_is_refused() {
+    const NAMES: usize = (4 << 20) / 2 - 100;
+    let plain = TestNode::start(&[]).await;
+    let caller = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
+    let mut node = LockkeeperClient::new(caller.channel().await.unwrap());
+    let before = plain.memory_peak_mib();
+    for _ in 0..4 {
+        let locks = vec![String::new(); NAMES];
+        let refused =
+            node.acquire_all(v1::AcquireAllRequest { locks, ..Default::default() }).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert!(refused.message().contains("too many fields"), "{refused:?}");
+    }
+    let after = plain.memory_peak_mib();
+    println!("{before} MiB before, {after} MiB after {NAMES} names in a message");
+    // The message itself, and what it leaves in the allocator.
+    assert!(after < before + 30, "{before} MiB before, up to {after} MiB");
+    plain.assert_works().await;
+}
+
+/// A caller is authenticated by the head of its request, so anybody can send incomplete heads.
+#[tokio::test]
+async fn incomplete_heads_do_not_fill_the_memory() {
+    const HEADS: usize = 1_500;
+    const HEAD_BYTES: usize = 60 << 10;
+    if !raise_open_file_limit(HEADS as u64) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let plain = secured(folder.path()).await;
+    let head = [b"GET /v1/locks HTTP/1.1\r\nhost: localhost\r\nx: ", &vec![b'x'; HEAD_BYTES][..]].concat();
+    let http2 = |length: usize| {
+        let whole = http2::frame(http2::HEADERS, 0x4, 1, &vec![0; length]);
+        [http2::preface(1 << 16), whole[..whole.len() - 10].to_vec()].concat()
+    };
+    for (what, bytes) in [
+        ("HTTP/1", &head),
+        ("HTTP/1 up to the limit", &head[..15 << 10].to_vec()),
+        ("HTTP/2", &http2(HEAD_BYTES)),
+        ("HTTP/2 up to the limit", &http2(15 << 10)),
+    ] {
+        let before = plain.memory_mib();
+        let open = send_from_each(&plain, bytes, HEADS).await;
+        assert_eq!(http::get(&plain.node.address, "/livez").await.unwrap().status, 200, "{what}");
+        let after = plain.memory_mib();
+        println!("{what}: {before} MiB before, {after} MiB with {} connections", open.len());
+        assert!(after < before + GROWTH_MAX, "{what}: {before} MiB before, {after} MiB");
+    }
+}
+
+/// The largest head that is accepted has room for the headers of proxies.
+#[tokio::test]
+async fn large_heads_are_served() {
+    let plain = TestNode::start(&[]).await;
+    let answer = async |header_bytes: usize| {
+        let head = format!(
+            "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncookie: {}\r\n\r\n",
+            "c".repeat(header_bytes)
+        );
+        let mut stream = TcpStream::connect(&plain.node.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        tokio::time::timeout(LONG, stream.read_exact(&mut status)).await.expect("an answer").unwrap();
+        String::from_utf8_lossy(&status[9..]).into_owned()
+    };
+    assert_eq!(answer(15 << 10).await, "200");
+    assert_eq!(answer(17 << 10).await, "431");
+}
+
 /// Opens an HTTP/2 connection with one request.
 async fn open_with_request(caller: &Caller, path: &str) -> TcpStream {
     let mut stream = http2::connect(&caller.address, 1 << 16).await;
@@ -174,11 +253,8 @@ async fn unauthenticated_connection_is_closed() {
     http2::send_another_request(&mut known, &root, "/v1/status").await;
     let mut count = 0;
     while count < 2 {
-        let mut head = [0; 9];
-        let read = tokio::time::timeout(LONG, known.read_exact(&mut head)).await;
-        read.expect("an answer").expect("a connection that is still open");
-        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-        known.read_exact(&mut payload).await.unwrap();
-        count += usize::from(head[3] == http2::HEADERS);
+        let read = tokio::time::timeout(LONG, http2::receive(&mut known)).await;
+        let received = read.expect("an answer").expect("a connection that is still open");
+        count += usize::from(received.kind == http2::HEADERS);
     }
 }

@@ -108,7 +108,7 @@ impl TestNode {
 }
 
 /// Raises the limit on open files. Returns false if it is too low and tests may be skipped.
-fn raise_open_file_limit(files: u64) -> bool {
+pub fn raise_open_file_limit(files: u64) -> bool {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let enough = maximum.is_none_or(|most| most > files + 500);

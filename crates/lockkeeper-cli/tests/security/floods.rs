@@ -1,11 +1,15 @@
-//! Floods of small HTTP/2 frames, each of which costs the sender nothing.
+//! Floods of small HTTP/2 frames, each of which costs the sender nothing, and of TLS handshakes, which cost the node more than
+//! other requests without credentials.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::json;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::connections::TestNode;
-use crate::fixture::Caller;
+use crate::fixture::{Caller, SecureNode};
 use crate::http2::{self, HEADERS, frame};
 
 const RST_STREAM: u8 = 3;
@@ -73,4 +77,37 @@ async fn frame_floods_close_only_their_own_connection() {
         assert!(now < before + GROWTH_MAX, "{what}: {before} MiB before, {now} MiB");
     }
     plain.assert_works().await;
+}
+
+/// Handshakes of others do not stop an authenticated client, whose new connections also need them.
+#[tokio::test]
+async fn handshake_flood_delays_others_little() {
+    const FLOODING: usize = 8;
+    const WITHIN: Duration = Duration::from_secs(5);
+    let secure = SecureNode::start().await;
+    let (root, session) = (secure.root(), secure.root().session().await);
+    let stop = Instant::now() + FLOOD_FOR;
+    let floods = join_all((0..FLOODING).map(|_| async {
+        let (credentials, mut count) = (secure.anonymous().credentials(), 0);
+        while Instant::now() < stop {
+            let connected = credentials.connect(&secure.node.address, None, |_| Ok(())).await;
+            count += usize::from(connected.is_ok());
+        }
+        count
+    }));
+    let renewals = async {
+        let (mut slowest, mut count) = (Duration::ZERO, 0);
+        while Instant::now() < stop {
+            let began = Instant::now();
+            root.post("/v1/session/keepalive", json!({"session": session})).await.ok();
+            slowest = slowest.max(began.elapsed());
+            count += 1;
+        }
+        (slowest, count)
+    };
+    let (handshakes, (slowest, count)) = tokio::join!(floods, renewals);
+    let handshakes: usize = handshakes.iter().sum();
+    println!("{handshakes} handshakes; the slowest of {count} renewals took {slowest:?}");
+    assert!(handshakes > 50 && count > 5, "{handshakes} handshakes, {count} renewals");
+    assert!(slowest < WITHIN, "a renewal took {slowest:?}");
 }

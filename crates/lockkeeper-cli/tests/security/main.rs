@@ -26,6 +26,7 @@ mod memory_cap;
 mod operators;
 mod peers;
 mod quota;
+mod reflection;
 mod slow;
 mod state_bound;
 mod tls;

@@ -27,7 +27,8 @@ use crate::data_dir::DataDir;
 use crate::effects::callers::Caller;
 use crate::effects::undelivered::UndeliveredGrant;
 use crate::failure::{Failure, Outcome};
-use crate::limits::budget::{Budgets, ByteBudget, ConnectionBudget};
+use crate::limits::budget::{Budgets, ByteBudget, ConnectionBudget, IdentityBudget};
+use crate::observe::disk::DiskWatch;
 use crate::raft::Consensus;
 use crate::raft::snapshot::SnapshotStore;
 use crate::security::{Authenticator, Principal, Rates};
@@ -70,6 +71,7 @@ struct Inner {
     authenticator: Arc<Authenticator>,
     rates: Rates,
     budgets: Budgets,
+    disk_watch: DiskWatch,
 }
 
 /// What an authorized request becomes.
@@ -124,9 +126,18 @@ impl Api {
         snapshots: SnapshotStore,
         authenticator: Arc<Authenticator>,
     ) -> Api {
-        let (requests, rates, budgets) = (AtomicU64::new(0), Rates::default(), Budgets::default());
-        let inner =
-            Arc::new(Inner { shared, consensus, home, snapshots, requests, authenticator, rates, budgets });
+        let disk_watch = DiskWatch::new(home.log().and_then(|log| Some(log.parent()?.to_owned())));
+        let inner = Arc::new(Inner {
+            shared,
+            consensus,
+            home,
+            snapshots,
+            requests: AtomicU64::new(0),
+            authenticator,
+            rates: Rates::default(),
+            budgets: Budgets::default(),
+            disk_watch,
+        });
         Api { inner, principal: Principal::Process }
     }
 
@@ -166,6 +177,11 @@ impl Api {
         self.inner.budgets.of(connection, self.principal.identity())
     }
 
+    /// Returns the budget of all connections of a principal. All unauthenticated callers share one.
+    pub(crate) fn budget_of(&self, principal: &Principal) -> Arc<IdentityBudget> {
+        self.inner.budgets.identity(principal.identity())
+    }
+
     pub(crate) fn rates(&self) -> &Rates {
         &self.inner.rates
     }
@@ -176,6 +192,10 @@ impl Api {
 
     pub(crate) fn home(&self) -> &DataDir {
         &self.inner.home
+    }
+
+    pub(crate) fn disk_watch(&self) -> &DiskWatch {
+        &self.inner.disk_watch
     }
 
     pub(crate) fn snapshots(&self) -> &SnapshotStore {

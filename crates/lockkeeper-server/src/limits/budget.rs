@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::limits::arrivals::Arrivals;
 use crate::limits::turns::{Lanes, TurnPermit};
 
 /// Requests up to this size are accepted even above the budget of their identity: renewals and releases are small.
@@ -22,7 +23,7 @@ pub(crate) const SMALL_BYTES: usize = 64 << 10;
 /// Budget of one connection. Larger than the largest message.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 6 << 20;
 /// Budget of all connections of one identity. All unauthenticated callers count as one identity.
-const IDENTITY_BYTES_MAX: usize = 128 << 20;
+pub(crate) const IDENTITY_BYTES_MAX: usize = 128 << 20;
 /// A connection whose client reads nothing of its queued answers is closed after this time.
 pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 /// What an observer of an election is counted with: its task or stream, its name and its timer.
@@ -33,6 +34,11 @@ pub(crate) const OBSERVERS_PER_CONNECTION_MAX: usize = 1_024;
 pub(crate) const OBSERVERS_PER_IDENTITY_MAX: usize = 16_384;
 /// Most streams of one connection that watch the health of the node. They need no authentication.
 pub(crate) const HEALTH_WATCHES_PER_CONNECTION_MAX: usize = 4;
+/// Most streams of reflection on one connection. They need no authentication either.
+pub(crate) const REFLECTIONS_PER_CONNECTION_MAX: usize = 4;
+/// What a stream of reflection is counted with, besides its answers that are being sent: the library prepares two answers in
+/// advance, each with a descriptor of 50 KiB.
+const REFLECTION_BYTES: usize = 128 << 10;
 /// When a refused caller should retry.
 const RETRY_AFTER_MS: u64 = 1_000;
 /// Above this number of identities, the budgets of unused ones are dropped.
@@ -99,7 +105,7 @@ impl Drop for Seat {
 
 /// The budget that all connections of one identity share.
 #[derive(Debug)]
-struct IdentityBudget {
+pub(crate) struct IdentityBudget {
     meter: Meter,
     lanes: Lanes,
     observers: Seats,
@@ -113,6 +119,16 @@ impl IdentityBudget {
             observers: Seats::default(),
         })
     }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.meter.has_room()
+    }
+
+    /// Counts bytes until the charge is dropped.
+    pub(crate) fn charge(self: &Arc<IdentityBudget>, bytes: usize) -> Charge {
+        self.meter.add(bytes);
+        Charge { connection: None, identity: self.clone(), bytes, is_request: true }
+    }
 }
 
 /// The budgets of all identities.
@@ -123,7 +139,8 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    fn identity(&self, identity: Option<SmolStr>) -> Arc<IdentityBudget> {
+    /// Returns the budget of an identity; `None` for unauthenticated callers.
+    pub(crate) fn identity(&self, identity: Option<SmolStr>) -> Arc<IdentityBudget> {
         let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(budget) = identities.get(&identity).and_then(Weak::upgrade) {
             return budget;
@@ -152,6 +169,9 @@ pub(crate) struct ConnectionBudget {
     meter: Arc<Meter>,
     observers: Seats,
     health_watches: Seats,
+    reflections: Seats,
+    /// What has arrived and is not counted elsewhere.
+    pub(crate) arrivals: Arrivals,
     /// When the client last read something, or when nothing was queued.
     progress: Arc<Mutex<Instant>>,
 }
@@ -162,12 +182,18 @@ impl Default for ConnectionBudget {
             meter: Arc::new(Meter::new(CONNECTION_BYTES_MAX)),
             observers: Seats::default(),
             health_watches: Seats::default(),
+            reflections: Seats::default(),
+            arrivals: Arrivals::default(),
             progress: Arc::new(Mutex::new(Instant::now())),
         }
     }
 }
 
 impl ConnectionBudget {
+    pub(crate) fn with(arrivals: Arrivals) -> ConnectionBudget {
+        ConnectionBudget { arrivals, ..ConnectionBudget::default() }
+    }
+
     fn note_progress(&self) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -251,17 +277,42 @@ impl ByteBudget {
         }
     }
 
-    /// Counts bytes until the charge is dropped. Never refused: the request was already admitted.
+    /// Counts bytes of an answer until the charge is dropped. Never refused: the request was already admitted.
     pub(crate) fn charge(&self, bytes: usize) -> Charge {
         self.connection.meter.add(bytes);
         self.identity.meter.add(bytes);
-        Charge { connection: Some(self.connection.clone()), identity: self.identity.clone(), bytes }
+        let (connection, identity) = (Some(self.connection.clone()), self.identity.clone());
+        Charge { connection, identity, bytes, is_request: false }
+    }
+
+    /// Returns a charge for a request, which [`ByteBudget::charge_request`] grows.
+    pub(crate) fn begin_request(&self) -> Charge {
+        let (connection, identity) = (Some(self.connection.clone()), self.identity.clone());
+        Charge { connection, identity, bytes: 0, is_request: true }
     }
 
     /// Counts bytes for the identity only.
     pub(crate) fn charge_identity(&self, bytes: usize) -> Charge {
-        self.identity.meter.add(bytes);
-        Charge { connection: None, identity: self.identity.clone(), bytes }
+        self.identity.charge(bytes)
+    }
+
+    /// Returns the budget of the identity.
+    pub(crate) fn identity(&self) -> &Arc<IdentityBudget> {
+        &self.identity
+    }
+
+    /// Returns what has arrived on the connection.
+    pub(crate) fn arrivals(&self) -> &Arrivals {
+        &self.connection.arrivals
+    }
+
+    /// Admits a stream of reflection, or refuses it with `limit`.
+    pub(crate) fn admit_reflection(&self) -> Result<ReflectionSeat, Failure> {
+        let Some(seat) = self.connection.reflections.take(REFLECTIONS_PER_CONNECTION_MAX) else {
+            return Err(over_budget("this connection has as many streams of reflection as it may"));
+        };
+        self.check_read()?;
+        Ok(ReflectionSeat { _seat: seat, _charge: self.charge_identity(REFLECTION_BYTES) })
     }
 
     /// Admits an observer of an election, or refuses it with `limit`.
@@ -320,6 +371,13 @@ pub(crate) struct ObserverSeat {
     _charge: Charge,
 }
 
+/// The seat of a stream of reflection, counted for its connection and its identity until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ReflectionSeat {
+    _seat: Seat,
+    _charge: Charge,
+}
+
 /// Bytes counted in a budget until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
@@ -328,6 +386,8 @@ pub(crate) struct Charge {
     // Holds the whole budget, which is dropped with its last reference.
     identity: Arc<IdentityBudget>,
     bytes: usize,
+    /// Whether the bytes are a request's. When they are freed, the client has not read anything.
+    is_request: bool,
 }
 
 impl Charge {
@@ -342,11 +402,16 @@ impl Charge {
     /// Frees bytes that the client has read.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
+        if bytes == 0 {
+            return;
+        }
         self.bytes -= bytes;
         self.identity.meter.sub(bytes);
         if let Some(connection) = &self.connection {
             connection.meter.sub(bytes);
-            connection.note_progress();
+            if !self.is_request {
+                connection.note_progress();
+            }
         }
     }
 }
@@ -359,50 +424,4 @@ impl Drop for Charge {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unread_bytes_stop_the_reads_of_their_connection_only() {
-        let budgets = Budgets::default();
-        let (one, other) = (ConnectionBudget::default(), ConnectionBudget::default());
-        let greedy = budgets.of(&one, Some("a".into()));
-        let mut charge = greedy.charge(CONNECTION_BYTES_MAX);
-        assert!(greedy.check_read().is_err());
-        assert!(budgets.of(&other, Some("a".into())).check_read().is_ok());
-        charge.shrink(1);
-        assert!(greedy.check_read().is_ok());
-    }
-
-    #[test]
-    fn unread_bytes_on_all_connections_stop_the_reads_of_their_identity_only() {
-        let budgets = Budgets::default();
-        let fill = |_| budgets.of(&ConnectionBudget::default(), None).charge(1 << 20);
-        let charges: Vec<Charge> = (0..IDENTITY_BYTES_MAX >> 20).map(fill).collect();
-        let fresh = ConnectionBudget::default();
-        assert!(budgets.of(&fresh, None).check_read().is_err());
-        assert!(budgets.of(&fresh, Some("other".into())).check_read().is_ok());
-        drop(charges);
-        assert!(budgets.of(&fresh, None).check_read().is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn client_that_reads_nothing_is_stalled_and_one_that_reads_slowly_is_not() {
-        let connection = ConnectionBudget::default();
-        let idle = tokio::time::timeout(STALLED_FOR * 10, connection.stalled()).await;
-        assert!(idle.is_err(), "nothing is queued");
-        let mut charge = Budgets::default().of(&connection, None).charge(100);
-        let slow = async {
-            for _ in 0..20 {
-                tokio::time::sleep(STALLED_FOR / 2).await;
-                charge.shrink(1);
-            }
-        };
-        tokio::select! {
-            () = slow => {}
-            () = connection.stalled() => panic!("the client reads"),
-        }
-        let stalled = tokio::time::timeout(STALLED_FOR * 2, connection.stalled()).await;
-        assert!(stalled.is_ok(), "the client has stopped reading");
-    }
-}
+mod tests;

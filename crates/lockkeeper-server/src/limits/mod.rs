@@ -1,6 +1,7 @@
 //! Limits on what callers may use: bytes, time, turns on the serving thread, threads for blocking work, lines in the log, and
 //! pages of the console.
 
+pub(crate) mod arrivals;
 pub(crate) mod blocking;
 pub(crate) mod budget;
 pub mod console_seats;

@@ -9,11 +9,12 @@ use std::task::{Context, Poll};
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, Method, StatusCode, request};
+use axum::http::{HeaderValue, StatusCode, request};
 use axum::response::Response;
 use lockkeeper_net::tls::Visitor;
 use tower_service::Service;
 
+use super::calls::{Cost, GrpcMethod, REFLECTION_PATH, STREAM_PATH};
 use super::connection_limiter::Kind;
 use super::delivery::UnsentGrants;
 use super::http_connection::{ConnectionState, WINDOW_BYTES};
@@ -32,25 +33,15 @@ use crate::raft::network::MemberProof;
 use crate::security::hosts::AllowedHosts;
 use crate::security::port_security::MemberPolicy;
 use crate::security::{Principal, admission, authenticator};
-use crate::session::decode_limits::check_frame;
+use crate::session::decode_limits::{check_frame, check_request};
 
 /// Path prefix of the gRPC services between members.
 const MEMBERS_PATH: &str = "/lockkeeper.peer.v1.";
 /// Path prefix of the gRPC services for clients.
 const CLIENTS_PATH: &str = "/lockkeeper.v1.";
+const SERVICE_PATH: &str = "/lockkeeper.v1.Lockkeeper/";
 /// Health checks, which are answered even when all client connections are in use.
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/health", "/grpc.health.v1.Health/Check"];
-const SERVICE_PATH: &str = "/lockkeeper.v1.Lockkeeper/";
-/// The client's stream of frames.
-const STREAM_PATH: &str = "/lockkeeper.v1.Lockkeeper/Stream";
-const REFLECTION_PATH: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-
-/// Calls with streamed answers, which are produced as the client reads.
-const STREAMED_ANSWERS: [&str; 3] = [
-    "/lockkeeper.v1.Lockkeeper/ObserveElection",
-    "/lockkeeper.v1.Lockkeeper/SaveSnapshot",
-    "/grpc.health.v1.Health/Watch",
-];
 /// Largest message to a member service on a connection that is not proven to be a member's.
 const UNPROVEN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
@@ -106,7 +97,28 @@ impl AuthLayer {
     }
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
 impl AuthLayer {
+    /// Answers a call between members. Their messages are limited until the connection is proven to be a member's.
+    fn call_by_member<B>(&self, mut parts: request::Parts, body: B, budget: ByteBudget) -> Answering
+    where
+        B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let (state, arrivals) = (self.state.clone(), self.budget.arrivals.clone());
+        parts.extensions.insert(MemberProof::new(move || {
+            state.note_member();
+            arrivals.stop();
+        }));
+        let mut router = self.router.clone();
+        if self.state.is_members() {
+            return Box::pin(router.call(Request::from_parts(parts, body)));
+        }
+        let request = Request::from_parts(parts, body);
+        Box::pin(async move { Ok(answer_stream(router, request, budget).await) })
+    }
+
     /// Assigns a connection its kind by its request. When all client connections are in use, health checks, members and
     /// administrators are still served. Administrators can only be recognized if access control is enforced; on an open node
     /// the requests of operators are served, whoever sends them. Members get their kind once they have proven to be members
@@ -160,61 +172,30 @@ fn changes_members(path: &str) -> bool {
     }
 }
 
-/// Returns the limits of the messages of a streamed request; none for requests with a single message.
-fn streamed_messages(path: &str) -> Option<MessageLimits> {
-    let any = |bytes_max| Some(MessageLimits { bytes_max, check: |_| Ok(()) });
+/// Returns the limits of the messages of a gRPC call.
+fn message_limits(path: &str) -> MessageLimits {
+    let any = |bytes_max| MessageLimits { bytes_max, check: |_| Ok(()) };
     match path {
-        STREAM_PATH => Some(MessageLimits { bytes_max: grpc::MESSAGE_BYTES_MAX, check: check_frame }),
-        REFLECTION_PATH => any(grpc::PUBLIC_MESSAGE_BYTES_MAX),
-        path if path.starts_with(MEMBERS_PATH) => any(UNPROVEN_MESSAGE_BYTES_MAX),
-        _ => None,
-    }
-}
-
-/// Whether the answer to a request may be large.
-fn is_read(head: &request::Parts) -> bool {
-    let path = head.uri.path();
-    match path.strip_prefix(CLIENTS_PATH) {
-        Some(method) => {
-            let method = method.split('/').nth(1).unwrap_or_default();
-            method.starts_with("Get") || method.starts_with("List")
+        STREAM_PATH => MessageLimits { bytes_max: grpc::MESSAGE_BYTES_MAX, check: check_frame },
+        path if path.starts_with(CLIENTS_PATH) => {
+            MessageLimits { bytes_max: grpc::MESSAGE_BYTES_MAX, check: check_request }
         }
-        None => head.method == Method::GET && !HEALTH_PATHS.contains(&path),
+        path if path.starts_with(MEMBERS_PATH) => any(UNPROVEN_MESSAGE_BYTES_MAX),
+        _ => any(grpc::PUBLIC_MESSAGE_BYTES_MAX),
     }
 }
 
-/// Whether the cost of a request grows with the table: such requests wait for their turn (`crate::limits::turns`). Streams do not
-/// wait, because they never end.
-fn grows_with_table(path: &str) -> bool {
-    const PATHS: [&str; 9] = [
-        "/v1/lock",
-        "/v1/locks",
-        "/v1/history",
-        "/v1/audit",
-        "/v1/top",
-        "/v1/graph",
-        "/v1/sessions",
-        "/v1/access",
-        "/metrics",
-    ];
-    const METHODS: [&str; 7] =
-        ["GetLock", "ListLocks", "GetHistory", "GetAudit", "GetTop", "GetWaitGraph", "GetAccess"];
-    match path.strip_prefix(SERVICE_PATH) {
-        Some(method) => METHODS.contains(&method),
-        None => PATHS.contains(&path),
-    }
-}
-
-/// Waits until a read may run: its connection is below its budget, and it is its turn if it takes long.
-async fn admit(parts: &request::Parts, budget: &ByteBudget) -> Result<Option<TurnPermit>, Failure> {
-    if !is_read(parts) {
+/// Waits until a call may run: its connection is below its budget, and it is its turn if it takes long. Streams do not wait for
+/// turns, because they never end.
+async fn admit(cost: Cost, budget: &ByteBudget) -> Result<Option<TurnPermit>, Failure> {
+    if cost == Cost::Small {
         return Ok(None);
     }
     loop {
         budget.wait_for_room().await;
-        let permit = match grows_with_table(parts.uri.path()) {
-            true => Some(budget.read_turn().await),
-            false => None,
+        let permit = match cost {
+            Cost::GrowsWithTable => Some(budget.read_turn().await),
+            Cost::Small | Cost::LargeAnswer => None,
         };
         // Answers to the reads before this one may have filled the budget meanwhile.
         if budget.has_connection_room() {
@@ -232,7 +213,7 @@ where
     let (parts, body) = request.into_parts();
     // While the request waits, hyper keeps what has arrived of its body.
     let unread = (!body.is_end_stream()).then(|| budget.charge_identity(WINDOW_BYTES as usize));
-    let permit = match admit(&parts, budget).await {
+    let permit = match admit(Cost::of(Protocol::Http, parts.uri.path()), budget).await {
         Ok(permit) => permit,
         Err(failure) => return http::refuse(failure),
     };
@@ -253,31 +234,47 @@ where
 {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let bytes_max = match path.starts_with(CLIENTS_PATH) {
-        true => grpc::MESSAGE_BYTES_MAX,
-        false => grpc::PUBLIC_MESSAGE_BYTES_MAX,
-    };
-    let is_streamed = STREAMED_ANSWERS.contains(&path);
     let collected = async {
-        let collected =
-            metered::collect_message(body, budget, bytes_max + grpc::MESSAGE_PREFIX_BYTES).await?;
-        Ok((collected, admit(&parts, budget).await?))
+        let (body, charge) = metered::collect_message(body, budget, message_limits(path)).await?;
+        Ok((body, charge, admit(Cost::of(Protocol::Grpc, path), budget).await?))
     };
-    let ((body, charge), permit) = match collected.await {
+    let (body, charge, permit) = match collected.await {
         Ok(collected) => collected,
         Err(failure) => return grpc::status(failure).into_http(),
     };
+    let is_unary = GrpcMethod::find(path).is_some_and(GrpcMethod::is_unary);
     // The message is decoded at once, and the call may then wait for as long as its caller wants.
     drop(charge);
     let Ok(response) = router.call(Request::from_parts(parts, body)).await;
     let response = grpc::blame_malformed_message(response);
-    let response = match is_streamed {
-        true => metered::meter_stream(response, budget),
-        false => metered::meter_whole(response, budget).await,
+    let response = match is_unary {
+        true => metered::meter_whole(response, budget).await,
+        false => metered::meter_stream(response, budget),
     };
     // After its answer is counted.
     drop(permit);
     response
+}
+
+/// Answers a gRPC call with streamed requests within the budget of its connection.
+async fn answer_stream<B>(mut router: axum::Router, request: Request<B>, budget: ByteBudget) -> Response
+where
+    B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    let path = request.uri().path();
+    let seat = match (path == REFLECTION_PATH).then(|| budget.admit_reflection()).transpose() {
+        Ok(seat) => seat,
+        Err(failure) => return grpc::status(failure).into_http(),
+    };
+    let limits = message_limits(path);
+    let request = request.map(|body| ReassembledMessages::new(body, limits, budget.clone()));
+    let Ok(response) = router.call(request).await;
+    let response = grpc::blame_malformed_message(response);
+    match seat {
+        Some(seat) => metered::meter_reflection(response, &budget, seat),
+        None => metered::meter_stream(response, &budget),
+    }
 }
 
 /// Counts and logs a member's request from a caller that is not a member.
@@ -296,7 +293,7 @@ where
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    type Future = Answering;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -308,35 +305,27 @@ where
             Ok(protocol) => protocol,
             Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.api)))),
         };
+        self.budget.arrivals.taken();
         let authenticated = self.authenticate(&parts);
         match authenticated
             .and_then(|principal| self.assign_kind(parts.uri.path(), &principal).map(|()| principal))
         {
             Ok(principal) => {
                 let budget = self.api.on_behalf_of(principal.clone()).budget(&self.budget);
+                self.budget.arrivals.set_identity(budget.identity());
                 parts.extensions.insert(principal);
                 parts.extensions.insert(self.budget.clone());
-                let (path, router, unsent) = (parts.uri.path(), self.router.clone(), self.unsent.clone());
-                let is_members = path.starts_with(MEMBERS_PATH);
-                if let Some(limits) = streamed_messages(path) {
-                    let mut router = router;
-                    if is_members {
-                        let state = self.state.clone();
-                        parts.extensions.insert(MemberProof::new(move || state.note_member()));
-                    }
-                    let answer = match is_members && self.state.is_members() {
-                        true => router.call(Request::from_parts(parts, body)),
-                        false => {
-                            let body = ReassembledMessages::new(body, limits, budget);
-                            router.call(Request::from_parts(parts, body))
-                        }
-                    };
-                    return Box::pin(async move { answer.await.map(|response| unsent.track(response)) });
+                let (router, unsent) = (self.router.clone(), self.unsent.clone());
+                let path = parts.uri.path();
+                if path.starts_with(MEMBERS_PATH) {
+                    return self.call_by_member(parts, body, budget);
                 }
+                let is_stream = GrpcMethod::find(path).is_some_and(GrpcMethod::has_streamed_requests);
                 let request = Request::from_parts(parts, body);
                 Box::pin(async move {
                     let answered = match protocol {
                         Protocol::Http => answer_http(router, request, &budget).await,
+                        Protocol::Grpc if is_stream => answer_stream(router, request, budget).await,
                         Protocol::Grpc => answer_grpc(router, request, &budget).await,
                     };
                     Ok(unsent.track(answered))

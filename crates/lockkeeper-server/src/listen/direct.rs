@@ -17,6 +17,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Sleep;
 
 use crate::api::Api;
+use crate::limits::arrivals::{Arrivals, FEW_BYTES};
 use crate::limits::budget::{Charge, ConnectionBudget, SMALL_BYTES};
 use crate::limits::deadlines::MESSAGE_WITHIN;
 use crate::limits::log_throttle::LogThrottle;
@@ -32,8 +33,7 @@ const UNAUTHENTICATED_FRAME_BYTES_MAX: usize = 64 * 1024;
 const READ_BYTES: usize = 8 * 1024;
 
 /// Serves a client until one side ends.
-pub(super) async fn serve(stream: Stream, api: Api) {
-    let budget = ConnectionBudget::default();
+pub(super) async fn serve(stream: Stream, api: Api, budget: ConnectionBudget) {
     let serving = async {
         match stream {
             Stream::Tcp(stream) => {
@@ -70,6 +70,7 @@ async fn exchange(
         reader,
         buffer,
         connection: connection.clone(),
+        arrivals: Some(budget.arrivals.clone()),
         is_new: true,
         deadline: None,
         charge: None,
@@ -123,6 +124,8 @@ struct Inbound<R> {
     reader: R,
     buffer: BytesMut,
     connection: Arc<Connection>,
+    /// What has arrived in TLS records, until the client is authenticated.
+    arrivals: Option<Arrivals>,
     /// No frame has arrived yet.
     is_new: bool,
     /// When a new client must have sent a frame and authenticated, or an incomplete frame must be complete.
@@ -132,13 +135,18 @@ struct Inbound<R> {
 }
 
 impl<R> Inbound<R> {
-    /// Counts an incomplete frame. Large frames are refused while the client's identity is above its budget.
+    /// Counts an incomplete frame. Large frames are refused while the client's identity is above its budget, and all but small
+    /// ones of clients that are not authenticated.
     fn charge_incomplete(&mut self) -> io::Result<()> {
         self.charge = None;
-        if self.buffer.len() <= READ_BYTES {
+        let few_bytes = match self.connection.is_authenticated() {
+            true => SMALL_BYTES,
+            false => FEW_BYTES,
+        };
+        if self.buffer.len() <= few_bytes.min(READ_BYTES) {
             return Ok(());
         }
-        if self.buffer.len() > SMALL_BYTES && !self.connection.has_identity_room() {
+        if self.buffer.len() > few_bytes && !self.connection.has_identity_room() {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.allow() {
                 tracing::warn!(
@@ -182,13 +190,21 @@ impl<R: Readable> futures_util::Stream for Inbound<R> {
         let this = &mut *self;
         loop {
             let bytes_max = match this.connection.is_authenticated() {
-                true => FRAME_BYTES_MAX,
+                true => {
+                    if let Some(arrivals) = this.arrivals.take() {
+                        arrivals.stop();
+                    }
+                    FRAME_BYTES_MAX
+                }
                 false => UNAUTHENTICATED_FRAME_BYTES_MAX,
             };
             match frame::decode_checked(&mut this.buffer, bytes_max, check_frame) {
                 Ok(Some(frame)) => {
                     this.is_new = false;
                     this.charge = None;
+                    if let Some(arrivals) = &this.arrivals {
+                        arrivals.taken();
+                    }
                     if !this.must_send() {
                         this.deadline = None;
                     }

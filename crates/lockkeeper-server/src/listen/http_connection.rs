@@ -17,6 +17,7 @@ use super::connection_limiter::{ConnectionPermit, Kind};
 use super::delivery::{DeliveryTracker, UnsentGrants};
 use super::wire_protocol::WireProtocol;
 use crate::api::Api;
+use crate::limits::arrivals::CountedStream;
 use crate::limits::budget::ConnectionBudget;
 use crate::limits::deadlines::FIRST_BYTES_WITHIN;
 use crate::security::port_security::MemberPolicy;
@@ -30,14 +31,18 @@ pub(super) const WINDOW_BYTES: u32 = 65_535;
 const MEMBERS_PORT_WINDOW_BYTES: u32 = 512 << 10;
 /// The window for members with a certificate.
 const MEMBERS_WINDOW_BYTES: u32 = 4 << 20;
-/// Largest HTTP/2 frame that peers may send. The entry of a busy node fits into one, and so into one write.
-const FRAME_BYTES: u32 = 64 << 10;
-/// Bytes that hyper buffers of each answer, besides what the budget counts.
-const SEND_BUFFER_BYTES: usize = 16 << 10;
+/// Largest HTTP/2 frame that clients may send: the protocol's smallest limit. An incomplete frame is kept in memory.
+const FRAME_BYTES: u32 = 16 << 10;
+/// The same for members.
+const MEMBERS_FRAME_BYTES: u32 = 64 << 10;
+/// Below this number of unsent bytes of an answer, HTTP/2 takes more of it. Small, because they are not counted at the end of
+/// the answer (`metered.rs`).
+const SEND_BUFFER_BYTES: usize = 1 << 10;
 /// Concurrent requests on one HTTP/2 connection, including waiting acquires.
 const STREAMS_MAX: u32 = 200;
-/// Buffer of an HTTP/1 connection. The head of a request must fit into it.
-const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+/// Largest head of a request. Access tokens have less than 100 bytes; the rest is for the headers of proxies in front. It is also
+/// the size of the buffer of an HTTP/1 connection, which anybody can fill.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How often to check whether access control was turned on during a connection.
 const ENFORCEMENT_CHECKED_EVERY: Duration = Duration::from_secs(60);
 /// Time for a closing connection to finish its pending answers.
@@ -134,23 +139,12 @@ impl ConnectionState {
     }
 }
 
-/// Serves requests until one side ends.
-pub(super) async fn serve(
-    stream: Stream,
-    port: Port,
-    visitor: Visitor,
-    mut permit: ConnectionPermit,
-    protocol: WireProtocol,
-) {
-    if permit.move_to(Kind::Client).is_err()
-        && let Err(why) = permit.move_to(Kind::Overflow)
-    {
-        return port.api.shared().metrics.turned_away(why);
-    }
-    let window = match port.members {
-        MemberPolicy::Certified if visitor.member => MEMBERS_WINDOW_BYTES,
-        _ if !port.frames => MEMBERS_PORT_WINDOW_BYTES,
-        _ => WINDOW_BYTES,
+/// Returns the settings of a connection with this protocol.
+fn builder(port: &Port, visitor: &Visitor, protocol: WireProtocol) -> auto::Builder<TokioExecutor> {
+    let (window, frame) = match port.members {
+        MemberPolicy::Certified if visitor.member => (MEMBERS_WINDOW_BYTES, MEMBERS_FRAME_BYTES),
+        _ if !port.frames => (MEMBERS_PORT_WINDOW_BYTES, MEMBERS_FRAME_BYTES),
+        _ => (WINDOW_BYTES, FRAME_BYTES),
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Set explicitly, because the builder would wait for the rest of a preface without a time limit.
@@ -162,22 +156,42 @@ pub(super) async fn serve(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(FIRST_BYTES_WITHIN)
-        .max_buf_size(HTTP1_BUFFER_BYTES);
+        .max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_EVERY)
-        .max_frame_size(FRAME_BYTES)
+        .max_frame_size(frame)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
         .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(window)
         .initial_connection_window_size(window);
+    builder
+}
+
+/// Serves requests until one side ends.
+pub(super) async fn serve(
+    stream: Stream,
+    port: Port,
+    visitor: Visitor,
+    mut permit: ConnectionPermit,
+    protocol: WireProtocol,
+    budget: ConnectionBudget,
+) {
+    if permit.move_to(Kind::Client).is_err()
+        && let Err(why) = permit.move_to(Kind::Overflow)
+    {
+        return port.api.shared().metrics.turned_away(why);
+    }
+    let builder = builder(&port, &visitor, protocol);
+    // With TLS, it is counted below it.
+    let counted = port.tls.is_none().then(|| budget.arrivals.clone()).unwrap_or_default();
     let Port { router, api, members, hosts, .. } = port;
     let state = Arc::new(ConnectionState::new(permit));
     let visitor = Arc::new(visitor);
     let unsent = UnsentGrants::default();
-    let budget = ConnectionBudget::default();
-    let stream = DeliveryTracker::new(stream, unsent.clone());
+    let stream = DeliveryTracker::new(CountedStream::new(stream, counted), unsent.clone());
     let auth_layer = AuthLayer {
         router,
         api: api.clone(),

@@ -1,6 +1,7 @@
 //! The ports of a node: our own frames, HTTP and gRPC side by side.
 
 mod auth_layer;
+mod calls;
 mod connection_limiter;
 mod delivery;
 mod direct;
@@ -29,6 +30,8 @@ use tokio::time::timeout;
 use self::connection_limiter::{ConnectionLimiter, ConnectionPermit, Kind};
 use self::wire_protocol::{WireProtocol, detect};
 use crate::api::Api;
+use crate::limits::arrivals::{Arrivals, CountedStream};
+use crate::limits::budget::ConnectionBudget;
 use crate::limits::deadlines::FIRST_BYTES_WITHIN;
 use crate::limits::log_throttle::LogThrottle;
 use crate::raft::network::PeerService;
@@ -196,13 +199,17 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
     if let Stream::Tcp(stream) = &stream {
         prepare(stream);
     }
-    let Some((stream, visitor, protocol)) = first_bytes(stream, &port, &mut permit).await else { return };
+    let arrivals = Arrivals::default();
+    let Some((stream, visitor, protocol)) = first_bytes(stream, &port, &mut permit, &arrivals).await else {
+        return;
+    };
+    let budget = ConnectionBudget::with(arrivals);
     let turned_away = |why| port.api.shared().metrics.turned_away(why);
     match protocol {
         WireProtocol::Frames if port.frames => match permit.move_to(Kind::Client) {
             Ok(()) => {
                 let principal = port.api.authenticator().by_certificate(&visitor);
-                direct::serve(stream, port.api.on_behalf_of(principal)).await;
+                direct::serve(stream, port.api.on_behalf_of(principal), budget).await;
             }
             // Closed without an answer, which would cost work for each refused connection.
             Err(why) => turned_away(why),
@@ -216,13 +223,16 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
             };
             let Some(admitted) = admitted else { return };
             match permit.move_to(Kind::Member) {
-                Ok(()) => port.peers.serve_direct(admitted).await,
+                Ok(()) => {
+                    budget.arrivals.stop();
+                    port.peers.serve_direct(admitted).await;
+                }
                 Err(why) => turned_away(why),
             }
         }
         WireProtocol::Members => auth_layer::refuse_non_member(&port.api),
         WireProtocol::Http1 | WireProtocol::Http2 => {
-            http_connection::serve(stream, port, visitor, permit, protocol).await
+            http_connection::serve(stream, port, visitor, permit, protocol, budget).await
         }
     }
 }
@@ -232,12 +242,18 @@ async fn first_bytes(
     stream: Stream,
     port: &Port,
     permit: &mut ConnectionPermit,
+    arrivals: &Arrivals,
 ) -> Option<(Stream, Visitor, WireProtocol)> {
     let first = async {
         let (stream, visitor) = match &port.tls {
             None => (stream, Visitor::default()),
-            Some(tls) => tls.accept(stream).await?,
+            Some(tls) => {
+                // Below TLS, because an incomplete record is kept as well.
+                let counted = CountedStream::new(stream, arrivals.clone());
+                tls.accept(Stream::Other(Box::new(counted))).await?
+            }
         };
+        arrivals.start(port.api.budget_of(&port.api.authenticator().by_certificate(&visitor)));
         let (stream, protocol) = detect(stream).await?;
         io::Result::Ok((stream, visitor, protocol))
     };

@@ -26,6 +26,22 @@ pub(super) struct MessageLimits {
     pub(super) check: Check,
 }
 
+/// Checks the complete messages at the beginning, and returns their length.
+pub(super) fn complete_messages(bytes: &[u8], limits: MessageLimits) -> Result<usize, Failure> {
+    let mut end = 0;
+    while let Some((prefix, rest)) = bytes[end..].split_first_chunk::<MESSAGE_PREFIX_BYTES>() {
+        let [_, length @ ..] = *prefix;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > limits.bytes_max {
+            return Err(Failure::TooLarge(format!("the message is larger than {} bytes", limits.bytes_max)));
+        }
+        let Some(message) = rest.get(..length) else { break };
+        (limits.check)(message).map_err(|why| Failure::Invalid(format!("the message: {why}")))?;
+        end += MESSAGE_PREFIX_BYTES + length;
+    }
+    Ok(end)
+}
+
 /// A request body that yields complete gRPC messages.
 pub(super) struct ReassembledMessages<B> {
     body: Pin<Box<B>>,
@@ -41,7 +57,7 @@ pub(super) struct ReassembledMessages<B> {
 
 impl<B> ReassembledMessages<B> {
     pub(super) fn new(body: B, limits: MessageLimits, budget: ByteBudget) -> ReassembledMessages<B> {
-        let charge = budget.charge(0);
+        let charge = budget.begin_request();
         ReassembledMessages {
             body: Box::pin(body),
             limits,
@@ -52,30 +68,14 @@ impl<B> ReassembledMessages<B> {
         }
     }
 
-    /// Returns the length of the complete messages at the beginning.
-    fn complete_messages(&self, bytes: &[u8]) -> Result<usize, Failure> {
-        let mut end = 0;
-        while let Some((prefix, rest)) = bytes[end..].split_first_chunk::<MESSAGE_PREFIX_BYTES>() {
-            let [_, length @ ..] = *prefix;
-            let length = u32::from_be_bytes(length) as usize;
-            if length > self.limits.bytes_max {
-                let text = format!("the message is larger than {} bytes", self.limits.bytes_max);
-                return Err(Failure::TooLarge(text));
-            }
-            let Some(message) = rest.get(..length) else { break };
-            (self.limits.check)(message).map_err(|why| Failure::Invalid(format!("the message: {why}")))?;
-            end += MESSAGE_PREFIX_BYTES + length;
-        }
-        Ok(end)
-    }
-
     /// Adds received bytes. Returns the messages that are complete now.
     fn take_in(&mut self, data: Bytes) -> Result<Bytes, Failure> {
-        if self.buffer.is_empty() && self.complete_messages(&data)? == data.len() {
+        self.budget.arrivals().taken();
+        if self.buffer.is_empty() && complete_messages(&data, self.limits)? == data.len() {
             return Ok(data);
         }
         self.buffer.extend_from_slice(&data);
-        let whole = self.complete_messages(&self.buffer)?;
+        let whole = complete_messages(&self.buffer, self.limits)?;
         let whole = self.buffer.split_to(whole).freeze();
         if !whole.is_empty() {
             self.deadline = None;
@@ -192,7 +192,7 @@ mod tests {
             let mut out = Vec::new();
             while out.len() < all.len() {
                 let data = reassembled.frame().await.unwrap().unwrap().into_data().unwrap();
-                assert_eq!(reassembled.complete_messages(&data).unwrap(), data.len());
+                assert_eq!(complete_messages(&data, LIMITS).unwrap(), data.len());
                 out.extend(data);
             }
             assert_eq!(out, all);

@@ -7,6 +7,8 @@
 //!    send neither.
 //! 3. gRPC is `application/grpc` over HTTP/2. A browser can send neither without a preflight request, whereas it sends a
 //!    `text/plain` POST over HTTP/1.1 for any page.
+//! 4. gRPC requests are for gRPC methods. The answer to a gRPC call may be collected as a whole, and that to an HTTP call may
+//!    never end.
 
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{Method, StatusCode, Version, request};
@@ -82,7 +84,17 @@ fn protocol_of(head: &request::Parts) -> Result<Protocol, Refusal> {
     let is_grpc_type = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_grpc(kind.as_bytes()));
     let is_grpc_path = GRPC_PATHS.iter().any(|start| head.uri.path().starts_with(start));
     match (is_grpc_type, head.version == Version::HTTP_2) {
-        (true, true) => Ok(Protocol::Grpc),
+        (true, true) if is_grpc_path => Ok(Protocol::Grpc),
+        (true, true) => Err(Refusal {
+            protocol: Protocol::Grpc,
+            failure: Failure::Unsupported(format!(
+                "{} is not a gRPC method: send the request without the content type application/grpc, or call a method \
+                 that gRPC reflection lists",
+                head.uri.path()
+            )),
+            status: StatusCode::NOT_FOUND,
+            reason: "not_grpc",
+        }),
         (false, _) if !is_grpc_path => Ok(Protocol::Http),
         _ => Err(Refusal {
             protocol: Protocol::Http,

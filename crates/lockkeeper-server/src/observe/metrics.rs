@@ -1,12 +1,12 @@
 //! Reads the gauges for a scrape of the metrics.
 
-use super::disk::Disk;
 use crate::api::Api;
 use crate::metrics::Reading;
 
 impl Api {
     /// Returns the metrics as text.
-    pub fn metrics(&self) -> String {
+    pub async fn metrics(&self) -> String {
+        let disk = self.disk_watch().usage().await;
         let shared = self.shared();
         let reading = {
             let view = self.local_view();
@@ -22,7 +22,6 @@ impl Api {
                 ..Reading::default()
             }
         };
-        let folder = self.home().log().and_then(|log| Some(log.parent()?.to_owned()));
         shared.metrics.text(&Reading {
             queued: shared.queue.queued() as u64,
             refuses_new: shared.queue.trouble().is_some(),
@@ -30,7 +29,7 @@ impl Api {
             leads: shared.leader_term.term().is_some(),
             raft: self.consensus().status(),
             table_differs: self.consensus().stopped_by_disagreement().is_some(),
-            disk: folder.and_then(|folder| Disk::of(&folder).ok()),
+            disk,
             uptime_ms: shared.started.elapsed().as_millis() as u64,
             ..reading
         })

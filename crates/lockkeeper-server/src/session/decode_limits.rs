@@ -1,6 +1,6 @@
-//! Limits on the number of parts in a client's frame, checked before it is decoded. Two bytes on the wire can become a few
-//! hundred in memory: an operation without fields, an empty name in a list. A frame of 4 MiB could take half a gigabyte
-//! (S11).
+//! Limits on the number of parts in a client's frame, or in the request of a unary call, checked before it is decoded. Two bytes
+//! on the wire can become a few hundred in memory: an operation without fields, an empty name in a list. A frame of 4 MiB could
+//! take half a gigabyte (S11).
 
 use bytes::Buf;
 use lockkeeper_api::v1;
@@ -8,12 +8,14 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 
 /// Most operations in one frame. Our library sends at most a thousand.
 pub(crate) const OPERATIONS_PER_FRAME_MAX: usize = 16_384;
-/// Most strings, byte fields and messages in all operations of one frame. The largest renewal has half as many.
+/// Most strings, byte fields and messages in all operations of one frame, and in one unary request. The largest renewal has half as many.
 const FIELDS_PER_FRAME_MAX: usize = 1 << 18;
 /// Smaller frames cannot become large and are not checked.
 const SMALL_BYTES: usize = 64 << 10;
 /// The levels that have lists: the frame, its operations and their requests.
 const DEPTH: usize = 3;
+/// The level of requests. A unary call has only this one.
+const REQUEST_DEPTH: usize = 2;
 
 /// Refuses the bytes of a [`v1::ClientFrame`] that would take much more memory than their length. Bytes that are not
 /// protobuf are left to the decoder, which stops at the same place.
@@ -22,6 +24,14 @@ pub(crate) fn check_frame(bytes: &[u8]) -> Result<(), &'static str> {
         return Ok(());
     }
     Counter::new(OPERATIONS_PER_FRAME_MAX, FIELDS_PER_FRAME_MAX).add(bytes, 0)
+}
+
+/// Refuses the bytes of the request of a unary call in the same way.
+pub(crate) fn check_request(bytes: &[u8]) -> Result<(), &'static str> {
+    if bytes.len() <= SMALL_BYTES {
+        return Ok(());
+    }
+    Counter::new(0, FIELDS_PER_FRAME_MAX).add(bytes, REQUEST_DEPTH)
 }
 
 /// Estimates the memory of decoded operations: their heap data is about as large as their encoding.
@@ -71,7 +81,7 @@ impl Counter {
     fn note(&mut self, depth: usize) -> Result<(), &'static str> {
         let (left, refusal) = match depth {
             0 => (&mut self.operations_left, "too many operations in one frame"),
-            _ => (&mut self.fields_left, "too many fields in the operations of one frame"),
+            _ => (&mut self.fields_left, "too many fields in one message"),
         };
         *left = left.checked_sub(1).ok_or(refusal)?;
         Ok(())
@@ -121,6 +131,24 @@ mod tests {
         };
         assert!(check_frame(&renewal(FRAME_BYTES / 2 - 100, 0)).is_err());
         assert!(check_frame(&renewal(FRAME_BYTES / 34 - 10, 32)).is_ok(), "the largest renewal");
+    }
+
+    #[test]
+    fn unary_requests_that_expand_when_decoded_are_refused() {
+        let acquire_all = |count, length: usize| {
+            let locks = vec!["l".repeat(length); count];
+            v1::AcquireAllRequest { locks, ..Default::default() }.encode_to_vec()
+        };
+        assert!(check_request(&acquire_all(FRAME_BYTES / 2, 0)).is_err());
+        // Left to the limit on the locks of a request, which is named in its error.
+        assert!(check_request(&acquire_all(FIELDS_PER_FRAME_MAX, 10)).is_ok());
+        // The content of a value looks like anything, also like a group.
+        let value = [0x7b, 0x0a, 0, 0x0b].repeat(FRAME_BYTES / 4);
+        let put = v1::PutValueRequest { value, ..Default::default() }.encode_to_vec();
+        assert!(check_request(&put).is_ok());
+        // An unknown group, which the decoder skips, in front of the list.
+        let hidden = [&[0x7b, 0x7c][..], &acquire_all(FRAME_BYTES / 2, 0)].concat();
+        assert!(check_request(&hidden).is_err());
     }
 
     #[test]

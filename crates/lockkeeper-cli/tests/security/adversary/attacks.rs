@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lockkeeper_api::v1;
 use lockkeeper_net::frame::{self, GREETING};
+use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ use super::holdings::Holdings;
 use super::tally::Tally;
 use super::{http, operations};
 use crate::fixture::Caller;
-use crate::http2;
+use crate::{http2, reflection};
 
 /// How long a connection with unread answers lasts.
 pub const UNREAD_FOR: Duration = Duration::from_secs(1);
@@ -31,6 +32,12 @@ pub const FRAMES: &str = "frames";
 pub const GRPC_STREAM: &str = "gRPC stream";
 /// The view of a lock with long queues.
 const CROWDED_VIEW: &str = "lock&name=adversary/crowded";
+/// Unary calls with large messages, as counted.
+pub const LARGE: &str = "large gRPC message";
+/// Empty names that fill the largest message.
+const EMPTY_NAMES: usize = (4 << 20) / 2 - 100;
+/// About as many names as the node decodes.
+const DECODED_NAMES: usize = 260_000;
 /// Concurrent requests on one HTTP/2 connection.
 const STREAMS: u32 = 100;
 /// Console pages that one identity may open.
@@ -56,6 +63,7 @@ impl Adversary {
         tasks.spawn(self.clone().over_other_services());
         tasks.spawn(self.clone().over_member_frames());
         tasks.spawn(self.clone().over_http2(1 << 20));
+        tasks.spawn(self.clone().with_large_messages());
         tasks.spawn(self.clone().over_console(true));
     }
 
@@ -66,6 +74,9 @@ impl Adversary {
             tasks.spawn(self.clone().over_unread_frames());
         }
         tasks.spawn(self.clone().over_http2(0));
+        tasks.spawn(self.clone().over_http2(1));
+        tasks.spawn(self.clone().over_unread_reflection());
+        tasks.spawn(self.clone().over_unread_grpc_streams());
         tasks.spawn(self.clone().over_console(false));
         tasks.spawn(self.clone().with_unfinished_messages());
     }
@@ -154,14 +165,59 @@ impl Adversary {
         }
     }
 
-    /// The maximum number of requests on a connection, with or without a window for the answers.
+    /// The maximum number of requests on a connection, with or without a window for the answers: as GET, as HEAD, and typed as
+    /// gRPC.
     async fn over_http2(self, window: u32) {
-        loop {
+        for round in 0.. {
             let mut stream = http2::connect(&self.caller.address, window).await;
             let reads = http::reads();
-            let paths = reads.iter().cycle().take(STREAMS as usize);
-            http2::send_requests(&mut stream, &self.caller, paths.map(String::as_str)).await;
-            drop(tokio::time::timeout(UNREAD_FOR, drain(&mut stream, window > 0)).await);
+            let ids = (1..).step_by(2).take(STREAMS as usize);
+            let requests = reads.iter().cycle().zip(ids).flat_map(|(path, id)| match round % 3 {
+                0 => http2::read_request(id, "GET", &self.caller, path),
+                1 => http2::read_request(id, "HEAD", &self.caller, path),
+                _ => http2::grpc_typed_request(id, &self.caller, path),
+            });
+            // A closed connection has sent enough.
+            drop(stream.write_all(&requests.collect::<Vec<u8>>()).await);
+            drop(tokio::time::timeout(UNREAD_FOR, drain(&mut stream, window > 1)).await);
+        }
+    }
+
+    /// Questions to reflection, whose answers have no window.
+    async fn over_unread_reflection(self) {
+        loop {
+            let mut stream = http2::connect(&self.caller.address, 0).await;
+            reflection::ask(&mut stream, &self.caller).await;
+            tokio::time::sleep(UNREAD_FOR).await;
+        }
+    }
+
+    /// Frames with large answers on many gRPC streams, which have no window.
+    async fn over_unread_grpc_streams(self) {
+        let list =
+            v1::operation::Kind::ListLocks(v1::ListLocksRequest { limit: 1_000, ..Default::default() });
+        let operations = (1..=4).map(|id| v1::Operation { id, kind: Some(list.clone()) }).collect();
+        let lists = http2::grpc_message(&v1::ClientFrame { operations }.encode_to_vec());
+        loop {
+            let mut stream = http2::connect(&self.caller.address, 0).await;
+            let calls = (1..).step_by(2).take(STREAMS as usize).flat_map(|id| {
+                http2::grpc_request(id, &self.caller, "/lockkeeper.v1.Lockkeeper/Stream", &lists, false)
+            });
+            drop(stream.write_all(&calls.collect::<Vec<u8>>()).await);
+            tokio::time::sleep(5 * UNREAD_FOR).await;
+        }
+    }
+
+    /// Unary calls with as many names as a message can have, and as many as are decoded.
+    async fn with_large_messages(self) {
+        for names in [EMPTY_NAMES, DECODED_NAMES].into_iter().cycle() {
+            let Ok(channel) = self.caller.channel().await else { continue };
+            let locks = vec![String::new(); names];
+            let request =
+                v1::AcquireAllRequest { session: self.session.clone(), locks, ..Default::default() };
+            let answer = self.client(channel).acquire_all(self.request(request)).await;
+            self.tally.add(LARGE, "acquire_all", answer.is_ok());
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 

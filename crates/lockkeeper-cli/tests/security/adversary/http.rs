@@ -118,15 +118,16 @@ impl Adversary {
             let holdings = self.holdings().await;
             let cancel = json!({"session": holdings.waiter, "request": waiting_request(0)});
             let first = [("/v1/lock/cancel", cancel)].into_iter().chain(repeatable(&self.session, &holdings));
-            join_all(QUERIES.iter().map(|(path, rest)| self.get(path, rest))).await;
+            join_all(QUERIES.iter().map(|(path, rest)| self.read("GET", path, rest))).await;
+            join_all(QUERIES.iter().map(|(path, rest)| self.read("HEAD", path, rest))).await;
             join_all(first.map(|(path, body)| self.post(path, body))).await;
             join_all(ends(&holdings).into_iter().map(|(path, body)| self.post(path, body))).await;
         }
     }
 
-    async fn get(&self, path: &str, rest: &str) {
-        let status = self.status("GET", &target(path, rest), "").await;
-        self.tally.add(HTTP, &format!("GET {path}"), status.is_ok_and(|status| status == 200));
+    async fn read(&self, method: &str, path: &str, rest: &str) {
+        let status = self.status(method, &target(path, rest), "").await;
+        self.tally.add(HTTP, &format!("{method} {path}"), status.is_ok_and(|status| status == 200));
     }
 
     async fn post(&self, path: &str, body: Value) {

@@ -1,7 +1,9 @@
-//! An adversary with ordinary rights runs every operation in its most expensive form, on all protocols at once, against a
-//! node whose memory is capped. The node stays under its cap, and keep-alives of other clients stay fast.
+//! An adversary with ordinary rights runs every operation in its most expensive form, on all protocols at once, and a stranger
+//! without rights is at work beside it. The node, whose memory is capped and whose state is filled to its bound, stays below the
+//! cap, and keep-alives of other clients stay fast.
 //!
-//! LOCKKEEPER_ADVERSARY_SECONDS=60 runs it in full. LOCKKEEPER_NODE_BINARY selects another build of the node.
+//! LOCKKEEPER_ADVERSARY_SECONDS=60 runs it in full. LOCKKEEPER_NODE_BINARY selects another build of the node. `scripts/adversary`
+//! does both, with an optimised build.
 
 mod attacks;
 mod contract;
@@ -10,7 +12,9 @@ mod grpc;
 mod holdings;
 mod http;
 mod operations;
-mod other_services;
+pub mod other_services;
+mod state;
+mod stranger;
 mod tally;
 
 use std::io;
@@ -27,13 +31,15 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use self::attacks::{Adversary, FRAMES, GRPC_STREAM};
+use self::attacks::{Adversary, FRAMES, GRPC_STREAM, LARGE};
 use self::frames::{Frames, assert_done};
 use self::grpc::GRPC;
 use self::holdings::{candidate, waits};
 use self::http::HTTP;
 use self::operations::{CROWDED, VALUE, acquire, long};
 use self::other_services::OTHERS;
+use self::state::{FILL, STATE};
+use self::stranger::{STRANGER, Stranger};
 use self::tally::Tally;
 use crate::connections::TestNode;
 use crate::fixture::Caller;
@@ -46,7 +52,11 @@ const ATTACK: Duration = Duration::from_secs(25);
 const COVERED_WITHIN: Duration = Duration::from_secs(180);
 /// The node's cap on memory, far below what a single unbounded request used to take.
 const CAP_MIB: u64 = 768;
-/// Time limit for a keep-alive of another client.
+/// What must be left of it: the budgets of three identities, the state and everything else fit with room to spare.
+const HEADROOM_MIB: u64 = 96;
+/// The bound on the replicated state, which the adversary reaches.
+const STATE_MIB: u64 = 192;
+/// Time limit for a keep-alive of another client, with an optimised build of the node.
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// The same for a debug build on a shared machine.
 const KEEP_ALIVE_UNOPTIMISED_WITHIN: Duration = Duration::from_millis(2_500);
@@ -132,24 +142,31 @@ async fn known(admin: &Caller, identity: &str, rights: &[&str]) -> Caller {
     Caller { token: Some(made["token"].as_str().unwrap().to_owned()), ..admin.clone() }
 }
 
+/// Sets the bound on the replicated state; 0 for the default.
+async fn bound_state(admin: &Caller, mib: u64) {
+    admin.post("/v1/access/quota", json!({"state_bytes": mib << 20})).await.ok();
+}
+
 struct Setup {
     /// Holds the queue.
     _frames: Frames,
     plain: TestNode,
     // Last: the node ends before its control group is removed.
     _cap: MemoryCap,
+    admin: Caller,
     adversary: Adversary,
     hoarder: Adversary,
     victim: Caller,
 }
 
-/// Starts a node with little memory, a lot of state and three identities.
+/// Starts a node with little memory, a lot of state and four identities.
 async fn set_up() -> Setup {
     let cap = MemoryCap::new(CAP_MIB);
     let plain = TestNode::start_capped(&cap, &[]).await;
     let open = Caller { address: plain.node.address.clone(), ca: None, own: None, token: None };
     let enabled = open.post("/v1/access/enable", json!({"identity": "admin"})).await.ok();
     let admin = Caller { token: Some(enabled["token"].as_str().unwrap().to_owned()), ..open };
+    bound_state(&admin, STATE_MIB).await;
     let caller = known(&admin, "adversary", &["acquire", "force_release"]).await;
     let opened = caller.post("/v1/session/open", json!({"ttl_ms": 600_000})).await.ok();
     let session = opened["session"].as_str().unwrap().to_owned();
@@ -163,6 +180,7 @@ async fn set_up() -> Setup {
         _frames: frames,
         plain,
         _cap: cap,
+        admin,
         adversary: Adversary { caller, session, tally },
         hoarder,
         victim,
@@ -179,11 +197,20 @@ fn missing(tally: &Tally, http_calls: &[String]) -> Vec<String> {
         .into_iter()
         .filter(|method| method != "stream")
         .map(|method| tally.check(GRPC, &method, !grpc::ADMINISTRATIVE.contains(&method.as_str())));
-    let over_http = http_calls.iter().map(|call| tally.check(HTTP, call, !http::is_administrative(call)));
+    let heads = http_calls.iter().filter_map(|call| Some(format!("HEAD {}", call.strip_prefix("GET ")?)));
+    let over_http = http_calls
+        .iter()
+        .cloned()
+        .chain(heads)
+        .map(|call| tally.check(HTTP, &call, !http::is_administrative(&call)));
     let others =
         other_services::CALLS.iter().map(|(call, is_permitted)| tally.check(OTHERS, call, *is_permitted));
-    let all = streamed.chain(called).chain(over_http).chain(others);
-    all.filter_map(Result::err).collect()
+    let of_stranger = stranger::PATHS.iter().map(|(path, may_read)| tally.check(STRANGER, path, *may_read));
+    let all = streamed.chain(called).chain(over_http).chain(others).chain(of_stranger);
+    let mut missing: Vec<String> = all.filter_map(Result::err).collect();
+    missing.extend(tally.check(LARGE, "acquire_all", false).err());
+    missing.extend(tally.check_refused(STATE, FILL).err());
+    missing
 }
 
 fn runtime() -> Runtime {
@@ -194,7 +221,7 @@ fn runtime() -> Runtime {
 fn node_under_attack_stays_within_its_memory_and_serves_others() {
     let (attackers, others) = (runtime(), runtime());
     let setup = others.block_on(set_up());
-    let Setup { plain, adversary, hoarder, victim, .. } = &setup;
+    let Setup { plain, admin, adversary, hoarder, victim, .. } = &setup;
     let http_calls = others.block_on(contract::http_calls(victim));
     let stop = Arc::new(AtomicBool::new(false));
     // On a separate thread, to measure the node and not the test.
@@ -205,7 +232,9 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
     let tasks = attackers.block_on(async {
         let mut tasks = JoinSet::new();
         adversary.attack(&mut tasks);
+        adversary.fill_state(&mut tasks);
         hoarder.exhaust_budget(&mut tasks);
+        Stranger::new(victim, &adversary.tally).attack(&mut tasks);
         tasks
     });
     let began = Instant::now();
@@ -227,9 +256,11 @@ fn node_under_attack_stays_within_its_memory_and_serves_others() {
         assert!(count > 10, "{count} keep-alives over {protocol}");
         assert!(slowest < within, "a keep-alive over {protocol} waited for {slowest:?}");
     }
-    assert!(peak < CAP_MIB, "{peak} MiB");
+    assert!(peak + HEADROOM_MIB <= CAP_MIB, "{peak} MiB of {CAP_MIB}, of which {HEADROOM_MIB} must be left");
     assert_eq!(missing(&adversary.tally, &http_calls), Vec::<String>::new());
     others.block_on(async {
+        // The state may be full.
+        bound_state(admin, 0).await;
         let session = victim.session().await;
         victim.acquire(&session, "after the attack").await.ok();
     });

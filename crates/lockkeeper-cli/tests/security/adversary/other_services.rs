@@ -60,7 +60,7 @@ fn add(tally: &Tally, call: &str, is_accepted: bool) {
 }
 
 /// Reads the files of many symbols on one stream.
-async fn reflect(channel: Channel) -> Result<(), Status> {
+pub async fn reflect(channel: Channel) -> Result<(), Status> {
     let question = Question { file_containing_symbol: "lockkeeper.v1.Lockkeeper".into() };
     let questions = futures_util::stream::iter(vec![question; QUESTIONS]);
     let mut node = Grpc::new(channel);

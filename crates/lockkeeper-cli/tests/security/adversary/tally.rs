@@ -34,6 +34,16 @@ impl Tally {
             .then_some(())
             .ok_or_else(|| format!("{protocol}: {operation}: {accepted} accepted, {refused} refused"))
     }
+
+    /// Checks that an operation was refused at times.
+    pub fn check_refused(&self, protocol: &'static str, operation: &str) -> Result<(), String> {
+        let counts = self.0.lock().unwrap();
+        let Count { accepted, refused } =
+            counts.get(&(protocol, operation.to_owned())).copied().unwrap_or_default();
+        (refused > 0)
+            .then_some(())
+            .ok_or_else(|| format!("{protocol}: {operation}: {accepted} accepted, none refused"))
+    }
 }
 
 impl fmt::Display for Tally {

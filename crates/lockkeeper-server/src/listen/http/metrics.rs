@@ -17,7 +17,7 @@ pub(super) async fn metrics(
 ) -> Result<impl IntoResponse, Error> {
     api.authorize(&Request::Metrics)?;
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let text = api.metrics();
+    let text = api.metrics().await;
     Ok(match accepts.contains("application/openmetrics-text") {
         true => ([(CONTENT_TYPE, OPEN_METRICS)], text),
         false => ([(CONTENT_TYPE, OLDER_TEXT)], older_text(&text)),

@@ -19,6 +19,9 @@ mod routes;
 mod snapshot;
 mod status;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -35,6 +38,7 @@ pub use self::openapi::document as openapi_document;
 use self::routes::{Route, routes};
 use crate::api::Api;
 use crate::failure::Failure;
+use crate::listen::calls::Cost;
 use crate::trace;
 
 /// Returns the HTTP API of a node.
@@ -53,6 +57,13 @@ pub fn router(api: Api) -> Router {
         .layer(from_fn(trace_call))
         .layer(map_response(add_headers))
         .with_state(api)
+}
+
+/// Returns the cost of the call with this path, if the route table has it.
+pub(super) fn cost(path: &str) -> Option<Cost> {
+    static COSTS: LazyLock<HashMap<&str, Cost>> =
+        LazyLock::new(|| routes().into_iter().map(|route| (route.path, route.cost)).collect());
+    COSTS.get(path).copied()
 }
 
 /// Returns the response to a request that is refused before it reaches a handler.

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 
 use super::{call, console, metrics, observe, openapi, snapshot, status};
 use crate::api::Api;
+use crate::listen::calls::Cost;
 
 /// Generates the schema of a type.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -33,6 +34,8 @@ pub(super) struct Route {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) handler: MethodRouter<Api>,
+    /// How expensive the call is, whatever its method.
+    pub(super) cost: Cost,
     pub(super) id: &'static str,
     pub(super) tag: &'static str,
     pub(super) summary: &'static str,
@@ -67,7 +70,7 @@ const ACQUIRE: &[Code] = &[
 const WRITE: &[Code] = &[Code::StaleToken, Code::VersionMismatch];
 
 impl Route {
-    fn new<H, T>(method: &'static str, path: &'static str, handler: H) -> Route
+    fn new<H, T>(method: &'static str, path: &'static str, cost: Cost, handler: H) -> Route
     where
         H: Handler<T, Api>,
         T: 'static,
@@ -80,6 +83,7 @@ impl Route {
             method,
             path,
             handler,
+            cost,
             id: "",
             tag: "",
             summary: "",
@@ -117,24 +121,24 @@ impl Route {
     }
 }
 
-/// Returns the route of a call with a JSON body.
+/// Returns the route of a call with a JSON body. Its answer is small.
 fn post<C>(path: &'static str) -> Route
 where
     C: Call + DeserializeOwned + JsonSchema + Send + 'static,
     C::Answer: TryFrom<Answer, Error = WrongAnswer> + Serialize + JsonSchema + Send + 'static,
 {
-    let route = Route::new("post", path, call::post::<C>);
+    let route = Route::new("post", path, Cost::Small, call::post::<C>);
     let input: Option<SchemaOf> = Some(SchemaGenerator::subschema_for::<C>);
     Route { input, examples: C::EXAMPLE, ..route }.answers::<C::Answer>()
 }
 
 /// Returns the route of a call with a query.
-fn get<C>(path: &'static str) -> Route
+fn get<C>(path: &'static str, cost: Cost) -> Route
 where
     C: Call + DeserializeOwned + JsonSchema + Send + 'static,
     C::Answer: TryFrom<Answer, Error = WrongAnswer> + Serialize + JsonSchema + Send + 'static,
 {
-    Route::new("get", path, call::get::<C>).query::<C>().answers::<C::Answer>()
+    Route::new("get", path, cost, call::get::<C>).query::<C>().answers::<C::Answer>()
 }
 
 fn tagged(tag: &'static str, routes: impl IntoIterator<Item = Route>) -> impl Iterator<Item = Route> {
@@ -196,8 +200,10 @@ fn locks() -> [Route; 7] {
             "forceRelease",
             "Release a lock by force; its last token rises, so every gate refuses the former holder",
         ),
-        get::<GetLock>("/v1/lock").about("getLock", "Get the holders and waiters of a lock"),
-        get::<ListLocks>("/v1/locks").about("listLocks", "List the locks in use, in order of name"),
+        get::<GetLock>("/v1/lock", Cost::GrowsWithTable)
+            .about("getLock", "Get the holders and waiters of a lock"),
+        get::<ListLocks>("/v1/locks", Cost::GrowsWithTable)
+            .about("listLocks", "List the locks in use, in order of name"),
     ]
 }
 
@@ -207,7 +213,8 @@ fn values() -> [Route; 3] {
             .about("putValue", "Write a value, optionally fenced by a token and conditional on a version")
             .codes(WRITE),
         post::<DeleteValue>("/v1/value/delete").about("deleteValue", "Delete a value").codes(WRITE),
-        get::<GetValue>("/v1/value").about("getValue", "Read a value; version 0 if there is none"),
+        get::<GetValue>("/v1/value", Cost::LargeAnswer)
+            .about("getValue", "Read a value; version 0 if there is none"),
     ]
 }
 
@@ -222,8 +229,8 @@ fn elections() -> [Route; 5] {
         post::<HandOver>("/v1/election/handover")
             .about("handOver", "Hand leadership over to a candidate, wherever it is in the queue")
             .codes(HOLDER),
-        get::<GetElection>("/v1/election").about("getElection", "Get the current leader"),
-        Route::new("get", "/v1/election/observe", observe::election)
+        get::<GetElection>("/v1/election", Cost::LargeAnswer).about("getElection", "Get the current leader"),
+        Route::new("get", "/v1/election/observe", Cost::LargeAnswer, observe::election)
             .about(
                 "observeElection",
                 "Stream the current leader and every change as server-sent events named leader",
@@ -236,25 +243,26 @@ fn elections() -> [Route; 5] {
 
 fn observations() -> [Route; 5] {
     [
-        get::<GetHistory>("/v1/history").about(
+        get::<GetHistory>("/v1/history", Cost::GrowsWithTable).about(
             "history",
             "Get the last events of a lock, newest first; they survive restarts and fail-overs",
         ),
-        get::<GetAudit>("/v1/audit")
+        get::<GetAudit>("/v1/audit", Cost::GrowsWithTable)
             .about("audit", "Get the acts of operators and the leaders of the cell, newest first"),
-        get::<GetTop>("/v1/top").about(
+        get::<GetTop>("/v1/top", Cost::GrowsWithTable).about(
             "top",
             "Get the most contended and the longest held locks, and statistics of the last hour",
         ),
-        get::<GetGraph>("/v1/graph")
+        get::<GetGraph>("/v1/graph", Cost::GrowsWithTable)
             .about("waitGraph", "Get who waits for whom; cycles and the longest chain are marked"),
-        get::<ListSessions>("/v1/sessions").about("listSessions", "List sessions and their remaining time"),
+        get::<ListSessions>("/v1/sessions", Cost::GrowsWithTable)
+            .about("listSessions", "List sessions and their remaining time"),
     ]
 }
 
 fn access() -> [Route; 7] {
     [
-        get::<GetAccess>("/v1/access").about(
+        get::<GetAccess>("/v1/access", Cost::GrowsWithTable).about(
             "access",
             "Get all rules, tokens (without their secrets) and quotas; for administrators",
         ),
@@ -286,15 +294,15 @@ fn access() -> [Route; 7] {
 fn node() -> Vec<Route> {
     const UNAVAILABLE: &[Code] = &[Code::Unavailable];
     let health = |path| {
-        Route::new("get", path, status::ready)
+        Route::new("get", path, Cost::Small, status::ready)
             .answers::<Health>()
             .query::<Verbose>()
             .codes(UNAVAILABLE)
             .open()
     };
     vec![
-        get::<GetStatus>("/v1/status").about("status", "Get the state of the node and its cell"),
-        get::<ListMembers>("/v1/members").about("listMembers", "List the members of the cell"),
+        get::<GetStatus>("/v1/status", Cost::LargeAnswer).about("status", "Get the state of the node and its cell"),
+        get::<ListMembers>("/v1/members", Cost::LargeAnswer).about("listMembers", "List the members of the cell"),
         post::<AddMember>("/v1/member/add")
             .about(
                 "addMember",
@@ -305,29 +313,29 @@ fn node() -> Vec<Route> {
                 "removeMember",
                 "Remove a member permanently. A leader that is removed hands leadership over first and names the new one",
             ),
-        Route::new("get", "/v1/snapshot", snapshot::save)
+        Route::new("get", "/v1/snapshot", Cost::LargeAnswer, snapshot::save)
             .about("saveSnapshot", "Download a consistent copy of the whole state, for `lockkeeper snapshot restore`")
             .kinds(&["application/octet-stream"]),
-        Route::new("get", "/livez", status::alive)
+        Route::new("get", "/livez", Cost::Small, status::alive)
             .about("livez", "Liveness: the process runs and answers")
             .answers::<Health>()
             .open(),
         health("/readyz").about("readyz", "Readiness: the node leads, or knows the leader"),
         health("/health").about("health", "The same as /readyz"),
-        Route::new("get", "/version", status::version)
+        Route::new("get", "/version", Cost::Small, status::version)
             .about("version", "Get the version of the node")
             .answers::<Version>()
             .open(),
-        Route::new("get", "/metrics", metrics::metrics)
+        Route::new("get", "/metrics", Cost::GrowsWithTable, metrics::metrics)
             .about("metrics", "Get the metrics for Prometheus; OpenMetrics if the Accept header names it")
             .kinds(&["text/plain", "application/openmetrics-text"]),
-        Route::new("get", "/openapi.json", openapi::serve).about("openapi", "This document").open(),
-        Route::new("get", "/v1/openapi.json", openapi::serve).about("openapiV1", "This document").open(),
-        Route::new("get", "/", console::page)
+        Route::new("get", "/openapi.json", Cost::LargeAnswer, openapi::serve).about("openapi", "This document").open(),
+        Route::new("get", "/v1/openapi.json", Cost::LargeAnswer, openapi::serve).about("openapiV1", "This document").open(),
+        Route::new("get", "/", Cost::LargeAnswer, console::page)
             .about("console", "The web console")
             .kinds(&["text/html"])
             .open(),
-        Route::new("get", "/console/events", console::events)
+        Route::new("get", "/console/events", Cost::LargeAnswer, console::events)
             .about(
                 "consoleEvents",
                 "Stream a view of the console as server-sent events, as this node has applied it; internal to the console, \
@@ -335,7 +343,7 @@ fn node() -> Vec<Route> {
             )
             .query::<console::ViewQuery>()
             .kinds(EVENTS),
-        Route::new("get", "/console/{file}", console::file)
+        Route::new("get", "/console/{file}", Cost::LargeAnswer, console::file)
             .about("consoleFile", "A file of the console")
             .kinds(&["text/css", "text/javascript", "image/svg+xml"])
             .open(),
@@ -349,4 +357,22 @@ struct Verbose {
     /// Include the values that the decision is based on.
     #[serde(default)]
     verbose: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::request_filter::Protocol;
+
+    /// The cost of a call is looked up by its path. A template has no path of its own, so its cost must be that of unknown paths.
+    #[test]
+    fn every_route_has_the_cost_of_the_table() {
+        for Route { method, path, cost, .. } in routes() {
+            let example = path.replace("{file}", "app.js");
+            assert_eq!(Cost::of(Protocol::Http, &example), cost, "{path}");
+            // A new read must not be small by mistake.
+            let is_probe = ["/livez", "/readyz", "/health", "/version"].contains(&path);
+            assert_eq!(cost == Cost::Small, method == "post" || is_probe, "{path}");
+        }
+    }
 }

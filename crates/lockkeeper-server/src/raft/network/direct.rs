@@ -23,7 +23,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
 /// Maximum size of a message from a sender that has not proved its membership. The first request of a member is a ping.
-const UNPROVEN_BYTES_MAX: usize = 64 << 10;
+const UNPROVEN_BYTES_MAX: usize = 4 << 10;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
@@ -35,8 +34,6 @@ const POLL_EVERY: Duration = Duration::from_millis(250);
 const REBUILD_EVERY: Duration = Duration::from_secs(1);
 /// An unchanged view is sent again this often, to show that the node is alive.
 const RESEND_EVERY: Duration = Duration::from_secs(2);
-/// How often the disk usage is read.
-const DISK_POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// The view that a page subscribes to.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -108,13 +105,10 @@ pub(in super::super) async fn events(
         })?;
     let mut ticker = tokio::time::interval(POLL_EVERY);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let folder = api.home().log().and_then(|log| Some(log.parent()?.to_owned()));
     let watch = Watch {
         view,
         ticker,
-        folder,
         disk: None,
-        disk_read_at: None,
         seen: None,
         built_at: None,
         sent: None,
@@ -162,9 +156,7 @@ struct Watch {
     budget: ByteBudget,
     view: View,
     ticker: Interval,
-    folder: Option<PathBuf>,
     disk: Option<Disk>,
-    disk_read_at: Option<Instant>,
     /// The applied entry, the leader and the term of the last build.
     seen: Option<(u64, Option<u64>, u64)>,
     built_at: Option<Instant>,
@@ -223,13 +215,9 @@ impl Watch {
     }
 
     async fn refresh_disk(&mut self) {
-        let Some(folder) = self.folder.clone().filter(|_| matches!(self.view, View::Cell)) else { return };
-        if self.disk_read_at.is_some_and(|seen| seen.elapsed() < DISK_POLL_EVERY) {
-            return;
+        if matches!(self.view, View::Cell) {
+            self.disk = self.api.disk_watch().usage().await;
         }
-        self.disk_read_at = Some(Instant::now());
-        let disk = tokio::task::spawn_blocking(move || Disk::of(&folder)).await;
-        self.disk = disk.ok().and_then(Result::ok);
     }
 
     /// Whether the view may have changed.
