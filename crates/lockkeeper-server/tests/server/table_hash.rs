@@ -45,8 +45,11 @@ async fn follower_with_a_different_table_stops_and_the_others_serve() {
     let found = status.disagreement.expect("it was noticed");
     assert_ne!(found.own_hash, found.other_hash);
     assert!(found.index > 0 && found.index <= status.applied_index + 1, "{found:?}");
-    assert!(nodes[damaged].api().metrics().contains("lockkeeper_table_differs 1\n"), "its metric");
-    assert!(nodes[leads].api().metrics().contains("lockkeeper_table_differs 0\n"), "the leader's metric");
+    assert!(nodes[damaged].api().metrics().await.contains("lockkeeper_table_differs 1\n"), "its metric");
+    assert!(
+        nodes[leads].api().metrics().await.contains("lockkeeper_table_differs 0\n"),
+        "the leader's metric"
+    );
     let refused = nodes[damaged].api().ready().expect_err("it does not serve").to_string();
     assert!(refused.contains(&found.own_hash.to_string()), "{refused}");
     assert!(refused.contains(&found.other_hash.to_string()), "{refused}");
