@@ -114,10 +114,12 @@ pub async fn receive(stream: &mut TcpStream) -> io::Result<Received> {
 pub async fn leave_unread(stream: &mut TcpStream) -> usize {
     let mut bytes = 0;
     while let Ok(received) = receive(stream).await {
-        match (received.kind, received.flags) {
-            (DATA, _) => bytes += received.payload.len(),
-            (PING, 0) if stream.write_all(&frame(PING, ACK, 0, &received.payload)).await.is_err() => break,
-            _ => {}
+        if received.kind == DATA {
+            bytes += received.payload.len();
+        }
+        let is_ping = (received.kind, received.flags) == (PING, 0);
+        if is_ping && stream.write_all(&frame(PING, ACK, 0, &received.payload)).await.is_err() {
+            break;
         }
     }
     bytes

@@ -21,7 +21,7 @@ const STREAMS: usize = 200;
 /// Questions on each stream. All of them fit into the window of the connection.
 const QUESTIONS: usize = 6;
 /// Maximum memory growth for all connections, in MiB. Unlimited, each connection takes 30 MB.
-const GROWTH_MAX: u64 = 150;
+const GROWTH_MAX: u64 = 250;
 /// How long a client may leave answers unread.
 const STALLED_FOR: Duration = Duration::from_secs(30);
 

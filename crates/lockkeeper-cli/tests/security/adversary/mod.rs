@@ -53,7 +53,7 @@ const COVERED_WITHIN: Duration = Duration::from_secs(180);
 /// The node's cap on memory, far below what a single unbounded request used to take.
 const CAP_MIB: u64 = 768;
 /// What must be left of it: the budgets of three identities, the state and everything else fit with room to spare.
-const HEADROOM_MIB: u64 = 96;
+const HEADROOM_MIB: u64 = 32;
 /// The bound on the replicated state, which the adversary reaches.
 const STATE_MIB: u64 = 192;
 /// Time limit for a keep-alive of another client, with an optimised build of the node.

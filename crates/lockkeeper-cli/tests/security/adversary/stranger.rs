@@ -123,13 +123,9 @@ impl Stranger {
             frame.put_bytes(0x0a, 50 << 10);
             frame.to_vec()
         };
-        let check = http2::grpc_request(
-            1,
-            &self.caller,
-            "/grpc.health.v1.Health/Check",
-            &[&[0, 0, 0, 0x0f, 0xff][..], &[0x0a; 4_000]].concat(),
-            false,
-        );
+        // 4,095 bytes are announced.
+        let message: Vec<u8> = [&[0, 0, 0, 0x0f, 0xff][..], &[0x0a; 4_000]].concat();
+        let check = http2::grpc_request(1, &self.caller, "/grpc.health.v1.Health/Check", &message, false);
         vec![
             head[..15 << 10].to_vec(),
             head,
