@@ -60,7 +60,8 @@ impl Api {
         }
         match outcome.map_err(|failure| self.disclose(failure.in_doubt(advice)))? {
             Reply::Granted(grant) => {
-                let undelivered = UndeliveredGrant::new(self.inner.shared.clone(), session, grant);
+                let undelivered =
+                    UndeliveredGrant::new(self.inner.shared.clone(), session, grant, !gives_back);
                 if waits {
                     // The caller's rights may have been revoked while it waited: then the grant is released.
                     self.check_may_receive(&undelivered)?;

@@ -8,7 +8,9 @@ pub(crate) mod undelivered;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use lockkeeper_core::command::NODE_REQUEST_PREFIX;
 use lockkeeper_core::{Answer, Applied, Batch, CellTime, Command, Effect, Freed, LockTable, Refusal, Reply};
+use smol_str::SmolStr;
 
 use crate::effects::callers::{Caller, DeliveryOutcome};
 use crate::failure::Failure;
@@ -63,7 +65,7 @@ impl TableHost for Shared {
             if !self.callers.answer(caller, answer)
                 && let Some((session, grant)) = undelivered
             {
-                self.give_back(session, &grant);
+                self.give_back(session, &grant, false);
             }
         }
         for effect in applied.effects {
@@ -87,6 +89,7 @@ impl Shared {
                 }
             }
             (Command::Tick, _) => self.tick_finished(),
+            (Command::Release { .. }, Err(_)) => self.note_ended_release(command),
             (Command::Acquire(_), Ok(Reply::Granted(grant))) => {
                 self.metrics.granted_at_once(grant.mode);
                 self.hourly_stats.granted(now, 0);
@@ -116,8 +119,11 @@ impl Shared {
                 self.observers.changed(grant.locks.as_slice());
                 let given = grant.clone();
                 match self.callers.end_wait(ticket, Ok(Reply::Granted(grant))) {
-                    DeliveryOutcome::Refused => self.give_back(session, &given),
-                    DeliveryOutcome::Gone if request.is_none() => self.give_back(session, &given),
+                    DeliveryOutcome::Refused => {
+                        let of_client = |id: &SmolStr| !id.starts_with(NODE_REQUEST_PREFIX);
+                        self.give_back(session, &given, request.as_ref().is_some_and(of_client));
+                    }
+                    DeliveryOutcome::Gone if request.is_none() => self.give_back(session, &given, false),
                     DeliveryOutcome::Gone | DeliveryOutcome::Delivered => {}
                 }
             }

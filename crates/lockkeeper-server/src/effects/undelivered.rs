@@ -79,10 +79,22 @@ fn releases(session: SessionId, grant: &Grant) -> impl Iterator<Item = Command> 
 }
 
 impl Shared {
-    /// Releases a grant that has no receiver. Otherwise it would be held until its session ends.
-    pub(crate) fn give_back(&self, session: SessionId, grant: &Grant) {
-        self.given_back.remember(session, grant);
+    /// Releases a grant that has no receiver. Otherwise it would be held until its session ends. A grant that its client can
+    /// still fetch with its request id is released only once: after a change of leaders the client may hold it.
+    pub(crate) fn give_back(&self, session: SessionId, grant: &Grant, has_client_id: bool) {
+        if !has_client_id {
+            self.given_back.remember(session, grant);
+        }
         releases(session, grant).for_each(|release| self.submit(release, Caller::Nobody));
+    }
+
+    /// Forgets a grant whose release has no effect any more.
+    pub(crate) fn note_ended_release(&self, command: &Command) {
+        if let Command::Release { session, token, .. } = command
+            && !self.given_back.is_empty()
+        {
+            self.given_back.freed(&self.table(), *session, *token);
+        }
     }
 
     /// Proposes again what an earlier tenure of this leader gave back, and may not have released.
@@ -102,13 +114,26 @@ struct Inner {
     shared: Arc<Shared>,
     session: SessionId,
     grant: Grant,
+    /// The client can fetch the grant with its request id.
+    has_client_id: bool,
     keeps: AtomicBool,
 }
 
 impl UndeliveredGrant {
     /// Wraps a grant that is released unless it is delivered.
-    pub(crate) fn new(shared: Arc<Shared>, session: SessionId, grant: Grant) -> UndeliveredGrant {
-        UndeliveredGrant(Arc::new(Inner { shared, session, grant, keeps: AtomicBool::new(false) }))
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        session: SessionId,
+        grant: Grant,
+        has_client_id: bool,
+    ) -> UndeliveredGrant {
+        UndeliveredGrant(Arc::new(Inner {
+            shared,
+            session,
+            grant,
+            has_client_id,
+            keeps: AtomicBool::new(false),
+        }))
     }
 
     /// Marks the grant as delivered: the caller may know its token, so it is kept.
@@ -134,7 +159,7 @@ impl fmt::Debug for UndeliveredGrant {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !*self.keeps.get_mut() && !mutation::is_on(Mutation::KeepUndelivered) {
-            self.shared.give_back(self.session, &self.grant);
+            self.shared.give_back(self.session, &self.grant, self.has_client_id);
         }
     }
 }
@@ -163,7 +188,7 @@ impl Drop for AwaitedGrant {
             && self.gives_back
             && !mutation::is_on(Mutation::KeepUndelivered)
         {
-            self.shared.give_back(self.session, &grant);
+            self.shared.give_back(self.session, &grant, false);
         }
     }
 }
@@ -184,7 +209,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn undelivered(shared: &Arc<Shared>) -> UndeliveredGrant {
-        UndeliveredGrant::new(shared.clone(), SESSION, grant())
+        UndeliveredGrant::new(shared.clone(), SESSION, grant(), false)
     }
 
     fn grant() -> Grant {
@@ -213,7 +238,7 @@ pub(crate) mod tests {
         apply(open).unwrap();
         let acquire = Acquire::new(SESSION, Locks::many(["a".into(), "b".into()]));
         let Ok(Reply::Granted(grant)) = apply(Command::Acquire(acquire)) else { panic!("no grant") };
-        shared.give_back(SESSION, &grant);
+        shared.give_back(SESSION, &grant, false);
         assert_eq!(shared.queue.queued(), 2);
         shared.queue.refuse_queued(&Failure::no_leader());
         assert_eq!(shared.queue.queued(), 0, "the leadership is lost, and the releases with it");
@@ -228,17 +253,28 @@ pub(crate) mod tests {
         }
         shared.give_back_again();
         assert_eq!(shared.queue.queued(), 0, "it was released");
+
+        // Its client may have fetched it from another leader meanwhile.
+        let Ok(Reply::Granted(grant)) =
+            apply(Command::Acquire(Acquire::new(SESSION, Locks::One("c".into()))))
+        else {
+            panic!("no grant")
+        };
+        shared.give_back(SESSION, &grant, true);
+        shared.queue.refuse_queued(&Failure::no_leader());
+        shared.give_back_again();
+        assert_eq!(shared.queue.queued(), 0, "a grant with a request id of its client is released once");
     }
 
     #[test]
     fn grant_is_released_unless_it_was_delivered() {
         let shared = shared();
-        let undelivered = UndeliveredGrant::new(shared.clone(), SESSION, grant());
+        let undelivered = UndeliveredGrant::new(shared.clone(), SESSION, grant(), false);
         let other = undelivered.clone();
         other.delivered();
         drop((undelivered, other));
         assert!(!given_back(&shared));
-        let undelivered = UndeliveredGrant::new(shared.clone(), SESSION, grant());
+        let undelivered = UndeliveredGrant::new(shared.clone(), SESSION, grant(), false);
         drop(undelivered.clone());
         assert!(!given_back(&shared), "one clone is left");
         drop(undelivered);
@@ -282,7 +318,7 @@ pub(crate) mod tests {
         let one_grant = |count: u64| {
             let shared = shared();
             let locks = Locks::many((0..count).map(|lock| format!("lock-{lock}").into()));
-            let grant = UndeliveredGrant::new(shared.clone(), SESSION, Grant { locks, ..grant() });
+            let grant = UndeliveredGrant::new(shared.clone(), SESSION, Grant { locks, ..grant() }, false);
             (shared, vec![grant])
         };
         let cost = |(shared, grants): (Arc<Shared>, Vec<UndeliveredGrant>), count: u64| {

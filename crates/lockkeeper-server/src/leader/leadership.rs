@@ -72,6 +72,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             match pending.passed_within(quorum_lost_after).await {
                 Ok(()) if consensus.check_agreement().is_ok() => {
                     (tries_since, barrier) = (None, None);
+                    consensus.take_doubt();
                     start_serving(&shared, status.term);
                 }
                 // The next barrier collects the members' next reports.
@@ -103,6 +104,10 @@ pub(crate) async fn follow(shared: Arc<Shared>, consensus: Consensus, log: LogSt
             tracing::error!(
                 "nothing is granted until a majority is known to have the same lock table: {found}"
             );
+            stop_serving(&shared, &status);
+        } else if status.leads && consensus.take_doubt() {
+            // Settled before this task saw it. Commands that were refused meanwhile are repeated by a new tenure.
+            tracing::info!("the lock tables were compared: serving again after a new barrier");
             stop_serving(&shared, &status);
         }
         // A leader sends its entries while its own disk writes them. Other nodes have nothing to do meanwhile, and

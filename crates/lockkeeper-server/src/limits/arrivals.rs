@@ -2,20 +2,29 @@
 //! and TLS records. Anybody can send them, because a caller is authenticated by a complete head.
 //!
 //! Every connection may have a few of them. More count in the budget of the identity of the connection, which is that of all
-//! unauthenticated callers until a request is authenticated. Above that budget, connections with more are closed.
+//! unauthenticated callers until a request is authenticated. Above that budget, connections of unknown callers with more are closed.
+//! Those of known callers stay open: their renewals and releases continue, and what one connection holds is bounded.
+//!
+//! Not every byte is part of a request: frames such as those that answer pings are not kept. Older bytes are therefore forgotten.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::budget::{Charge, IdentityBudget};
 use super::log_throttle::LogThrottle;
 
 /// What every connection may have: the usual head of a request.
 pub(crate) const FEW_BYTES: usize = 4 << 10;
+/// More than a connection keeps: its HTTP/2 window, a frame and the head of a request.
+const HELD_MAX: usize = 128 << 10;
+/// Longer than an incomplete request, frame or TLS record is kept.
+const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// The arrived bytes of one connection. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +33,10 @@ pub(crate) struct Arrivals(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     bytes: usize,
+    /// When the first of them arrived.
+    since: Option<Instant>,
+    /// Whether a request was authenticated, where callers must be.
+    is_known: bool,
     /// Counts the bytes if they are more than a few.
     charge: Option<Charge>,
     /// None: nothing is counted.
@@ -41,8 +54,9 @@ impl Arrivals {
     }
 
     /// Counts for this identity from now on.
-    pub(crate) fn set_identity(&self, identity: &Arc<IdentityBudget>) {
+    pub(crate) fn set_identity(&self, identity: &Arc<IdentityBudget>, is_known: bool) {
         let mut state = self.state();
+        state.is_known = is_known;
         if state.identity.as_ref().is_some_and(|current| !Arc::ptr_eq(current, identity)) {
             state.identity = Some(identity.clone());
         }
@@ -56,19 +70,24 @@ impl Arrivals {
     /// Notes that a request, or a part of its body, has taken what has arrived.
     pub(crate) fn taken(&self) {
         let mut state = self.state();
-        state.bytes = 0;
-        state.charge = None;
+        (state.bytes, state.since, state.charge) = (0, None, None);
     }
 
     /// Counts bytes that have arrived. Fails if the connection must be closed.
     fn add(&self, bytes: usize) -> io::Result<()> {
         let mut state = self.state();
-        let Some(identity) = state.identity.clone() else { return Ok(()) };
-        state.bytes += bytes;
-        if state.bytes <= FEW_BYTES {
+        let State { bytes: held, since, is_known, charge, identity: Some(identity) } = &mut *state else {
+            return Ok(());
+        };
+        if since.get_or_insert_with(Instant::now).elapsed() > HELD_FOR {
+            (*held, *charge, *since) = (0, None, Some(Instant::now()));
+        }
+        let counted = bytes.min(HELD_MAX.saturating_sub(*held));
+        *held += counted;
+        if *held <= FEW_BYTES {
             return Ok(());
         }
-        if !identity.has_room() {
+        if !*is_known && !identity.has_room() {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.allow() {
                 tracing::warn!(
@@ -78,10 +97,9 @@ impl Arrivals {
             }
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let total = state.bytes;
-        match &mut state.charge {
-            Some(charge) => charge.grow(bytes),
-            charge => *charge = Some(identity.charge(total)),
+        match charge {
+            Some(charge) => charge.grow(counted),
+            None => *charge = Some(identity.charge(*held)),
         }
         Ok(())
     }
@@ -189,12 +207,38 @@ mod tests {
         assert!(receive(&mut stream, &mut other, 1).await.is_err());
         // Those of other identities, too.
         arrivals.taken();
-        arrivals.set_identity(ByteBudget::standalone().identity());
+        arrivals.set_identity(ByteBudget::standalone().identity(), false);
         receive(&mut stream, &mut other, HEAD_BYTES).await.unwrap();
         // There is room again when requests are complete.
         open.iter().for_each(Arrivals::taken);
         let (mut stream, mut other, _) = connection(&budget);
         receive(&mut stream, &mut other, HEAD_BYTES).await.unwrap();
+    }
+
+    /// Frames that are no part of a request, such as answers to pings, do not use up the budget of a known caller.
+    #[tokio::test]
+    async fn one_connection_counts_at_most_what_it_can_hold() {
+        let budget = ByteBudget::standalone();
+        let (mut stream, mut other, arrivals) = connection(&budget);
+        arrivals.set_identity(budget.identity(), true);
+        for _ in 0..2 * IDENTITY_BYTES_MAX / HEAD_BYTES {
+            receive(&mut stream, &mut other, HEAD_BYTES).await.unwrap();
+        }
+        assert_eq!(arrivals.state().bytes, HELD_MAX);
+        assert!(budget.has_identity_room());
+    }
+
+    /// Above the budget, a known caller can still send its renewals.
+    #[tokio::test]
+    async fn known_callers_are_not_closed() {
+        let budget = ByteBudget::standalone();
+        let full = budget.identity().charge(IDENTITY_BYTES_MAX + 1);
+        let (mut stream, mut other, arrivals) = connection(&budget);
+        assert!(receive(&mut stream, &mut other, HEAD_BYTES).await.is_err(), "an unknown caller is closed");
+        let (mut stream, mut other, known) = connection(&budget);
+        known.set_identity(budget.identity(), true);
+        receive(&mut stream, &mut other, HEAD_BYTES).await.unwrap();
+        drop((full, arrivals));
     }
 
     #[tokio::test]

@@ -301,18 +301,19 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
+        self.budget.arrivals.taken();
         let protocol = match request_filter::check(&parts, &self.hosts, &self.api) {
             Ok(protocol) => protocol,
             Err(refusal) => return Box::pin(std::future::ready(Ok(refusal.answer(&self.api)))),
         };
-        self.budget.arrivals.taken();
         let authenticated = self.authenticate(&parts);
         match authenticated
             .and_then(|principal| self.assign_kind(parts.uri.path(), &principal).map(|()| principal))
         {
             Ok(principal) => {
                 let budget = self.api.on_behalf_of(principal.clone()).budget(&self.budget);
-                self.budget.arrivals.set_identity(budget.identity());
+                let is_known = principal != Principal::Anonymous || !self.api.is_enforced();
+                self.budget.arrivals.set_identity(budget.identity(), is_known);
                 parts.extensions.insert(principal);
                 parts.extensions.insert(self.budget.clone());
                 let (router, unsent) = (self.router.clone(), self.unsent.clone());

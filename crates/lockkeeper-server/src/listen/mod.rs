@@ -216,6 +216,8 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
         },
         WireProtocol::Frames => tracing::debug!("refused a client on the members' port"),
         WireProtocol::Members if port.members.admits(&visitor) => {
+            // Its first message has limits of its own, in bytes and time.
+            budget.arrivals.stop();
             // A member's slot is only taken after the proof of membership.
             let admitted = tokio::select! {
                 admitted = port.peers.admit_direct(stream) => admitted,
@@ -223,10 +225,7 @@ async fn connection(stream: Stream, port: Port, mut permit: ConnectionPermit) {
             };
             let Some(admitted) = admitted else { return };
             match permit.move_to(Kind::Member) {
-                Ok(()) => {
-                    budget.arrivals.stop();
-                    port.peers.serve_direct(admitted).await;
-                }
+                Ok(()) => port.peers.serve_direct(admitted).await,
                 Err(why) => turned_away(why),
             }
         }

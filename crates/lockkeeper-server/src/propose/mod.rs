@@ -88,6 +88,8 @@ pub(crate) async fn run(shared: Arc<Shared>, consensus: Consensus, log: LogStore
             if is_tight {
                 (commands, callers) = space::keep_useful(&shared, &consensus, commands, callers);
                 if commands.is_empty() {
+                    // A long queue of such commands must not keep the thread from everything else.
+                    tokio::task::yield_now().await;
                     continue;
                 }
             }

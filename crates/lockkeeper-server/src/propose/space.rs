@@ -39,7 +39,9 @@ pub(crate) fn check(shared: &Shared, consensus: &Consensus, log: &LogStore) -> b
     let room = space.entry_bytes();
     let is_tight = own_trouble.is_some() || consensus.majority_lacks_space(u64::MAX).is_some();
     let shortage = match own_trouble.filter(|_| room < enough) {
-        Some(error) => Some((error.retry_message(), room < last)),
+        Some(error) => {
+            Some((error.retry_message(), room < last || consensus.majority_lacks_space(last).is_some()))
+        }
         None => consensus.majority_lacks_space(enough).map(|nodes| {
             let why = format!(
                 "no space left on the disks of nodes {nodes:?}: free some space, and writes resume by themselves"
@@ -90,7 +92,10 @@ pub(super) fn keep_useful(
                 caller.deliver(Err(Failure::Unavailable(shortage.why.clone())));
             }
             Prospect::Ends | Prospect::Changes => kept.push((command, caller)),
-            Prospect::Nothing(answer) => drop(shared.callers.answer(caller, answer)),
+            Prospect::Nothing(answer) => {
+                shared.note_ended_release(&command);
+                drop(shared.callers.answer(caller, answer));
+            }
         }
     }
     kept.into_iter().unzip()

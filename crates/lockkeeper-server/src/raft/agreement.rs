@@ -69,6 +69,8 @@ pub(crate) struct Agreement {
     inner: Mutex<Inner>,
     /// Whether any difference is known. While there is none, a leader may serve.
     differs: AtomicBool,
+    /// Whether a verdict was anything but [`Verdict::Serve`]. What was refused then is repaired by the next tenure only.
+    doubted: AtomicBool,
     /// Notified when a difference is found, or ends.
     changed: Notify,
 }
@@ -127,6 +129,8 @@ impl Agreement {
     /// Sets the groups of voters.
     pub(crate) fn set_voters(&self, groups: &[BTreeSet<u64>]) {
         self.inner().groups = groups.to_vec();
+        // The majority is another one.
+        self.changed.notify_one();
     }
 
     /// Records an entry that this node has applied.
@@ -197,6 +201,19 @@ impl Agreement {
 
     /// Decides whether a leader may serve. While a table differs, it may only serve if a majority is known to have its table.
     pub(crate) fn verdict(&self) -> Verdict {
+        let verdict = self.judge();
+        if verdict != Verdict::Serve {
+            self.doubted.store(true, Ordering::Relaxed);
+        }
+        verdict
+    }
+
+    /// Whether a verdict since the last call was a doubt.
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.doubted.swap(false, Ordering::Relaxed)
+    }
+
+    fn judge(&self) -> Verdict {
         if !self.differs.load(Ordering::Relaxed) || mutation::is_on(Mutation::IgnoreDisagreement) {
             return Verdict::Serve;
         }

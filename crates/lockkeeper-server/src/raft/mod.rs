@@ -366,6 +366,11 @@ impl Consensus {
         self.agreement.changed().await;
     }
 
+    /// Whether a verdict on the tables since the last call was a doubt, even if it is settled by now.
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.agreement.take_doubt()
+    }
+
     /// Discards the members' reports after this node was elected: they may be outdated.
     pub(crate) fn forget_reports(&self) {
         self.agreement.forget_reports();

@@ -173,9 +173,10 @@ impl Timing {
     }
 
     /// A follower that has not heard from any leader for this time accepts nodes that have left the cell: one of them may have
-    /// been added again, and lead.
+    /// been added again, and lead. Shorter than the time after which adding a member without progress is given up.
     pub(crate) fn departed_return_after(&self) -> Duration {
-        self.forget_leader_after() * 10
+        let silence = self.forget_leader_after();
+        (silence * 10).min(Duration::from_secs(15)).max(silence * 2)
     }
 
     /// A leader without a quorum stops its heartbeats for this time, which is enough for another one to be elected.

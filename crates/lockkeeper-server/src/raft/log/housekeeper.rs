@@ -45,6 +45,8 @@ struct State {
     spare_failed: bool,
     /// Why the last attempt to create the next segment or a spare failed. Kept during the next attempt.
     trouble: Option<LogError>,
+    /// Whether a spare is becoming a segment.
+    converting: bool,
     /// Segments to be deleted, oldest first. One that can't be deleted blocks the rest: deleting a later one would
     /// leave a gap.
     remove: VecDeque<u64>,
@@ -127,6 +129,7 @@ impl Housekeeper {
             next_failed: false,
             spare_failed: false,
             trouble: None,
+            converting: false,
             remove: VecDeque::new(),
             remove_again: false,
             ahead: false,
@@ -148,6 +151,7 @@ impl Housekeeper {
         let state = self.state();
         let next_bytes = match &state.next {
             Next::Ready(segment) => usable(segment.sectors),
+            Next::Creating if state.converting => usable(self.sectors),
             Next::Failed { .. } | Next::Wanted { .. } | Next::Creating => 0,
         };
         let spare_bytes = state.spares.len() as u64 * usable(self.sectors);
@@ -200,6 +204,7 @@ impl Housekeeper {
     fn create_next(&self, number: u64) -> MutexGuard<'_, State> {
         let made = self.make(number, self.sectors);
         let mut state = self.state();
+        state.converting = false;
         state.next_failed = made.is_err();
         state.next = match made {
             Ok(segment) => {
@@ -222,16 +227,26 @@ impl Housekeeper {
 
     /// Makes a segment of a spare, or creates a new one if no spare fits.
     fn make(&self, number: u64, sectors: u32) -> Result<Segment, LogError> {
-        let spare = match sectors == self.sectors {
-            true => self.state().spares.pop(),
-            false => None,
-        };
-        let Some(spare) = spare else { return Segment::create(&*self.disk, number, sectors) };
-        let made = Segment::from_spare(&*self.disk, number, sectors, &spare);
-        if made.is_err() {
-            self.state().spares.push(spare);
+        while sectors == self.sectors {
+            let mut state = self.state();
+            let Some(spare) = state.spares.pop() else { break };
+            state.converting = true;
+            drop(state);
+            let made = Segment::from_spare(&*self.disk, number, sectors, &spare);
+            if made.is_ok() {
+                return made;
+            }
+            // Renamed before the failure, or deleted by an operator: then it is no spare any more.
+            let name = segment::spare_name(spare.number);
+            if self.disk.list().is_ok_and(|names| names.contains(&name)) {
+                let mut state = self.state();
+                state.converting = false;
+                state.spares.push(spare);
+                return made;
+            }
         }
-        made
+        self.state().converting = false;
+        Segment::create(&*self.disk, number, sectors)
     }
 
     /// Creates a spare.
@@ -268,6 +283,7 @@ impl Housekeeper {
         drop(state);
         let segment = self.use_or_create(ready, number, sectors_min);
         let mut state = self.state();
+        state.converting = false;
         state.next_failed = segment.is_err();
         if segment.is_err() || !state.spare_failed {
             state.trouble = segment.as_ref().err().cloned();
@@ -356,8 +372,11 @@ impl Housekeeper {
 
     /// Waits for a change or for the retry interval. Also returns whether the interval is over.
     fn wait_to_retry<'a>(&'a self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let (state, timeout) =
-            self.changed.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner);
+        let is_quiet = |state: &mut State| {
+            !state.stop && !state.remove_again && !matches!(state.next, Next::Wanted { .. })
+        };
+        let waited = self.changed.wait_timeout_while(state, RETRY, is_quiet);
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         (state, timeout.timed_out())
     }
 

@@ -39,7 +39,7 @@ fn temporary_name(number: u64) -> String {
 }
 
 /// Returns the file name of a spare.
-fn spare_name(number: u64) -> String {
+pub(crate) fn spare_name(number: u64) -> String {
     format!("spare-{number:016}.log")
 }
 
