@@ -94,7 +94,7 @@ pub(super) fn keep_useful(
             Prospect::Ends | Prospect::Changes => kept.push((command, caller)),
             Prospect::Nothing(answer) => {
                 shared.note_ended_release(&command);
-                drop(shared.callers.answer(caller, answer));
+                shared.callers.answer(caller, answer);
             }
         }
     }
