@@ -49,10 +49,12 @@ impl Cell {
     }
 }
 
+type CommandsOf = Box<dyn Fn(u64, &LockTable) -> Vec<Command>>;
+
 /// Commands after some others. Compares the steps for `FEW` of them with those for ten times as many.
 struct Scenario {
     before: Box<dyn Fn(u64) -> Vec<Command>>,
-    commands: Box<dyn Fn(u64, &LockTable) -> Vec<Command>>,
+    commands: CommandsOf,
 }
 
 fn scenario(

@@ -181,11 +181,7 @@ struct Pass {
 
 impl Shard {
     fn with_capacity(capacity: usize) -> Shard {
-        Shard {
-            sessions: HashMap::with_capacity(capacity),
-            due: BinaryHeap::with_capacity(capacity),
-            ..Shard::default()
-        }
+        Shard { sessions: HashMap::with_capacity(capacity), due: BinaryHeap::with_capacity(capacity) }
     }
 
     /// Takes the sessions that are due. Returns false if some may be left because of a limit.

@@ -17,7 +17,7 @@ use super::connection_limiter::{ConnectionPermit, Kind};
 use super::delivery::{DeliveryTracker, UnsentGrants};
 use super::wire_protocol::WireProtocol;
 use crate::api::Api;
-use crate::limits::arrivals::CountedStream;
+use crate::limits::arrivals::{Arrivals, CountedStream};
 use crate::limits::budget::ConnectionBudget;
 use crate::limits::deadlines::FIRST_BYTES_WITHIN;
 use crate::security::port_security::MemberPolicy;
@@ -186,7 +186,7 @@ pub(super) async fn serve(
     }
     let builder = builder(&port, &visitor, protocol);
     // With TLS, it is counted below it.
-    let counted = port.tls.is_none().then(|| budget.arrivals.clone()).unwrap_or_default();
+    let counted = if port.tls.is_none() { budget.arrivals.clone() } else { Arrivals::default() };
     let Port { router, api, members, hosts, .. } = port;
     let state = Arc::new(ConnectionState::new(permit));
     let visitor = Arc::new(visitor);

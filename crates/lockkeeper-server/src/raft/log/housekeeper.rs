@@ -227,11 +227,7 @@ impl Housekeeper {
 
     /// Makes a segment of a spare, or creates a new one if no spare fits.
     fn make(&self, number: u64, sectors: u32) -> Result<Segment, LogError> {
-        while sectors == self.sectors {
-            let mut state = self.state();
-            let Some(spare) = state.spares.pop() else { break };
-            state.converting = true;
-            drop(state);
+        while let Some(spare) = self.take_spare(sectors) {
             let made = Segment::from_spare(&*self.disk, number, sectors, &spare);
             if made.is_ok() {
                 return made;
@@ -245,8 +241,15 @@ impl Housekeeper {
                 return made;
             }
         }
-        self.state().converting = false;
         Segment::create(&*self.disk, number, sectors)
+    }
+
+    /// Takes a spare to make a segment of this size of it.
+    fn take_spare(&self, sectors: u32) -> Option<Spare> {
+        let mut state = self.state();
+        let spare = if sectors == self.sectors { state.spares.pop() } else { None };
+        state.converting = spare.is_some();
+        spare
     }
 
     /// Creates a spare.
