@@ -104,3 +104,20 @@ fn spares_survive_a_restart_unless_their_size_is_wrong() {
     assert_eq!(running.spare_bytes(), SEGMENT_BYTES);
     assert_eq!(disk.list().unwrap().len(), 1);
 }
+
+/// An operator who needs space may delete the spares of a running node.
+#[test]
+fn deleted_spares_do_not_block_the_log() {
+    let disk = FaultyDisk::new();
+    for number in 1..=2 {
+        Spare::create(&disk, number, SECTORS).unwrap();
+    }
+    let running = Running::start(&disk);
+    for name in disk.list().unwrap() {
+        disk.remove(&name).unwrap();
+    }
+    for number in 1..=2 {
+        assert_eq!(running.housekeeper.next_segment(number, SECTORS).expect("a new segment").number, number);
+    }
+    assert_eq!(running.spare_bytes(), 0);
+}
