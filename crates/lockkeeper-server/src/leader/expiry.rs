@@ -181,7 +181,13 @@ struct Pass {
 
 impl Shard {
     fn with_capacity(capacity: usize) -> Shard {
-        Shard { sessions: HashMap::with_capacity(capacity), due: BinaryHeap::with_capacity(capacity) }
+        // In tests it has more fields.
+        #[allow(clippy::needless_update)]
+        Shard {
+            sessions: HashMap::with_capacity(capacity),
+            due: BinaryHeap::with_capacity(capacity),
+            ..Shard::default()
+        }
     }
 
     /// Takes the sessions that are due. Returns false if some may be left because of a limit.

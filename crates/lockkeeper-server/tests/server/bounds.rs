@@ -103,7 +103,7 @@ async fn one_connection_watches_the_health_a_few_times() {
         watches.push(watch);
     }
     assert_eq!(watches.len(), WATCHES_MAX);
-    let refused = health.watch(HealthCheckRequest::default()).await.err().expect("it is refused");
+    let refused = health.watch(HealthCheckRequest::default()).await.expect_err("it is refused");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     // Checks are not counted, and a watch that ends makes room.
     health.check(HealthCheckRequest::default()).await.unwrap();

@@ -155,7 +155,8 @@ async fn node_ends_when_a_part_of_its_folder_is_deleted() {
             }
         }
     };
-    let deletions: [(&str, &dyn Fn(&Path)); 5] = [
+    type Delete<'a> = &'a dyn Fn(&Path);
+    let deletions: [(&str, Delete<'_>); 5] = [
         ("rm log/*", &|data| delete_files(&data.join("log"), |_| true)),
         ("rm log/segment-*", &|data| delete_files(&data.join("log"), |name| name.starts_with("segment-"))),
         ("rm -r snapshot", &|data| fs::remove_dir_all(data.join("snapshot")).unwrap()),
