@@ -106,6 +106,7 @@ pub struct Counts {
 impl LockTable {
     /// The highest token that was ever granted for a lock, or an upper bound of it.
     pub fn last_token_of(&self, lock: &LockName) -> Token {
+        reads::count(1);
         self.locks.get(lock).map_or(self.forgotten, |lock| lock.last_token)
     }
 
@@ -116,6 +117,7 @@ impl LockTable {
 
     /// Whether this token holds this lock now.
     pub fn holds(&self, lock: &LockName, token: Token) -> bool {
+        reads::count(1);
         self.locks.get(lock).is_some_and(|lock| lock.holders.contains(token))
     }
 

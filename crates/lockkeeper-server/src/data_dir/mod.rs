@@ -64,6 +64,9 @@ pub struct Identity {
     /// Nodes that this node has seen leave the cell (`raft/departed.rs`).
     #[serde(default)]
     pub departed: BTreeSet<u64>,
+    /// Log index of the membership change after which `departed` was recorded.
+    #[serde(default)]
+    pub departed_through: Option<u64>,
 }
 
 impl Identity {
@@ -300,8 +303,11 @@ impl DataDir {
     }
 
     /// Records the nodes that have left the cell. Durable on return.
-    pub(crate) fn remember_departed(&self, departed: BTreeSet<u64>) -> io::Result<()> {
-        self.change(|identity| identity.departed = departed)
+    pub(crate) fn remember_departed(&self, departed: BTreeSet<u64>, through: Option<u64>) -> io::Result<()> {
+        self.change(|identity| {
+            identity.departed = departed;
+            identity.departed_through = through;
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut Identity)) -> io::Result<()> {
@@ -415,6 +421,7 @@ fn new_identity(node_id: u64) -> io::Result<Identity> {
         configured: BTreeMap::new(),
         promise_ms: 0,
         departed: BTreeSet::new(),
+        departed_through: None,
     })
 }
 

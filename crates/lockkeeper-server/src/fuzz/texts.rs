@@ -43,7 +43,7 @@ pub(crate) const HTTP: [&str; 33] = [
     "key=k",
     "owner=o&after=00010203&limit=3",
     "limit=3",
-    "lock=a",
+    "name=a",
     "Bearer lk_0123456789ab_00",
     "AAEC/w==",
 ];

@@ -273,13 +273,18 @@ mod tests {
         assert_eq!(probe.kind(), Kind::New);
         probe.move_to(Kind::Overflow).unwrap();
         probe.move_to(Kind::Administrator).unwrap();
-        assert!(limiter.inner().overflow.all.is_empty() && limiter.inner().overflow.by_address.is_empty());
+        assert_no_overflow(&limiter);
     }
 
     fn overflow(limiter: &ConnectionLimiter, last: u8) -> ConnectionPermit {
         let mut permit = limiter.enter(address(last));
         permit.move_to(Kind::Overflow).unwrap();
         permit
+    }
+
+    fn assert_no_overflow(limiter: &ConnectionLimiter) {
+        let inner = limiter.inner();
+        assert!(inner.overflow.all.is_empty() && inner.overflow.by_address.is_empty());
     }
 
     fn is_evicted(permit: &mut ConnectionPermit) -> bool {
@@ -300,7 +305,7 @@ mod tests {
         permits.push(overflow(&limiter, 10));
         assert!(is_evicted(&mut permits[0]) && !is_evicted(&mut permits[2]));
         permits.clear();
-        assert!(limiter.inner().overflow.all.is_empty() && limiter.inner().overflow.by_address.is_empty());
+        assert_no_overflow(&limiter);
     }
 
     #[test]

@@ -15,38 +15,54 @@ use crate::data_dir::DataDir;
 /// The IDs of departed nodes.
 #[derive(Debug)]
 pub(crate) struct Departed {
-    ids: Mutex<BTreeSet<u64>>,
+    nodes: Mutex<Nodes>,
     /// Whether departed nodes are accepted.
     is_suspended: AtomicBool,
     /// Stores the IDs.
     home: Arc<DataDir>,
 }
 
+#[derive(Debug)]
+struct Nodes {
+    ids: BTreeSet<u64>,
+    /// Log index of the last recorded change. After a restart, raft applies changes again that are already recorded.
+    through: Option<u64>,
+}
+
 impl Departed {
     pub(crate) fn new(home: Arc<DataDir>) -> Departed {
-        let ids = home.identity().departed;
-        Departed { ids: Mutex::new(ids), is_suspended: AtomicBool::new(false), home }
+        let identity = home.identity();
+        let nodes = Nodes { ids: identity.departed, through: identity.departed_through };
+        Departed { nodes: Mutex::new(nodes), is_suspended: AtomicBool::new(false), home }
     }
 
-    fn ids(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.nodes().ids.contains(&id)
     }
 
     /// Records an applied change of the membership.
     pub(crate) fn record(&self, before: &StoredMembership, after: &StoredMembership) {
+        let index = after.log_id().as_ref().map(|id| id.index);
         let members = |membership: &StoredMembership| membership.nodes().map(|(id, _)| *id).collect();
         let (before, after): (BTreeSet<u64>, BTreeSet<u64>) = (members(before), members(after));
-        let ids = {
-            let mut ids = self.ids();
-            let was = ids.clone();
-            ids.extend(&before);
-            ids.retain(|id| !after.contains(id));
-            if *ids == was {
+        let (ids, through) = {
+            let mut nodes = self.nodes();
+            if index.is_some() && index <= nodes.through {
                 return;
             }
-            ids.clone()
+            let ids: BTreeSet<u64> =
+                nodes.ids.union(&before).filter(|id| !after.contains(*id)).copied().collect();
+            if ids == nodes.ids {
+                return;
+            }
+            *nodes = Nodes { ids, through: index };
+            (nodes.ids.clone(), index)
         };
-        if let Err(error) = self.home.remember_departed(ids) {
+        if let Err(error) = self.home.remember_departed(ids, through) {
             // In memory they are known. After a restart, the log names those that it still contains.
             tracing::warn!(%error, "failed to record the nodes that have left the cell");
         }
@@ -55,7 +71,7 @@ impl Departed {
     /// Reports whether messages of this node are refused. `is_leaderless` reports whether this member has heard no leader for a
     /// long time.
     pub(crate) fn refuses(&self, id: u64, is_leaderless: impl FnOnce() -> bool) -> bool {
-        if !self.ids().contains(&id) || self.is_suspended.load(Ordering::Relaxed) {
+        if !self.contains(id) || self.is_suspended.load(Ordering::Relaxed) {
             return false;
         }
         let is_leaderless = is_leaderless();
@@ -71,7 +87,7 @@ impl Departed {
 
     /// Records a message of a leader.
     pub(crate) fn note_leader(&self, leader: u64) {
-        if self.is_suspended.load(Ordering::Relaxed) && !self.ids().contains(&leader) {
+        if self.is_suspended.load(Ordering::Relaxed) && !self.contains(leader) {
             self.is_suspended.store(false, Ordering::Relaxed);
         }
     }
@@ -82,12 +98,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::raft::types::{Member, Membership};
+    use crate::raft::types::{Member, Membership, TypeConfig};
 
-    fn membership(ids: &[u64]) -> StoredMembership {
+    fn membership(index: u64, ids: &[u64]) -> StoredMembership {
         let nodes: BTreeMap<u64, Member> = ids.iter().map(|id| (*id, Member::default())).collect();
         let voters = ids.iter().copied().collect();
-        StoredMembership::new(None, Membership::new(vec![voters], nodes).unwrap())
+        let at = openraft::testing::log_id::<TypeConfig>(1, 1, index);
+        StoredMembership::new(Some(at), Membership::new(vec![voters], nodes).unwrap())
     }
 
     fn departed() -> Departed {
@@ -98,20 +115,24 @@ mod tests {
     fn removed_nodes_are_refused_until_they_are_added_again() {
         let departed = departed();
         let refuses = |id| departed.refuses(id, || false);
-        departed.record(&StoredMembership::default(), &membership(&[1, 2, 3]));
+        let (three, two) = (membership(1, &[1, 2, 3]), membership(2, &[1, 2]));
+        departed.record(&StoredMembership::default(), &three);
         assert!(!refuses(3) && !refuses(9), "a member, and a node that this one does not know yet");
-        departed.record(&membership(&[1, 2, 3]), &membership(&[1, 2]));
+        departed.record(&three, &two);
         assert!(refuses(3) && !refuses(2) && !refuses(9));
-        // After a restart.
-        assert!(Departed::new(departed.home.clone()).refuses(3, || false));
-        departed.record(&membership(&[1, 2]), &membership(&[1, 2, 3]));
-        assert!(!refuses(3));
+        // After a restart, also while the log is applied again.
+        let restarted = Departed::new(departed.home.clone());
+        assert!(restarted.refuses(3, || false));
+        restarted.record(&StoredMembership::default(), &three);
+        assert!(restarted.refuses(3, || false));
+        restarted.record(&two, &membership(3, &[1, 2, 3]));
+        assert!(!restarted.refuses(3, || false));
     }
 
     #[test]
     fn member_without_a_leader_accepts_a_departed_node_that_leads() {
         let departed = departed();
-        departed.record(&membership(&[1, 2, 3, 4]), &membership(&[1, 2]));
+        departed.record(&membership(1, &[1, 2, 3, 4]), &membership(2, &[1, 2]));
         assert!(departed.refuses(3, || false));
         assert!(!departed.refuses(3, || true));
         // It leads: its own messages do not make it refused again.

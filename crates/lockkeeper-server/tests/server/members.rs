@@ -65,6 +65,7 @@ impl Member {
     async fn connect(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
         stream.write_all(MEMBERS_GREETING).await.unwrap();
+        stream.read_exact(&mut [0; MEMBERS_GREETING.len()]).await.unwrap();
         stream
     }
 
@@ -82,10 +83,6 @@ impl Member {
         stream.write_all(&bytes).await.unwrap();
         bytes.clear();
         loop {
-            // On a new connection the greeting comes first.
-            if bytes.starts_with(MEMBERS_GREETING) {
-                drop(bytes.split_to(MEMBERS_GREETING.len()));
-            }
             if let Some(answer) = frame::decode::<peer::PeerAnswer>(&mut bytes, 1 << 20).unwrap() {
                 return if answer.refused.is_empty() { Code::Ok } else { Code::from_i32(answer.code) };
             }
