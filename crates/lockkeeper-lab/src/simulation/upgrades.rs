@@ -24,7 +24,7 @@ pub(super) type FromStart = bool;
 impl Upgrades {
     /// Uses a separate generator, so that the rest of a seed does not change.
     pub(super) fn at_random(seed: u64, kinds: FaultKinds, calm: bool) -> Upgrades {
-        let mut random = Random::new(seed ^ 0x7570_6772_6164_65);
+        let mut random = Random::new(seed ^ 0x0075_7067_7261_6465);
         // A node that joins a cell of a higher version would be refused.
         if calm || kinds.members {
             return Upgrades::None;
