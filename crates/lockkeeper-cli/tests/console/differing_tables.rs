@@ -1,14 +1,15 @@
 //! The console of a cell in which the lock table of a node differs, and the UTC of events.
 
-use serde_json::json;
-
 use crate::browser::Browser;
 use crate::fixture::{acquire, address, encoded, node, session};
+use crate::harness::until;
 
 /// Nodes in this process, because the table of a real node cannot be made to differ.
 #[cfg(feature = "simulation")]
 #[tokio::test(flavor = "current_thread")]
 async fn differing_table_is_shown_with_both_hashes_and_the_entry() {
+    use serde_json::json;
+
     use crate::in_process::{find_leader, leader, put, start_cell, until};
 
     let nodes = start_cell(|_, config| config).await;
@@ -42,7 +43,7 @@ async fn differing_table_is_shown_with_both_hashes_and_the_entry() {
     let mark = format!("document.querySelector('[data-node=\"{id}\"] .bad')");
     browser.until(&format!("{mark}?.innerText === 'table differs'")).await;
     for part in [shown.own_hash.to_string(), shown.other_hash.to_string(), format!("entry {}", shown.index)] {
-        browser.until(&format!("{mark}.title.includes({})", json!(part))).await;
+        browser.until(&format!("{mark}?.title.includes({})", json!(part))).await;
     }
 }
 
@@ -51,8 +52,11 @@ async fn events_show_their_utc() {
     let cell = node().await;
     let session = session(&cell, "test").await;
     acquire(&cell, &session, "orders/1").await;
-    let history = cell.read("/v1/history?name=orders%2F1").await;
-    let utc_ms = history["events"][0]["utc_ms"].as_u64().unwrap();
+    let utc_ms = until("the UTC of the grant", async || {
+        let history = cell.read("/v1/history?name=orders%2F1").await;
+        history["events"][0]["utc_ms"].as_u64().filter(|utc_ms| *utc_ms > 0)
+    })
+    .await;
     let browser = Browser::start().await;
     browser.open(&address(&cell, 1, &format!("#/lock?name={}", encoded("orders/1")))).await;
     let shown = "document.querySelector('tr[data-what=\"granted\"] .utc')?.innerText";

@@ -88,8 +88,6 @@ pub fn test_that_finds(mutation: Mutation) -> Option<&'static str> {
         Mutation::RestoreKeepsTokens => "lockkeeper-core/tests/restore.rs",
         // Only larger tables exhaust a budget.
         Mutation::IgnoreBudget => "lockkeeper-core/tests/work/generated.rs",
-        // All nodes of the simulation support one version.
-        Mutation::VersionRaisedEarly => "lockkeeper-server/src/leader/upgrade.rs",
         // Only a leader whose followers can never win an election stays without heartbeats.
         Mutation::TransferNeverEnds => "lockkeeper-server/src/raft/hand_over.rs",
         // The clients of the simulation do not use HTTP.
