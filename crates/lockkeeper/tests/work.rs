@@ -198,14 +198,29 @@ async fn observers_see_every_change_of_leader() {
 
 #[tokio::test]
 async fn rate_limit_applies_to_all_clients_together() {
-    const CLIENTS: usize = 16;
     const RATE: f64 = 200.0;
+    // A pause of the machine that is longer than the burst lasts loses permits.
+    const ATTEMPTS: usize = 4;
+    for attempt in 1..=ATTEMPTS {
+        let rate = rate_of_all_clients(&format!("calls-{attempt}"), RATE).await;
+        assert!(rate <= RATE * 1.01, "{rate} per second are too many");
+        if rate >= RATE * 0.99 {
+            return;
+        }
+        println!("attempt {attempt}: {rate} per second are too few");
+    }
+    panic!("too few in each of {ATTEMPTS} attempts");
+}
+
+/// The rate that sixteen clients reach together, without the burst at the beginning.
+async fn rate_of_all_clients(name: &str, rate: f64) -> f64 {
+    const CLIENTS: usize = 16;
     // Large enough to make up for a second in which the machine is busy.
     const BURST: u64 = 200;
     let measured = Duration::from_secs(30);
     let mut limiters = Vec::new();
     for number in 0..CLIENTS {
-        limiters.push(keeper("rate", &format!("client-{number}")).await.limiter("calls", RATE, BURST));
+        limiters.push(keeper("rate", &format!("client-{number}")).await.limiter(name, rate, BURST));
     }
     let began = Instant::now();
     let taken = Arc::new(AtomicU64::new(0));
@@ -222,11 +237,9 @@ async fn rate_limit_applies_to_all_clients_together() {
     tokio::time::sleep(measured.saturating_sub(began.elapsed())).await;
     // Measure up to the current moment.
     let (count, seconds) = (taken.load(Ordering::Relaxed) as f64, began.elapsed().as_secs_f64());
-    let rate = (count - BURST as f64) / seconds;
-    println!("{count} in {seconds:.2} s: {rate:.2} a second");
-    assert!(rate <= RATE * 1.01, "{rate} per second are too many");
-    assert!(rate >= RATE * 0.99, "{rate} per second are too few");
+    println!("{count} in {seconds:.2} s");
     clients.shutdown().await;
+    (count - BURST as f64) / seconds
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ const OBSERVED: Duration = Duration::from_secs(3);
 /// and the network is slower than the test says. The machine may also have delayed only a node, so this many disturbed periods
 /// without that excuse are observed again.
 const REPEATED_MAX: usize = 1;
+/// With lost packets: retransmissions to both followers at the same moment take longer than the leader's lease.
+pub(crate) const REPEATED_WITH_LOSS_MAX: usize = 4;
 const PERIODS_MAX: usize = 25;
 /// Lost packets per thousand. A lost packet delays all later ones of its connection until TCP retransmits it, here 200 ms more
 /// than a round trip.
@@ -61,8 +63,8 @@ async fn accepted(cell: &Cell, leader: u64, call: &str, body: Value) -> Result<V
     if answer.status == 200 { Ok(answer.body) } else { Err(format!("{call}: {}", answer.body)) }
 }
 
-/// Requires that everything is answered under one leader.
-pub(crate) async fn assert_no_election(cell: &Cell) {
+/// Requires that everything is answered under one leader. At most so many disturbed periods are observed again.
+pub(crate) async fn assert_no_election(cell: &Cell, repeated_max: usize) {
     let (mut clean, mut disturbed) = (0, Vec::new());
     for _ in 0..PERIODS_MAX {
         let (watched, late) = with_lateness(watch(cell)).await;
@@ -76,7 +78,7 @@ pub(crate) async fn assert_no_election(cell: &Cell) {
                 cell.until_agreed().await;
             }
         }
-        assert!(disturbed.len() <= REPEATED_MAX, "beside {clean} clean periods: {disturbed:#?}");
+        assert!(disturbed.len() <= repeated_max, "beside {clean} clean periods: {disturbed:#?}");
         if clean == PERIODS {
             return;
         }
@@ -87,7 +89,7 @@ pub(crate) async fn assert_no_election(cell: &Cell) {
 /// The same; requires that packets were lost meanwhile.
 async fn assert_no_election_despite_loss(cell: &Cell) {
     let before = cell.network.lost();
-    assert_no_election(cell).await;
+    assert_no_election(cell, REPEATED_WITH_LOSS_MAX).await;
     let lost = cell.network.lost() - before;
     println!("{lost} packets were lost meanwhile");
     assert!(lost > 0, "no packet was lost");
@@ -109,7 +111,7 @@ async fn start(round_trip_ms: u64, lost_per_mille: u64, words: &[&str]) -> Cell 
 #[tokio::test]
 async fn default_timing_is_stable_at_50_ms() {
     let cell = start(50, 0, &[]).await;
-    assert_no_election(&cell).await;
+    assert_no_election(&cell, REPEATED_MAX).await;
 }
 
 #[tokio::test]

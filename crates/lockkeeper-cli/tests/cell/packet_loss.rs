@@ -7,7 +7,7 @@ use crate::harness::cell::Cell;
 use crate::harness::client::Load;
 use crate::harness::node::Node;
 use crate::harness::skip::skip_or_fail;
-use crate::latency::assert_no_election;
+use crate::latency::{REPEATED_WITH_LOSS_MAX, assert_no_election};
 
 /// Set in the process that runs inside the namespace of the routes.
 const INSIDE: &str = "LOCKKEEPER_TEST_NETWORK_NAMESPACE";
@@ -154,7 +154,7 @@ async fn lose_packets() {
     cell.until_agreed().await;
     drop_packets().unwrap();
     let mut load = Load::start(&cell, 3).await;
-    assert_no_election(&cell).await;
+    assert_no_election(&cell, REPEATED_WITH_LOSS_MAX).await;
     load.until_more(100).await;
     let (done, lost) = (load.end().await, dropped());
     println!("{done} pairs of acquire and release, none failed; {lost} packets were lost");

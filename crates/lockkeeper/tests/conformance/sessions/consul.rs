@@ -162,7 +162,8 @@ async fn permits_never_exceed_the_capacity() {
     let taken = Arc::new(AtomicU32::new(0));
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let keeper = Keeper::connect(&site.url()).await.unwrap();
+        // Consul may take longer than the default timeout on a busy machine.
+        let keeper = Keeper::builder().request_timeout(60.secs()).connect(&site.url()).await.unwrap();
         for _ in 0..3 {
             let (lock, taken) = (keeper.lock("p").capacity(PERMITS), Arc::clone(&taken));
             tasks.push(tokio::spawn(async move {
