@@ -321,7 +321,7 @@ async fn malformed_grpc_message_is_invalid_argument() {
         "/lockkeeper.peer.v1.Peer/SnapshotSend",
         "/grpc.health.v1.Health/Check",
         "/grpc.health.v1.Health/Watch",
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        // Not the reflection service: the library ends its stream without an error.
     ] {
         let code = final_code(&mut channel, path, &kind, &message(b"\xff\xff\xff")).await;
         assert_eq!(code.as_deref(), Some("3"), "{path}");
