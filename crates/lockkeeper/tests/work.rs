@@ -258,7 +258,12 @@ async fn local_batch_stays_within_its_bound() {
     }
     let refilled = (began.elapsed().as_secs_f64() * 10.0).ceil() as u64;
     assert!((20..=20 + refilled).contains(&left), "{left} were left, {refilled} were refilled");
-    let wait = batched.try_take(1).await.unwrap().unwrap_err();
+    // Some may have been refilled since.
+    let wait = loop {
+        if let Err(wait) = batched.try_take(1).await.unwrap() {
+            break wait;
+        }
+    };
     assert!(wait <= Duration::from_millis(100), "{wait:?}");
     assert!(matches!(exact.try_take(41).await, Err(Error::Invalid(_))));
 }
